@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,48 +41,42 @@ def behind_the_end(first: int) -> dict[str, Any]:
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
 
 
-def remaining_count(raw: Raw, wanted: int) -> int:
-    """Return the number of messages, after waiting for `wanted` of them.
-
-    The server deletes after its answer.
-    """
-    end = time.monotonic() + 20
-    while (count := int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])) != wanted:
-        if time.monotonic() > end:
-            break
-        time.sleep(0.02)
-    return count
+def wait_for_count(server: Server, raw: Raw, wanted: int) -> None:
+    """Wait until the stream has so many messages: the server deletes after its answer."""
+    server.wait_until(
+        lambda: raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"] == wanted,
+        f"leave {wanted} messages in I",
+        20,
+    )
 
 
 def api_level(raw: Raw) -> int:
     return int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
 
 
-def test_another_filter_behind_the_end(raw: Raw) -> None:
+def test_another_filter_behind_the_end(server: Server, raw: Raw) -> None:
     """A changed filter of a consumer that starts behind the end deletes wanted messages."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATE", "update", **behind_the_end(8), filter_subject="i.>")
 
-    wanted = 0 if api_level(raw) >= PURGE_LEVEL else 3
-    assert remaining_count(raw, wanted) == wanted
+    wait_for_count(server, raw, 0 if api_level(raw) >= PURGE_LEVEL else 3)
 
 
-def test_the_deletion_of_one_of_two(raw: Raw) -> None:
+def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
     """A deleted consumer behind the end deletes everything if there is a second one."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATER", **behind_the_end(9))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
 
-    wanted = 0 if api_level(raw) >= PURGE_LEVEL else 3
-    assert remaining_count(raw, wanted) == wanted
+    wait_for_count(server, raw, 0 if api_level(raw) >= PURGE_LEVEL else 3)
 
 
-def test_the_deletion_of_the_only_one(raw: Raw) -> None:
+def test_the_deletion_of_the_only_one(server: Server, raw: Raw) -> None:
     """The deletion of the only consumer behind the end deletes no message."""
     make(raw, "LATE", **behind_the_end(8))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")
 
-    assert remaining_count(raw, 3) == 3
+    wait_for_count(server, raw, 3)
 
 
 @pytest.mark.parametrize(
