@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES, Address
@@ -33,19 +32,22 @@ from jsplan.facts.measurement import (
     Measurement,
     MeasurementRequest,
 )
-from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded
+from jsplan.facts.messages import (
+    BATCH_LEVEL,
+    MessageReader,
+    ReadBudget,
+    ReadLimitExceeded,
+    instant_before,
+)
 from jsplan.facts.redelivery import Redelivery, StoredBetween, max_unread, redelivery_bounds
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import is_subset, passes_filters
-from jsplan.units import SECOND
 
 #: 2.10 (level 0) stops expiring for a while after max_msgs_per_subject has left gaps.
 EXPIRY_LEVEL = 1
 #: Concurrent measurements.
 MAX_PARALLEL = 8
-#: Batches, and `start_time` of MSG.GET, exist since 2.11, which is level 1.
-BATCH_LEVEL = 1
 
 
 async def measure_deletion(
@@ -145,6 +147,7 @@ class _MeasurementRun:
             target_storage=request.target_storage,
         )
         self.counts: dict[str, int] = {}
+        self.consumer_infos: list[dict[str, Any]] | None = None
         self.has_downstream = request.has_downstream
 
     async def measure(self) -> Measurement:
@@ -252,24 +255,17 @@ class _MeasurementRun:
     async def _with_acknowledged(self, limits: ExceededLimits) -> list[Measurement]:
         """Measure the limits, and what an interest stream deletes as acknowledged with it."""
         consumers = await self._with_messages_out() if self._leaves_gaps(limits) else []
-        self.count_only = self.count_only and not consumers
-        trimmed = await self._measure_limits(limits)
+        # The newest deleted message decides which consumers lose some, and reading finds it.
+        count_only = self.count_only and not consumers
+        trimmed = await self._measure_limits(limits, count_only=count_only)
         lost = tuple(
-            (c.name, c.pending - 1)
-            for c in consumers
-            if trimmed.at_most and (trimmed.newest or c.floor + 1) > c.floor
+            (c.name, c.pending - 1) for c in consumers if trimmed.may_delete_above(c.floor)
         )
-        if not lost:
-            return [trimmed]
-        trimmed = replace(trimmed, acknowledged=lost)
-        if self.config["retention"] != "interest":
-            return [trimmed]
-        return [
-            trimmed,
-            self._build_measurement(
-                (0, min(self.messages, sum(most for _, most in lost))), None, ["ack_policy"]
-            ),
-        ]
+        results = [replace(trimmed, acknowledged=lost)]
+        if lost and self.config["retention"] == "interest":
+            most = min(self.messages, sum(pending for _, pending in lost))
+            results.append(self._build_measurement((0, most), None, ["ack_policy"]))
+        return results
 
     def _leaves_gaps(self, limits: ExceededLimits) -> bool:
         """Return True if a message may stay that is older than a deleted one."""
@@ -284,15 +280,15 @@ class _MeasurementRun:
             if consumer.acks_all and consumer.pending > 1
         ]
 
-    async def _measure_limits(self, limits: ExceededLimits) -> Measurement:
+    async def _measure_limits(self, limits: ExceededLimits, *, count_only: bool) -> Measurement:
         young, old = await self._find_expired(limits.max_age) if limits.max_age else (0, (0, 0))
         known = await self._read_counts_for_limits(limits)
         bounds = self._limit_bounds(limits, old, known)
-        if bounds[0] == bounds[1] and (self.count_only or bounds[1] in (0, self.messages)):
+        if bounds[0] == bounds[1] and (count_only or bounds[1] in (0, self.messages)):
             return self._build_measurement(bounds, None, limits.causes)
         if young is None or (limits.max_msgs_per_subject and not known):
             return self._build_measurement(bounds, None, limits.causes)
-        return await self._read_from_nearer_end(limits, young, bounds, old)
+        return await self._read_from_nearer_end(limits, young, bounds, old, count_only=count_only)
 
     async def _read_counts_for_limits(self, limits: ExceededLimits) -> bool:
         try:
@@ -305,7 +301,7 @@ class _MeasurementRun:
         """Find the first sequence that max_age keeps, and bounds on how many are before it."""
         try:
             first = await self.reader.find_first_since(
-                _instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL
+                instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL
             )
             young = first.seq if first else self.state["last_seq"] + 1
             rest = await self.reader.count_from(young)
@@ -346,7 +342,13 @@ class _MeasurementRun:
         )
 
     async def _read_from_nearer_end(
-        self, limits: ExceededLimits, young: int, bounds: tuple[int, int], old: tuple[int, int]
+        self,
+        limits: ExceededLimits,
+        young: int,
+        bounds: tuple[int, int],
+        old: tuple[int, int],
+        *,
+        count_only: bool,
     ) -> Measurement:
         """Read from the end that is nearer to the border between deleted and kept messages."""
         by_size = (
@@ -360,23 +362,21 @@ class _MeasurementRun:
             return self._build_measurement(bounds, None, limits.causes)
         # The size in another storage is not known before all messages are read.
         moved = bool(limits.max_bytes and self.request.target_storage)
-        read_nearer = (
-            self._read_from_oldest
-            if likely * 2 <= self.messages and not moved
-            else self._read_from_newest
-        )
-        measurement = await read_nearer(limits, young, bounds)
+        if likely * 2 <= self.messages and not moved:
+            measurement = await self._read_from_oldest(limits, young, bounds, count_only=count_only)
+        else:
+            measurement = await self._read_from_newest(limits, young, bounds)
         if limits.max_age and limits.max_msgs_per_subject and self.level < EXPIRY_LEVEL:
             return replace(measurement, at_least=bounds[0], least_bytes=0)
         return measurement
 
     async def _read_from_oldest(
-        self, limits: ExceededLimits, young: int, bounds: tuple[int, int]
+        self, limits: ExceededLimits, young: int, bounds: tuple[int, int], *, count_only: bool
     ) -> Measurement:
         walk = ForwardTrim(limits, self.messages, self.bytes, young, self.counts)
         try:
             async for message in self.reader.read_forward(self.state["first_seq"]):
-                if not walk.visit(message) or (self.count_only and walk.is_prefix_known):
+                if not walk.visit(message) or (count_only and walk.is_prefix_known):
                     break
         except (ReadLimitExceeded, ApiError):
             counted = (
@@ -468,7 +468,7 @@ class _MeasurementRun:
 
     async def _read_consumers(self, *, starts: bool) -> tuple[ConsumerInterest, ...]:
         """Read all consumers but those of servers for downstream streams: they change soon."""
-        infos = await self.api.consumers(self.request.stream.stream)
+        infos = await self._list_consumers()
         consumers = [parse_interest(info) for info in infos]
         if starts:
             consumers = [
@@ -478,6 +478,12 @@ class _MeasurementRun:
         internal = [c for c in consumers if c.name.startswith(SERVER_CONSUMER_PREFIXES)]
         self.has_downstream = self.has_downstream or bool(internal)
         return tuple(consumer for consumer in consumers if consumer not in internal)
+
+    async def _list_consumers(self) -> list[dict[str, Any]]:
+        """List all consumers once, so that limits and interest are measured on the same ones."""
+        if self.consumer_infos is None:
+            self.consumer_infos = await self.api.consumers(self.request.stream.stream)
+        return self.consumer_infos
 
     async def _read_unwanted(
         self, walk: UnwantedMessages, causes: list[str], since: InterestSnapshot | None = None
@@ -589,11 +595,3 @@ class _MeasurementRun:
             else self.messages
         )
         return self._build_measurement((0, matching), None, ["origin"])
-
-
-def _instant_before(now: str, age: int) -> str:
-    """Return the RFC 3339 instant `age` ns before another one, to the nanosecond."""
-    seconds, _, fraction = now.removesuffix("Z").partition(".")
-    total = int(fraction.ljust(9, "0")[:9]) - age
-    moment = datetime.fromisoformat(seconds) + timedelta(seconds=total // SECOND)
-    return f"{moment.isoformat()}.{total % SECOND:09d}Z"

@@ -94,6 +94,11 @@ class Measurement:
         """True if both numbers, messages and bytes, are known."""
         return self.at_least == self.at_most and self.least_bytes == self.most_bytes
 
+    def may_delete_above(self, sequence: int) -> bool:
+        """Return True if a deleted message may have a higher sequence."""
+        is_known = self.newest > 0
+        return self.at_most > 0 and (not is_known or self.newest > sequence)
+
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedRequest:

@@ -11,6 +11,7 @@ import base64
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -18,6 +19,7 @@ from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.units import SECOND
 
 #: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
@@ -336,6 +338,14 @@ def parse_instant(text: str) -> tuple[str, str]:
     """Parse an RFC 3339 instant in UTC to comparable parts: whole seconds, then the fraction."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return seconds, fraction.ljust(9, "0")
+
+
+def instant_before(now: str, age: int) -> str:
+    """Return the RFC 3339 instant `age` ns before another one, to the nanosecond."""
+    seconds, _, fraction = now.removesuffix("Z").partition(".")
+    total = int(fraction.ljust(9, "0")[:9]) - age
+    moment = datetime.fromisoformat(seconds) + timedelta(seconds=total // SECOND)
+    return f"{moment.isoformat()}.{total % SECOND:09d}Z"
 
 
 def _never_expires(headers: bytes) -> bool:

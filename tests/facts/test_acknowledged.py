@@ -1,0 +1,114 @@
+"""Acknowledgements by limits that leave gaps, for consumers with ack policy `all`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.config.model import Connection, Domain
+from jsplan.facts.limit_trimming import ExceededLimits
+from jsplan.facts.measure import measure_deletion
+from jsplan.facts.measurement import MEASURE_LIMIT, Measurement, MeasurementRequest
+from jsplan.jetstream import DomainApi, Pool
+from tests.support.raw import Raw
+from tests.support.stream_content import acknowledge, pull_acks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+STREAM = Address("main", "stream", "A")
+DOMAIN = Domain("main", "main", None, "$JS.API")
+#: With one message per subject, the server deletes the first two of these.
+SUBJECTS = ("a.1", "a.1", "a.1", "a.2", "a.3")
+LAST_OF_EACH = ExceededLimits(max_msgs_per_subject=1)
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to a server with a stream of five messages and its consumer ALL."""
+    with Raw(server.url) as connection:
+        connection.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.*"]})
+        for subject in SUBJECTS:
+            connection.request(subject, b"x")
+        config = {"name": "ALL", "durable_name": "ALL", "ack_policy": "all"}
+        connection.api_ok("$JS.API.CONSUMER.CREATE.A.ALL", {"stream_name": "A", "config": config})
+        yield connection
+
+
+@pytest.fixture
+async def api(server: Server, raw: Raw) -> AsyncIterator[DomainApi]:
+    """The API of the server, read-only."""
+    connections = {"main": Connection("main", url=server.url)}
+    async with Pool(connections, {}, read_only=True) as pool:
+        await pool.open(["main"])
+        yield pool.api(DOMAIN)
+
+
+async def measure(
+    api: DomainApi, raw: Raw, *, limit: int = MEASURE_LIMIT, count_only: bool = False, **more: Any
+) -> Measurement:
+    """Measure the deletions of a limit of one message per subject."""
+    level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+    request = MeasurementRequest(STREAM, STREAM, LAST_OF_EACH, **more)
+    found = await measure_deletion(api, request, level, limit, count_only=count_only)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("count_only", [False, True])
+async def test_a_deletion_above_the_floor_acknowledges(
+    api: DomainApi, raw: Raw, count_only: bool
+) -> None:
+    """A deleted message that is delivered acknowledges the delivered messages before it."""
+    pull_acks(raw, "A", "ALL", len(SUBJECTS))
+
+    found = await measure(api, raw, count_only=count_only)
+
+    assert (found.at_least, found.newest, found.acknowledged) == (2, 2, (("ALL", 4),))
+
+
+@pytest.mark.parametrize("count_only", [False, True])
+async def test_a_deletion_below_the_floor_acknowledges_nothing(
+    api: DomainApi, raw: Raw, count_only: bool
+) -> None:
+    """A deletion of acknowledged messages loses none, also where bytes are not asked for."""
+    acknowledge(raw, [pull_acks(raw, "A", "ALL", len(SUBJECTS))[2]])
+
+    found = await measure(api, raw, count_only=count_only)
+
+    assert (found.at_least, found.newest, found.acknowledged) == (2, 2, ())
+
+
+async def test_an_unknown_deletion_may_acknowledge(api: DomainApi, raw: Raw) -> None:
+    """A measurement that reaches its limit of reads assumes that any message may go."""
+    acknowledge(raw, [pull_acks(raw, "A", "ALL", len(SUBJECTS))[2]])
+
+    found = await measure(api, raw, limit=1)
+
+    assert (found.newest, found.acknowledged) == (0, (("ALL", 1),))
+
+
+async def test_consumers_are_listed_once(
+    api: DomainApi, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits and interest are measured on one list of consumers, requested once."""
+    pull_acks(raw, "A", "ALL", len(SUBJECTS))
+    asked: list[str] = []
+    send = DomainApi.request
+
+    async def remembering(self: DomainApi, verb: str, *args: Any, **more: Any) -> dict[str, Any]:
+        asked.append(verb)
+        return await send(self, verb, *args, **more)
+
+    monkeypatch.setattr(DomainApi, "request", remembering)
+
+    found = await measure(api, raw, interest="becomes")
+
+    assert "max_msgs_per_subject" in found.causes
+    assert [verb for verb in asked if verb.startswith("CONSUMER.LIST")] == ["CONSUMER.LIST.A"]
