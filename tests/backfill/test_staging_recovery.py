@@ -8,7 +8,9 @@ import pytest
 
 from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import PublishRefusedError
-from tests.backfill.backfill_pair import Pair, numbered_rows
+from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
+from tests.backfill.backfill_pair import Pair, StoredMessage, numbered_rows
+from tests.support.raw import streams
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver
 
@@ -104,6 +106,62 @@ def test_half_a_chunk_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     assert any("Resuming with" in text for text in observer.texts)
     assert not any("was lost" in text for text in observer.texts)
     pair.require_copied()
+
+
+@pytest.mark.parametrize("order", ["stream", "subject", "none"])
+@pytest.mark.parametrize("size", [0, 400, 1_700])
+def test_a_staging_stream_holds_a_prefix(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, order: str, size: int
+) -> None:
+    """Wherever a writer dies, its staging stream has the first messages of each of its subjects.
+
+    Another run then copies everything once, and no subject has lost its order.
+    """
+    pair.write_entry(order=order)
+    subjects = [b"s.a", b"s.b", b"s.c"]
+    pair.publish("leaf", [(subjects[n % 3], b"", b"%d" % n) for n in range(21, 61)])
+
+    class DyingPublisher(FencedPublisher):
+        """Send so many bytes, then die."""
+
+        def write(
+            self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray
+        ) -> None:
+            connection = self._connection
+
+            class Dying:
+                def send(self, frames: memoryview) -> None:
+                    connection.send(frames[:size])
+                    raise SimulatedKill
+
+            if len(subject) > 1 or not size:
+                self._connection: Any = Dying()
+            super().write(subject, headers, data)
+
+    interrupt_run(pair, monkeypatch, DyingPublisher)
+
+    for staged in staged_messages(pair):
+        for subject in {message.subject for message in staged}:
+            whole = [one.data for one in pair.stored("leaf", "S") if one.subject == subject]
+            part = [one.data for one in staged if one.subject == subject]
+            assert part == whole[: len(part)]
+        if order == "stream":
+            assert [int(one.data) for one in staged] == list(range(1, len(staged) + 1))
+    assert pair.run().verified
+    for subject in {one.subject for one in pair.stored("leaf", "S")}:
+        origin, target = (
+            [one.data for one in pair.stored(*side) if one.subject == subject]
+            for side in (("leaf", "S"), ("hub", "T"))
+        )
+        assert target == origin
+    pair.require_nothing_left()
+
+
+def staged_messages(pair: Pair) -> list[list[StoredMessage]]:
+    """Return the messages of each staging stream."""
+    with pair.raw() as raw:
+        names = [name for name in streams(raw, "$JS.hub.API") if name.startswith(STAGING_PREFIX)]
+    return [pair.stored("hub", name) for name in names]
 
 
 def interrupt_run(
