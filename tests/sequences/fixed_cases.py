@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tests.sequences.cases import Action, Body
 
+KEPT: Final = {"on_replace": "preserve"}
 APPLIED: Final = frozenset({"applied"})
 
 
@@ -33,6 +34,11 @@ def stream(name: str, retention: str, *consumers: Body, **fields: Any) -> Body:
 def consumer(name: str, **fields: Any) -> Body:
     """A consumer with explicit acknowledgements unless the fields say otherwise."""
     return {"name": name, "ack_policy": "explicit"} | fields
+
+
+def filtered(name: str, case: str, tokens: str) -> Body:
+    """A consumer of the messages whose subjects end with one of these letters."""
+    return consumer(name, filter_subjects=[f"{case}.{t}" for t in tokens])
 
 
 def publish(name: str, tokens: str) -> Publish:
@@ -169,6 +175,63 @@ def _interest_cases() -> Iterator[tuple[str, FixedCase]]:
     yield "filters swapped, one consumer replaced", FixedCase(case)
 
 
+def _to_workqueue_cases() -> Iterator[tuple[str, FixedCase]]:
+    """A work queue with the messages of a stream: finished messages of one consumer are pending before another one."""
+    variants: dict[str, tuple[str, str, str, str, Body]] = {
+        "widened": ("b", "bc", "c", "a", {}),
+        "narrowed": ("abc", "bc", "c", "a", {}),
+        "shifted": ("a", "bc", "c", "a", {}),
+        "widened, another one keeps its other filter": ("b", "bc", "ac", "a", {}),
+        "replaced": ("b", "bc", "c", "a", {"max_waiting": 9}),
+        "of ack_policy all": ("b", "bc", "c", "a", {"ack_policy": "all"}),
+        "of ack_policy none": ("b", "bc", "c", "a", {"ack_policy": "none"}),
+    }
+    for number, (words, (c, to_c, d, to_d, fields)) in enumerate(variants.items()):
+        for retention in ("limits", "interest"):
+            t = f"fs{number}{retention[0]}x"
+            pair = (
+                filtered("C", t, c) | fields,
+                filtered("D", t, d),
+            )
+            world = {"streams": [stream(t, retention, *pair, lifecycle=KEPT)]}
+            load = (
+                publish(t, "cbcacb"),
+                consume(t, "D", 2),
+                Consume("hub", f"{t}S", "C", 2),
+                publish(t, "abc"),
+            )
+            edits = (
+                retain(t, "workqueue"),
+                change(
+                    t,
+                    "C",
+                    filter_subjects=[f"{t}.{x}" for x in to_c],
+                    ack_policy="explicit",
+                    max_waiting=None,
+                ),
+                change(t, "D", filter_subjects=[f"{t}.{x}" for x in to_d]),
+            )
+            yield (
+                f"{retention} to work queue, consumer {words}",
+                FixedCase(Case(t, world, load, edits)),
+            )
+    for retention in ("limits", "interest"):
+        t = f"ft{retention[0]}x"
+        pair = (filtered("C", t, "b"), filtered("D", t, "c"))
+        world = {"streams": [stream(t, retention, *pair, lifecycle=KEPT)]}
+        load = (publish(t, "cbcacb"), consume(t, "D", 2), Consume("hub", f"{t}S", "C", 1))
+        edits = (
+            retain(t, "workqueue"),
+            Edit("drop", f"{t}S", "C"),
+            Edit("add", f"{t}S", "A", fields=filtered("A", t, "bc")),
+            change(t, "D", filter_subjects=[f"{t}.a"]),
+        )
+        yield (
+            f"{retention} to work queue, a new consumer takes the place of one",
+            FixedCase(Case(t, world, load, edits)),
+        )
+
+
 def _other_cases() -> Iterator[tuple[str, FixedCase]]:
     t = "fox"
     pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
@@ -219,6 +282,12 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
 #: By what they are about.
 FIXED: Final[dict[str, FixedCase]] = {
     name: fixed
-    for group in (_to_interest_cases, _from_interest_cases, _interest_cases, _other_cases)
+    for group in (
+        _to_interest_cases,
+        _from_interest_cases,
+        _interest_cases,
+        _to_workqueue_cases,
+        _other_cases,
+    )
     for name, fixed in group()
 }

@@ -58,13 +58,14 @@ async def restore_consumers(context: StepContext, step: Step) -> None:
         raise StepFailed(
             f"{step.target_address} is gone: another client deleted it during the apply"
         )
-    for name, before in sorted(record.get("consumers", {}).items()):
-        target = wanted.get(name, {"config": before["config"]})
-        if target is None:
-            continue
-        await _restore_consumer(
-            context, step, _RestoredConsumer(name, before, target, stream, record)
-        )
+    consumers = [
+        _RestoredConsumer(name, before, target, stream, record)
+        for name, before in sorted(record.get("consumers", {}).items())
+        if (target := wanted.get(name, {"config": before["config"]})) is not None
+    ]
+    await _purge_finished(context, step, stream, consumers)
+    for consumer in consumers:
+        await _restore_consumer(context, step, consumer)
     await update_record(context, step, phase="consumers_resumed")
 
 
@@ -154,8 +155,6 @@ async def _recreate_consumer(context: StepContext, step: Step, consumer: _Restor
     retention = consumer.stream.compact.get("retention", "limits")
     compact = table_of(consumer.address).compact(config)
     method = choose_position_method(position, compact, level, retention=retention, first_seq=first)
-    if retention == "workqueue":
-        await _purge_finished(context, step, consumer, position)
     if method == "start":
         config, consumer.starts = with_start_sequence(position, config), {consumer.name: position}
     pause = {PAUSE: PAUSED_UNTIL} if level >= PAUSE_LEVEL else {}
@@ -194,19 +193,25 @@ def _own_metadata(config: Config) -> Config:
 
 
 async def _purge_finished(
-    context: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+    context: StepContext, step: Step, stream: LiveObject, consumers: list[_RestoredConsumer]
 ) -> None:
-    """Purge what the consumer has finished: a work queue only holds unfinished messages."""
-    if (
-        consumer.record["old"]["config"].get("retention") or "limits"
-    ) == "workqueue" or position <= 1:
+    """Purge what consumers have finished: a work queue only holds unfinished messages.
+
+    That is before the first of them is created. Up to nats-server 2.14 a consumer with several
+    filters skips messages when one of its filters is purged (measured).
+    """
+    old = require_record(context, step)["old"]["config"].get("retention") or "limits"
+    if stream.compact.get("retention") != "workqueue" or old == "workqueue":
         return
-    filters = consumer.old.raw.get("filter_subjects") or [
-        consumer.old.raw.get("filter_subject") or ""
-    ]
-    for subject in filters:
-        payload = {"seq": position} | ({"filter": subject} if subject else {})
-        await context.send(step, f"STREAM.PURGE.{consumer.address.stream}", payload)
+    names = {consumer.name for consumer in consumers}
+    present = await context.api(step).consumers(stream.address.stream)
+    if any(info["name"] in names for info in present):  # an interrupted apply has purged
+        return
+    positions = [(c, await _find_position(context, step, c)) for c in consumers]
+    for consumer, position in positions:
+        for subject in filters_of(consumer.old.raw) or ("",) if position > 1 else ():
+            payload = {"seq": position} | ({"filter": subject} if subject else {})
+            await context.send(step, f"STREAM.PURGE.{stream.address.stream}", payload)
 
 
 async def _find_position(context: StepContext, step: Step, consumer: _RestoredConsumer) -> int:
