@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.preserve.test_streams import PERMITTED, PRESERVE
 from tests.support import stream_content
 from tests.support.raw import Raw
+from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.workspaces import single_space
 
 if TYPE_CHECKING:
@@ -142,3 +144,43 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
         "DELETES_MESSAGES",
     )
     assert least <= deleted <= most
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "request_of",
+    ["STREAM.PURGE.A", "CONSUMER.CREATE.A.C", "CONSUMER.CREATE.A.D", "STREAM.UPDATE.A"],
+)
+def test_death_while_finished_messages_leave(
+    request_of: str, answered: bool, tmp_path: Path, server: Server
+) -> None:
+    """Wherever it dies, the next apply ends it; a consumer gets what it had before it, also of what another one has finished."""
+    space = single_space(tmp_path, server).write(streams=[body([ONE, TWO])])
+    space.apply()
+    with Raw(server.url) as raw:
+        stream_content.fill(raw, "A", 12)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "D", 3))
+        stream_content.pull_acks(raw, "A", "C", 2)
+    space.write(
+        streams=[
+            body(
+                [
+                    ONE | {"filter_subject": None, "filter_subjects": ["A.1", "A.2"]},
+                    TWO | {"filter_subjects": ["A.0"]},
+                ],
+                retention="workqueue",
+            )
+        ]
+    )
+    with kill_at_request(request_of, answered=answered), suppress(SimulatedKill):
+        space.apply(allow_hazards=PERMITTED)
+    _, result = space.apply(allow_hazards=PERMITTED)
+
+    assert result.exit_code == 0, [s.error for s in result.steps if s.error]
+    with Raw(server.url) as raw:
+        got = {
+            name: sorted(number_of(found) for found in stream_content.payloads(raw, "A", name))
+            for name in "CD"
+        }
+    assert got == {"C": [1, 4, 5, 7, 8, 10, 11], "D": [6, 9]}
+    assert not space.plan().steps

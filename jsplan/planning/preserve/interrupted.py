@@ -197,7 +197,7 @@ def _inspect_replacement(
         address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["staging"]))
     )
     if (
-        found.next_step in ("recompare", "update")
+        found.next_step in ("recompare", "resume", "update")
         and found.current is not None
         and inputs.declared(address) is not None
     ):
@@ -259,16 +259,8 @@ def determine_progress(
     if current is None:
         return InterruptedReplacement(record, current, staging, "refill")
     if belongs_to_replacement(current.raw, record["id"]):
-        filled = done >= PHASES.index("refilled") and current.created == record.get("new_created")
         return InterruptedReplacement(
-            record,
-            current,
-            staging,
-            "recompare"
-            if filled and done < PHASES.index("consumers_resumed")
-            else "update"
-            if filled
-            else "refill",
+            record, current, staging, _next_in_new_stream(record, current)
         )
     if current.created == record.get("new_created"):
         return InterruptedReplacement(record, current, staging, "update")
@@ -281,6 +273,18 @@ def determine_progress(
             f"its messages are in {record['staging']}"
         ),
     )
+
+
+def _next_in_new_stream(record: Mapping[str, Any], current: LiveObject) -> str:
+    """Return the next step in the new stream.
+
+    A work queue loses what its consumers have finished after it was compared; do not compare it
+    again.
+    """
+    done = PHASES.index(record.get("phase", "started"))
+    if done < PHASES.index("refilled") or current.created != record.get("new_created"):
+        return "refill"
+    return {"refilled": "recompare", "recompared": "resume"}.get(PHASES[done], "update")
 
 
 def _restore_previous_view(
