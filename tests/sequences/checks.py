@@ -263,9 +263,9 @@ def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -
         return DueMessages(
             frozenset(), frozenset(m for m in messages if wants(one.after, m.subject))
         )
-    if (
-        one.after.get("deliver_policy") == "last"
-    ):  # the last sequence, which may be of a message that nobody wanted
+    policy, has_gaps = one.after.get("deliver_policy"), now.state["last_seq"] != len(now.messages)
+    # The last sequence may be of a message that nobody wanted; up to 2.10 the last one of a subject may be gone.
+    if policy == "last" or (policy == "last_per_subject" and has_gaps):
         return DueMessages(frozenset(), first)
     return DueMessages(first, frozenset())
 
