@@ -116,7 +116,8 @@ class DeletionCheck:
             deleted += result.at_most if result is not None else 0
             most = max(most, result.total if result is not None else 0)
         if step.op == "stream.compare":  # the staging stream has the messages of the old stream
-            deleted = min(deleted, most)
+            record = self.replacements.get((step.params or {})["state_address"]) or {}
+            deleted = min(deleted, most - bool(record.get("end_marker")))
         if not exceeds_plan(deleted, planned, int(self.plan.options.get("safe_below", 0))):
             return None
         return f"would delete {deleted:,} messages now; the plan said {planned:,}"

@@ -230,6 +230,19 @@ def _to_workqueue_cases() -> Iterator[tuple[str, FixedCase]]:
             f"{retention} to work queue, a new consumer takes the place of one",
             FixedCase(Case(t, world, load, edits)),
         )
+    t = "fux"
+    late = filtered("C", t, "c") | {"deliver_policy": "by_start_sequence", "opt_start_seq": 7}
+    world = {"streams": [stream(t, "interest", late, lifecycle=KEPT)]}
+    edits = (
+        retain(t, "workqueue"),
+        Edit("set", f"{t}S", fields={"max_msgs_per_subject": 1}),
+        change(t, "C", deliver_policy=None, opt_start_seq=None),
+    )
+    yield (
+        "interest to work queue, its last message is gone, with a lower limit",
+        # Before 2.12 messages get new sequences, which the start of a consumer forbids.
+        FixedCase(Case(t, world, (publish(t, "cca"),), edits), APPLIED | {"refused"}),
+    )
 
 
 def _other_cases() -> Iterator[tuple[str, FixedCase]]:
