@@ -194,13 +194,13 @@ def _to_workqueue_cases() -> Iterator[tuple[str, FixedCase]]:
                 filtered("D", t, d),
             )
             world = {"streams": [stream(t, retention, *pair, lifecycle=KEPT)]}
-            load = (
+            load: tuple[Action, ...] = (
                 publish(t, "cbcacb"),
                 consume(t, "D", 2),
                 Consume("hub", f"{t}S", "C", 2),
                 publish(t, "abc"),
             )
-            edits = (
+            edits: tuple[Edit, ...] = (
                 retain(t, "workqueue"),
                 change(
                     t,
