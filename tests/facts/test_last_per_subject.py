@@ -1,4 +1,4 @@
-"""What a new consumer with `last_per_subject` is given where the last message of a subject was deleted."""
+"""Delivery by `last_per_subject` after the last message of a subject was deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a purge by filter leaves consumers: the reason why streams are purged before they get any."""
+"""Consumers after a purge by filter: the reason to purge a stream before it has any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_purge_by_filter(
     server: Server,
     server_version: tuple[int, ...],
 ) -> None:
-    """Up to 2.14 a consumer with several filters skips what it wants besides the purged subject; one that comes later does not."""
+    """Up to 2.14 an existing consumer with several filters skips more than was purged."""
     with Raw(server.url) as raw:
         config = {"name": "S", "subjects": ["S.>"], "retention": "workqueue", "storage": "memory"}
         raw.api_ok("$JS.API.STREAM.CREATE.S", config)

@@ -154,7 +154,7 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
 def test_death_while_finished_messages_leave(
     request_of: str, answered: bool, tmp_path: Path, server: Server
 ) -> None:
-    """Wherever it dies, the next apply ends it; a consumer gets what it had before it, also of what another one has finished."""
+    """The next apply finishes, and each consumer gets its pending messages."""
     space = single_space(tmp_path, server).write(streams=[body([ONE, TWO])])
     space.apply()
     with Raw(server.url) as raw:

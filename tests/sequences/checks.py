@@ -267,7 +267,9 @@ def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -
     # The last sequence may be of a message that nobody wanted; up to 2.10 the last one of a subject may be gone.
     if policy == "last" or (policy == "last_per_subject" and has_gaps):
         return DueMessages(frozenset(), first)
-    return DueMessages(first, frozenset())
+    # Workers of another consumer may end what they have of a work queue before the new one gets it.
+    out = frozenset(m for m in first if one.workqueue and m.seq in one.out)
+    return DueMessages(first - out, out)
 
 
 def _expect_kept_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -> DueMessages:

@@ -176,7 +176,7 @@ def _interest_cases() -> Iterator[tuple[str, FixedCase]]:
 
 
 def _to_workqueue_cases() -> Iterator[tuple[str, FixedCase]]:
-    """A work queue with the messages of a stream: finished messages of one consumer are pending before another one."""
+    """Streams that become work queues, while what one consumer finished passes to another."""
     variants: dict[str, tuple[str, str, str, str, Body]] = {
         "widened": ("b", "bc", "c", "a", {}),
         "narrowed": ("abc", "bc", "c", "a", {}),
