@@ -5,8 +5,9 @@ This module loads rich.
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group
 from rich.live import Live as RichLive
@@ -27,12 +28,22 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
 
 
+#: Seconds between two frames.
+FRAME_SECONDS: Final = 1 / 12
+
+
 class LiveProgress:
-    """A spinner per phase; during an apply a bar above the running steps."""
+    """A spinner per phase; during an apply a bar above the running steps.
+
+    Lines and frames are written under one lock. The refresh thread of rich takes none while a line
+    is on its way, and a line that removes a frame of another height leaves a part of it.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: RichLive | None = None
+        self._lock = threading.RLock()
+        self._stopped = threading.Event()
         self._running: dict[str, tuple[str, float]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
         self._copies: dict[str, MessagesMoved] = {}
@@ -75,24 +86,36 @@ class LiveProgress:
 
     def stop(self) -> None:
         """Clear the moving part of the screen."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._stopped.set()
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
         self._running.clear()
 
     def _print_line(self, line: str, style: str) -> None:
         head, colon, rest = line.partition(":")
-        self._console.print(Text.assemble((head, style), colon + rest), soft_wrap=True)
+        with self._lock:
+            self._console.print(Text.assemble((head, style), colon + rest), soft_wrap=True)
 
     def _show(self) -> None:
         if self._live is None:
+            self._stopped = threading.Event()
             self._live = RichLive(
                 get_renderable=self._render_frame,
                 console=self._console,
                 transient=True,
-                refresh_per_second=12,
+                auto_refresh=False,
             )
             self._live.start()
+            threading.Thread(target=self._refresh, args=(self._stopped,), daemon=True).start()
+
+    def _refresh(self, stopped: threading.Event) -> None:
+        """Draw frames until the live display is stopped."""
+        while not stopped.wait(FRAME_SECONDS):
+            with self._lock:
+                if not stopped.is_set() and self._live is not None:
+                    self._live.refresh()
 
     def _render_frame(self) -> RenderableType:
         now = time.monotonic()

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from io import StringIO
 
+import pytest
 from rich.console import Console
+from rich.text import Text
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
 from jsplan.render.progress import JsonProgress, PlainProgress
 from jsplan.render.progress_live import LiveProgress
+from tools.terminal import visible_lines
 
 STARTED = StepStarted("s1", "hub/stream/A", "create stream A in hub")
 DONE = StepFinished(
@@ -126,3 +129,21 @@ def test_live_picture() -> None:
     assert "done: create stream A in hub (0.1s)" in text
     assert "FAILED: create stream B in hub (1.0s): no\\x1b space" in text
     assert progress._live is None  # noqa: SLF001 - the moving part is gone
+
+
+def test_lines_and_frames_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of a frame stays on the screen, however lines and frames of all heights interleave."""
+    monkeypatch.setattr("jsplan.render.progress_live.FRAME_SECONDS", 0.0001)
+    stream = StringIO()
+    progress = LiveProgress(Console(file=stream, force_terminal=True, color_system=None, width=80))
+    progress.event(ApplyStarted(0))
+    for number in range(600):
+        for step in range(number % 5):
+            progress.event(StepStarted(f"{number}-{step}", "hub/stream/A", "create"))
+        progress.warn(f"line {number}")
+        for step in range(number % 5):
+            progress._running.pop(f"{number}-{step}")  # noqa: SLF001 - an end without a line
+    progress.stop()
+
+    lines = [Text.from_ansi(line).plain.rstrip() for line in visible_lines(stream.getvalue())]
+    assert [line for line in lines if line] == [f"Warning: line {n}" for n in range(600)]
