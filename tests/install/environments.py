@@ -81,5 +81,5 @@ def install(requirement: str, folder: Path, pip_cache: Path) -> Installation:
         "--no-compile",
         requirement,
     ]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=110)
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=280)
     return Installation(folder)

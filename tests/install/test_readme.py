@@ -45,7 +45,7 @@ def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     return lines, variables | {"PATH": done.stdout.splitlines()[-1]}
 
