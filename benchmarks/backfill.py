@@ -47,7 +47,7 @@ from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.partition_writer import copy_partition
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.transforms import TransformSpec
-from jsplan.backfill.verify.command import BackfillCheck
+from jsplan.backfill.verify.command import verify_entry
 from jsplan.config.model import LoadOptions
 from jsplan.context import open_context, open_pool
 from jsplan.jetstream.contexts import ConnectionSettings
@@ -124,14 +124,8 @@ async def verify(bench: Bench) -> float:
     """Run `backfill verify` after a whole copy."""
     await end_to_end(bench)
     started = time.monotonic()
-    found = await BackfillCheck(
-        bench.context,
-        bench.pool,
-        bench.context.workspace.backfills["bench"],
-        20,
-        bench.runner,
-        Silent(),
-    ).execute()
+    entry = bench.context.workspace.backfills["bench"]
+    found = await verify_entry(bench.context, bench.pool, entry, 20, bench.runner, Silent())
     assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
 

@@ -72,6 +72,10 @@ class OriginReader(Protocol):
     def recorded_gaps(self) -> tuple[list[list[int]], int] | None:
         """The gaps that an archive has, and the number of their sequences; None for a stream."""
 
+    @property
+    def is_transformed(self) -> bool:
+        """True if the messages of an archive were changed when they were written."""
+
     async def fetch_info(self) -> dict[str, Any]:
         """Return `created` and `state` of STREAM.INFO, and reconnect first if it was offline."""
 
@@ -126,6 +130,11 @@ class StreamReader:
     def recorded_gaps(self) -> None:
         """No record: the copy finds the gaps."""
         return None
+
+    @property
+    def is_transformed(self) -> bool:
+        """False: a stream has its own messages."""
+        return False
 
     @property
     def _stream(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jsplan.backfill.origin_reader import UnreadRanges
+from jsplan.backfill.parquet.log import Transformation
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.origin_task import ExistingMessages, find_existing
@@ -40,6 +41,12 @@ class ParquetReader:
     def recorded_gaps(self) -> tuple[list[list[int]], int]:
         """The gaps of the archive, and the number of their sequences."""
         return self.archive.gaps, self.archive.gap_messages
+
+    @property
+    def is_transformed(self) -> bool:
+        """True if the messages were changed when they were written."""
+        commits = self.archive.archive.origins[self.archive.origin]
+        return any(commit.transformation != Transformation() for commit in commits)
 
     async def fetch_info(self) -> dict[str, Any]:
         """Return `created` and `state` as STREAM.INFO would have them."""

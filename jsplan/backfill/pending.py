@@ -121,10 +121,9 @@ class PendingScan:
 
     async def build_query(self, target: StreamInfo) -> OriginQuery:
         """Build the query for the scan of the target."""
-        sources = [*self._list_sources(target), self._build_source()]
         return OriginQuery(
             f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}",
-            tuple(sorted({source_header(source)[0] for source in sources})),
+            self.list_source_names(target),
             parse_time(self.state.created),
             await self._is_restored(target["state"]),
         )
@@ -147,6 +146,13 @@ class PendingScan:
 
     # --- sources of the target --------------------------------------------------------------------
 
+    def list_source_names(self, target: StreamInfo) -> tuple[str, ...]:
+        """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
+        if not self.reader.has_domain:
+            return ()
+        sources = [*self._list_sources(target), self._build_source()]
+        return tuple(sorted({source_header(source)[0] for source in sources}))
+
     def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
         """List the sources of the target that copy from the origin."""
         return [one for one in target["config"].get("sources") or [] if self._is_origin(one)]
@@ -164,7 +170,7 @@ class PendingScan:
         """Build the source that the target would have for the origin."""
         origin, target = self.state.origin_address, self.state.target_address
         source: dict[str, Any] = {"name": origin.stream}
-        if self.reader.has_domain and origin.domain != target.domain:
+        if origin.domain != target.domain:
             api = self.topology.routes.find_route(target.domain, origin.domain).api
             source |= {"external": {"api": api}} if api else {}
         return source

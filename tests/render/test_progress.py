@@ -132,7 +132,7 @@ def test_live_picture() -> None:
 
 
 def test_lines_and_frames_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No part of a frame stays on the screen, however lines and frames of all heights interleave."""
+    """No part of a frame stays on the screen, however lines and frames interleave."""
     monkeypatch.setattr("jsplan.render.progress_live.FRAME_SECONDS", 0.0001)
     stream = StringIO()
     progress = LiveProgress(Console(file=stream, force_terminal=True, color_system=None, width=80))

@@ -1,0 +1,292 @@
+"""Both sides of a comparison, as data: a stream or an archive, transformed or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
+from jsplan.backfill.parquet.location import resolve_folder
+from jsplan.backfill.parquet.log import Archive, ArchivedOrigin
+from jsplan.backfill.pending import PendingScan
+from jsplan.backfill.pinning import Endpoints, require_same_streams
+from jsplan.backfill.protocol import read
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.stream_info import parse_time
+from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
+from jsplan.backfill.rows.native import read_restored_rows
+from jsplan.backfill.rows.parquet_rows import (
+    read_archived_origin_rows,
+    read_archived_presence,
+    read_archived_target_rows,
+)
+from jsplan.backfill.rows.partitioned_rows import read_partitioned_rows, read_presence_rows
+from jsplan.backfill.tasks.hashes import parse_origin_header
+from jsplan.backfill.tasks.origin_task import OriginTask
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.transforms import (
+    TransformSpec,
+    build_transform_spec,
+    has_transforms,
+    is_joint_copy,
+)
+from jsplan.config.model import Backfill
+from jsplan.context import Context
+from jsplan.errors import JsplanError
+from jsplan.jetstream import Pool
+from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
+
+if TYPE_CHECKING:
+    from jsplan.backfill.spark.verify_join import SideReader
+
+#: An archive may lack messages that the stream had: no sequence is impossible.
+_NO_LAST_SEQ: Final = 1 << 62
+#: Limits by which a stream deletes messages.
+_EXPIRY_LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+StreamInfo = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Both sides of an entry, and how their messages are matched.
+
+    `readers` read the rows of both sides. If `tasks` are given, they and `transforms` make the
+    expected messages, and of the origins `readers` only read which messages they have. `floors` has
+    for each origin the sequence below which everything has expired at the target (0: none).
+    `has_transformed_origin`: an archive has changed messages, so a source of the target delivers
+    other ones.
+    """
+
+    transforms: TransformSpec
+    origins: list[ComparedOrigin] = field(default_factory=list)
+    readers: list[SideReader] = field(default_factory=list)
+    tasks: list[OriginTask] = field(default_factory=list)
+    floors: dict[int, int] = field(default_factory=dict)
+    has_transformed_origin: bool = False
+
+    @property
+    def plan(self) -> PartitionPlan | None:
+        """The plan that makes the expected messages; None if those of the origins are expected."""
+        if not self.tasks:
+            return None
+        transforms = self.transforms
+        return PartitionPlan(
+            (Partition(self.tasks[0].source, "", ""),),
+            tuple(self.tasks),
+            "none",
+            (),
+            transforms.where,
+            transforms.transform,
+            transforms.subject_transform,
+        )
+
+
+async def build_comparison(
+    context: Context, pool: Pool, entry: Backfill, record: BackfillState
+) -> Comparison:
+    """Build both sides of an entry.
+
+    Raises JsplanError if a stream was recreated, ApiError and ArchiveError.
+    """
+    if entry.target.parquet is not None:
+        return await _build_export_comparison(context, pool, entry, record.origins)
+    return await _build_stream_comparison(context, pool, entry, record.origins)
+
+
+# --- a stream as the target -----------------------------------------------------------------------
+
+
+async def _build_stream_comparison(
+    context: Context, pool: Pool, entry: Backfill, states: Sequence[OriginState]
+) -> Comparison:
+    comparison = Comparison(build_transform_spec(context.workspace.root, entry))
+    # Spark workers inherit the environment that this sets, so it comes before Spark starts.
+    origins = [await load_origin(context, pool, state) for state in states]
+    if not origins:
+        return comparison
+    if is_joint_copy(entry):
+        require_distinct(entry.name, origins)
+    endpoints = origins[0].endpoints
+    target = await require_stream_info(endpoints.target, entry.target.stream)
+    restored = False
+    for number, origin in enumerate(origins):
+        info = await origin.reader.fetch_info()
+        require_same_streams(origin.state, info, target)
+        scan = PendingScan(origin.state, origin.endpoints, context.topology, origin.reader)
+        compared = _build_compared_origin(number, origin, info, scan.list_source_names(target))
+        comparison.origins.append(compared)
+        comparison.has_transformed_origin |= origin.reader.is_transformed
+        if origin.state.strategy == "snapshot":
+            # restored messages have their sequences: below the first one everything has expired
+            restored, comparison.floors[number] = True, int(target["state"]["first_seq"])
+        else:
+            comparison.floors[number] = await asyncio.to_thread(
+                _find_expiry_floor, compared, origin.state, origin.endpoints, target
+            )
+    comparison.readers = _read_target(entry, endpoints, target, comparison, restored=restored)
+    for origin, compared in zip(origins, comparison.origins, strict=True):
+        _add_origin_side(comparison, entry, origin, compared)
+    if comparison.tasks and comparison.transforms.order != "stream":
+        # without stream order, expired and missing messages cannot be distinguished
+        comparison.floors = {
+            number: comparison.origins[number].last + 1 if floor else 0
+            for number, floor in comparison.floors.items()
+        }
+    return comparison
+
+
+def _read_target(
+    entry: Backfill,
+    endpoints: Endpoints,
+    target: StreamInfo,
+    comparison: Comparison,
+    *,
+    restored: bool,
+) -> list[SideReader]:
+    endpoint, stream, origins = (
+        endpoints.target_endpoint,
+        entry.target.stream,
+        tuple(comparison.origins),
+    )
+    # the first sequence of a stream without messages is 0
+    first, last = max(1, int(target["state"]["first_seq"])), int(target["state"]["last_seq"])
+    if is_joint_copy(entry):
+        order = comparison.transforms.order
+        return [partial(read_partitioned_rows, endpoint, stream, first, last, origins, order)]
+    if restored:
+        return [
+            partial(read_restored_rows, endpoint, stream, origins[0]),
+            partial(
+                read_target_rows, endpoint, stream, max(first, origins[0].last + 1), last, origins
+            ),
+        ]
+    return [partial(read_target_rows, endpoint, stream, first, last, origins)]
+
+
+def _build_compared_origin(
+    number: int, origin: CopyOrigin, info: StreamInfo, source_names: tuple[str, ...]
+) -> ComparedOrigin:
+    state = origin.state
+    gaps = state.gaps if origin.reader.recorded_gaps is None else ()
+    return ComparedOrigin(
+        number,
+        origin.endpoints.origin_domain_name,
+        state.origin_address.stream,
+        state.first,
+        state.last,
+        tuple(state.filters),
+        parse_time(state.created),
+        int(info["state"].get("last_seq", _NO_LAST_SEQ)),
+        source_names,
+        bool(source_names),
+        tuple((first, last) for first, last in gaps),
+        tuple(state.skipped),
+    )
+
+
+def _add_origin_side(
+    comparison: Comparison, entry: Backfill, origin: CopyOrigin, compared: ComparedOrigin
+) -> None:
+    """Add the messages of an origin: as they are expected, or with the task that makes those."""
+    files, endpoint = origin.reader.files, origin.endpoints.source_endpoint
+    if not has_transforms(entry):
+        comparison.readers.append(
+            partial(read_archived_origin_rows, files, compared)
+            if origin.state.archive
+            else partial(read_origin_rows, endpoint, compared)
+        )
+        return
+    comparison.tasks.append(_build_task(origin, compared))
+    comparison.readers.append(
+        partial(read_archived_presence, files, compared)
+        if origin.state.archive
+        else partial(read_presence_rows, endpoint, compared)
+    )
+
+
+def _build_task(origin: CopyOrigin, compared: ComparedOrigin) -> OriginTask:
+    """Build the task that reads the whole range of an origin."""
+    spans = (SeqRange(compared.first, compared.last),) if compared.first <= compared.last else ()
+    return OriginTask(
+        origin.endpoints.source_endpoint,
+        compared.domain,
+        compared.stream,
+        spans,
+        compared.filters,
+        files=origin.reader.files,
+    )
+
+
+def _find_expiry_floor(
+    compared: ComparedOrigin, origin_state: OriginState, endpoints: Endpoints, target: StreamInfo
+) -> int:
+    """Return the origin sequence below which messages have expired at the target.
+
+    The target deletes its oldest messages because of its limits. 0: none.
+    """
+    config, state = target["config"], target["state"]
+    if config.get("max_msgs_per_subject", -1) > 0:
+        # messages that such a limit deleted cannot be distinguished from other missing ones
+        return origin_state.last + 1 if origin_state.status == "done" else 0
+    first, last = int(state["first_seq"]), int(state["last_seq"])
+    if (
+        not any(config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
+        or first <= origin_state.target_next
+        or origin_state.status != "done"
+    ):
+        return 0
+    request = ReadRequest(
+        endpoints.target_endpoint.api_prefix,
+        origin_state.target_address.stream,
+        first,
+        last,
+        headers_only=True,
+    )
+    for rows in read(endpoints.target_endpoint.open, request) if first <= last else ():
+        seqs = parse_origin_header(rows["headers"], compared.domain, compared.stream)[0].drop_null()
+        if len(seqs):
+            return int(seqs[0].as_py())
+    return origin_state.last + 1
+
+
+# --- an archive as the target ---------------------------------------------------------------------
+
+
+async def _build_export_comparison(
+    context: Context, pool: Pool, entry: Backfill, states: Sequence[OriginState]
+) -> Comparison:
+    comparison = Comparison(build_transform_spec(context.workspace.root, entry))
+    folder = resolve_folder(context, entry.target.parquet or "")
+    archive = await asyncio.to_thread(Archive.read, folder)
+    missing = await asyncio.to_thread(archive.find_missing_files)
+    for number, state in enumerate(states):
+        origin = await load_origin(context, pool, state, into_archive=True)
+        info = await origin.reader.fetch_info()
+        if info["created"] != state.created:
+            raise JsplanError(
+                f"{state.origin} was recreated ({info['created']}) after it was "
+                "archived. Its messages cannot be compared"
+            )
+        compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
+        archived = ArchivedOrigin(
+            origin.endpoints.origin_domain_name, state.origin_address.stream, state.created
+        )
+        placed = tuple(
+            (str(folder / file.name), file)
+            for file in archive.files_of(archived)
+            if file.name not in missing
+        )
+        comparison.origins.append(compared)
+        comparison.floors[number] = 0
+        comparison.readers.append(partial(read_archived_target_rows, placed, compared))
+        _add_origin_side(comparison, entry, origin, compared)
+        # other entries may have archived messages that this one does not select
+        if comparison.tasks and any(
+            commit.where != entry.where for commit in archive.origins.get(archived, [])
+        ):
+            comparison.readers.pop()
+    return comparison
