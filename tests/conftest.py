@@ -168,7 +168,7 @@ def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def server_version() -> tuple[int, ...]:
     """Return the version of the nats-server under test, as (2, 15, 1)."""
-    return tuple(int(part) for part in binary.read_version(PROGRAM).split("-")[0].split("."))
+    return versions.parse_version(binary.read_version(PROGRAM))
 
 
 @pytest.fixture(scope="session")

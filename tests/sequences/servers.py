@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jsplan.sandbox.versions import parse_version
 from tests.sequences.model import Config, ConsumerPosition, Message
 from tests.support.raw import NoResponders, Raw
 
@@ -74,9 +75,7 @@ class DomainClient:
     @property
     def version(self) -> tuple[int, ...]:
         """The version of the server, such as (2, 15, 1)."""
-        return tuple(
-            int(part) for part in str(self._server.info()["version"]).split("-")[0].split(".")
-        )
+        return parse_version(str(self._server.info()["version"]))
 
     def close(self) -> None:
         """Hang up."""
