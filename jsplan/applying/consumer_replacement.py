@@ -29,7 +29,7 @@ from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError, ServerRefusedError
-from jsplan.facts.consumer_start import find_first_delivered
+from jsplan.facts.consumer_start import find_first_delivered, position_of
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
@@ -41,7 +41,6 @@ from jsplan.planning.preserve.consumer_position import (
     START_FIELDS,
     PositionMethod,
     choose_position_method,
-    position_of,
     with_start_sequence,
 )
 from jsplan.resources.fields import Config
@@ -167,9 +166,9 @@ class _ConsumerReplacement:
             if self._can_pause:
                 await self._send("PAUSE", {PAUSE: self.record["hold_until"]})
             stream, state = await self._wait_until_idle(live)
-            position = position_of(live.compact, state) or await self._find_start(
-                live, stream, state["delivered"]
-            )
+            position = position_of(
+                live.compact, state, self.params["api_level"]
+            ) or await self._find_start(live, stream, state["delivered"])
         except JsplanError:
             await self._resume_old()
             raise

@@ -13,8 +13,9 @@ from typing import Any, Final, Literal
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step, config_of_payload
+from jsplan.facts.consumer_start import position_of
 from jsplan.facts.duplicate_count import count_skipped
-from jsplan.facts.interest import ConsumerChange, filters_of, parse_interest
+from jsplan.facts.interest import ConsumerChange, build_change, filters_of, parse_interest
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, FinishedConsumer, MeasurementRequest
@@ -23,7 +24,6 @@ from jsplan.jetstream import DomainApi
 from jsplan.planning.decide import table_of
 from jsplan.planning.interest import parse_snapshot, triggers_interest_check
 from jsplan.planning.measurements import new_origins, origin_measurement, update_measurement
-from jsplan.planning.preserve.consumer_position import position_of
 from jsplan.planning.preserve.methods import becomes_workqueue
 from jsplan.planning.preserve.staged_measurements import resized_storage, staging_measurement
 from jsplan.planning.replication.removed_sources import uncopied_measurement
@@ -265,7 +265,7 @@ class DeletionCheck:
                 FinishedConsumer(
                     filters_of(i["config"]),
                     parse_interest(i).delivered,
-                    position_of(i["config"], i),
+                    position_of(i["config"], i, self._level(address.domain)),
                 )
                 for i in stay
             )
@@ -322,7 +322,7 @@ def _restored_consumer_change(
 ) -> ConsumerChange:
     """Return the change of a consumer that is restored with its stream, `recreated` or copied."""
     return (
-        ConsumerChange(name, "floor" if recreated else "same", filters_of(restored["config"]))
+        build_change(name, "floor" if recreated else "same", restored["config"])
         if restored
         else ConsumerChange(name, "gone")
     )
@@ -331,13 +331,13 @@ def _restored_consumer_change(
 def _consumer_change(step: Step) -> ConsumerChange:
     """Return the change of a consumer by one step."""
     config = ((step.request or {}).get("payload") or {}).get("config") or {}
-    policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
-    position = (step.params or {}).get("position")
+    name, effect = step.target_address.consumer, _POSITION_EFFECTS[step.op]
+    if effect == "gone":
+        return ConsumerChange(name, "gone")
     # An interrupted apply deleted the consumer; it continues at its position.
-    if position and step.precondition.get("fingerprint") == "absent":
-        policy, first = "by_start_sequence", int(position)
-    return ConsumerChange(
-        step.target_address.consumer, _POSITION_EFFECTS[step.op], filters_of(config), policy, first
+    deleted = step.precondition.get("fingerprint") == "absent"
+    return build_change(
+        name, effect, config, (step.params or {}).get("position") if deleted else None
     )
 
 

@@ -5,6 +5,9 @@ it. The server reports the sequence up to which a consumer has acknowledged ever
 one that it delivered; the part between is not known. Neither is how far a consumer has searched for
 messages of its filter beyond its last delivery: after an update of the filter it continues from
 there, and the server counts what it has passed as not wanted (server_semantics, section 3).
+
+Up to 2.12 only a consumer with ack policy `explicit` does not want what is before its start. Others
+keep it although they never deliver it (measured).
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from jsplan.facts.consumer_start import position_of
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
 from jsplan.subjects import is_subset
 
 #: Levels that changed behaviour: 2.12 acks above the floor, 2.14 starts, 2.15 no consumers at all.
 ACKS_ABOVE_FLOOR_LEVEL, STARTS_COUNT_LEVEL, NO_CONSUMERS_LEVEL = 2, 4, 5
+#: Before this level, num_pending counts messages before a start behind the end (2.11, measured).
+PENDING_FROM_START_LEVEL = 2
 #: From this level on, consumers whose ack floor is behind the end may empty it: `empties_stream`.
 PURGE_LEVEL = 4
 MAX_SEQUENCE = 2**64 - 1
@@ -30,6 +36,7 @@ class ConsumerChange:
 
     `position`: `gone`; `same`, updated in place; `floor`, replaced, continues behind its ack floor;
     `start`, new and starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
+    `acks_each`: its ack policy will be `explicit`.
     """
 
     name: str
@@ -37,6 +44,21 @@ class ConsumerChange:
     filters: tuple[str, ...] = ()
     policy: str = "all"
     opt_start_seq: int = 0
+    acks_each: bool = True
+
+
+def build_change(
+    name: str,
+    position: Literal["same", "floor", "start"],
+    config: Mapping[str, Any],
+    resumes_at: int | None = None,
+) -> ConsumerChange:
+    """Build the change to a configuration. `resumes_at` is in place of its start."""
+    policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
+    if resumes_at:
+        policy, first = "by_start_sequence", resumes_at
+    each = config.get("ack_policy") == "explicit"
+    return ConsumerChange(name, position, filters_of(config), policy, first, each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +79,10 @@ class ConsumerInterest:
 
     `pending` is the number of unacknowledged messages, `waiting` of those not delivered yet.
     `filters_before` are those that an update in place replaces. `start_known` is False for a new
-    consumer whose first message is not known yet. `may_be_ahead`: it may have searched beyond its
-    last delivery, and a message that it passed counts as not wanted. `acks_all`: it wants
-    everything behind its floor.
+    consumer whose first message is not known yet. `acks_each`: its ack policy is `explicit`. Such a
+    consumer does not want what is before its start, nor what it passed when it searched beyond its
+    last delivery. Others want everything behind their floor. `position` is where a consumer that
+    replaces it resumes, None if unknown.
     """
 
     name: str
@@ -71,8 +94,8 @@ class ConsumerInterest:
     waiting: int = 0
     filters_before: tuple[str, ...] | None = None
     start_known: bool = True
-    may_be_ahead: bool = False
-    acks_all: bool = False
+    acks_each: bool = True
+    position: int | None = None
 
     def matches(self, subject: str) -> bool:
         """Return True if the consumer receives messages of this subject."""
@@ -100,22 +123,6 @@ def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (single,) if single else tuple(multiple)
 
 
-def with_start_floor(
-    consumer: ConsumerInterest, config: Mapping[str, Any], last_seq: int
-) -> ConsumerInterest:
-    """Return the consumer with its real floor: up to 2.12 INFO has none before the first ack.
-
-    Only one that acknowledges each message does not want what is before its start.
-    """
-    policy = config.get("deliver_policy", "all")
-    if policy == "all" or consumer.floor or config.get("ack_policy", "none") != "explicit":
-        return consumer
-    if policy == "by_start_sequence":
-        before = int(config.get("opt_start_seq") or 1) - 1
-        return replace(consumer, floor=before, delivered=max(before, consumer.delivered))
-    return replace(consumer, delivered=last_seq, start_known=False)
-
-
 def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
     """Parse an element of CONSUMER.LIST."""
     config = info["config"]
@@ -124,7 +131,6 @@ def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
     whole = config.get("deliver_policy", "all") == "all"
     delivered = max(floor, delivered)
     out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
-    acks = config.get("ack_policy", "none")
     return ConsumerInterest(
         info["name"],
         filters_of(config),
@@ -133,8 +139,18 @@ def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
         out,
         whole,
         waiting,
-        may_be_ahead=acks == "explicit",
-        acks_all=acks == "all",
+        acks_each=config.get("ack_policy") == "explicit",
+    )
+
+
+def parse_reader(info: Mapping[str, Any], level: int) -> ConsumerInterest:
+    """Parse an element of CONSUMER.LIST, with all that a measurement needs."""
+    consumer = parse_interest(info)
+    counts = level >= PENDING_FROM_START_LEVEL or consumer.from_the_start
+    return replace(
+        consumer,
+        waiting=consumer.waiting if counts else 0,
+        position=position_of(info["config"], info, level),
     )
 
 
@@ -151,15 +167,23 @@ def apply_consumer_changes(
     consumers = {consumer.name: _at_snapshot(consumer, since) for consumer in now}
     if recreated:
         consumers = {
-            name: _recreate_at_floor(
-                consumer, consumer.filters, level, whole=consumer.from_the_start
+            name: _recreate_at_position(
+                consumer,
+                ConsumerChange(
+                    name,
+                    "floor",
+                    consumer.filters,
+                    "all" if consumer.from_the_start else "",
+                    acks_each=consumer.acks_each,
+                ),
+                level,
             )
             for name, consumer in consumers.items()
         }
     for change in changes:
         old = consumers.pop(change.name, None)
         if change.position == "start" or (change.position != "gone" and old is None):
-            consumers[change.name] = _new_consumer(change, last_seq)
+            consumers[change.name] = _new_consumer(change, last_seq, level)
         elif old is not None and change.position == "same":
             consumers[change.name] = replace(
                 old,
@@ -167,9 +191,7 @@ def apply_consumer_changes(
                 filters_before=None if old.filters == change.filters else old.filters,
             )
         elif old is not None and change.position == "floor":
-            consumers[change.name] = _recreate_at_floor(
-                old, change.filters, level, whole=change.policy == "all"
-            )
+            consumers[change.name] = _recreate_at_position(old, change, level)
     return list(consumers.values())
 
 
@@ -205,36 +227,45 @@ def _at_snapshot(consumer: ConsumerInterest, since: InterestSnapshot | None) -> 
     )
 
 
-def _recreate_at_floor(
-    old: ConsumerInterest, filters: tuple[str, ...], level: int, *, whole: bool
+def _recreate_at_position(
+    old: ConsumerInterest, change: ConsumerChange, level: int
 ) -> ConsumerInterest:
-    """Recreate a consumer at its ack floor. Up to 2.12 some ack policies ignore that start."""
-    waiting = old.unfinished if sorted(old.filters) == sorted(filters) else 0
-    counts = level >= STARTS_COUNT_LEVEL or not old.floor
-    floor = old.floor if counts else 0
-    return ConsumerInterest(
-        old.name, filters, floor, old.floor, 0, whole and counts, waiting, start_known=counts
+    """Recreate a consumer at its position."""
+    waiting = old.unfinished if sorted(old.filters) == sorted(change.filters) else 0
+    new = ConsumerInterest(
+        old.name, change.filters, 0, 0, waiting=waiting, acks_each=change.acks_each
     )
+    starts_count = level >= STARTS_COUNT_LEVEL
+    if old.position is None:
+        return replace(new, delivered=old.delivered, from_the_start=False, start_known=False)
+    whole = change.policy == "all" and (starts_count or old.position <= 1)
+    if not (starts_count or change.acks_each):
+        return replace(new, from_the_start=whole)
+    return replace(new, floor=old.position - 1, delivered=old.position - 1, from_the_start=whole)
 
 
-def _new_consumer(change: ConsumerChange, last_seq: int) -> ConsumerInterest:
+def _new_consumer(change: ConsumerChange, last_seq: int, level: int) -> ConsumerInterest:
     """Build a new consumer. Where the start is not known here, it may want all or nothing."""
+    new = ConsumerInterest(
+        change.name,
+        change.filters,
+        0,
+        0,
+        from_the_start=change.policy == "all",
+        acks_each=change.acks_each,
+    )
+    if level < STARTS_COUNT_LEVEL and not change.acks_each:
+        return new
     match change.policy:
         case "all":
-            return ConsumerInterest(change.name, change.filters, 0, 0)
+            return new
         case "new":
-            return ConsumerInterest(
-                change.name, change.filters, last_seq, last_seq, from_the_start=False
-            )
+            return replace(new, floor=last_seq, delivered=last_seq)
         case "by_start_sequence":
             before = max(0, change.opt_start_seq - 1)
-            return ConsumerInterest(
-                change.name, change.filters, before, before, from_the_start=False
-            )
+            return replace(new, floor=before, delivered=before)
         case _:
-            return ConsumerInterest(
-                change.name, change.filters, 0, last_seq, from_the_start=False, start_known=False
-            )
+            return replace(new, delivered=last_seq, start_known=False)
 
 
 @dataclass
@@ -267,7 +298,7 @@ class UnwantedMessages:
         if self.becomes_interest and self.has_downstream:
             return MAX_SEQUENCE
         if not self.becomes_interest and any(
-            c.filters_before is not None and c.may_be_ahead for c in self.consumers
+            c.filters_before is not None and c.acks_each for c in self.consumers
         ):
             return MAX_SEQUENCE
         return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
@@ -310,9 +341,7 @@ class UnwantedMessages:
     def _may_have_passed(self, consumer: ConsumerInterest, message: StoredMessage) -> bool:
         """Return True if the consumer may have passed the message while its old filter applied."""
         possible = (
-            consumer.may_be_ahead
-            and not self.becomes_interest
-            and consumer.name not in self._stopped
+            consumer.acks_each and not self.becomes_interest and consumer.name not in self._stopped
         )
         return possible and consumer.gains(message.subject)
 
@@ -358,11 +387,8 @@ class UnwantedMessages:
         return consumer.floor
 
     def _possible_done_seq(self, consumer: ConsumerInterest) -> int:
-        return (
-            consumer.floor
-            if consumer.acks_all and not self.becomes_interest
-            else consumer.delivered
-        )
+        by_floor = consumer.start_known and not (consumer.acks_each or self.becomes_interest)
+        return consumer.floor if by_floor else consumer.delivered
 
     def _is_examined(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> bool:
         """Return True if a stream that becomes interest checks the message.

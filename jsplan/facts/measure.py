@@ -16,14 +16,12 @@ from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import (
     NO_CONSUMERS_LEVEL,
     PURGE_LEVEL,
-    STARTS_COUNT_LEVEL,
     ConsumerInterest,
     InterestSnapshot,
     UnwantedMessages,
     apply_consumer_changes,
     empties_stream,
-    parse_interest,
-    with_start_floor,
+    parse_reader,
 )
 from jsplan.facts.limit_trimming import BackwardTrim, DeletionTally, ExceededLimits, ForwardTrim
 from jsplan.facts.measurement import (
@@ -276,8 +274,8 @@ class _MeasurementRun:
         """Return consumers with ack policy `all` that have more than one pending message."""
         return [
             consumer
-            for consumer in await self._read_consumers(starts=False)
-            if consumer.acks_all and consumer.pending > 1
+            for consumer in await self._read_consumers()
+            if not consumer.acks_each and consumer.pending > 1
         ]
 
     async def _measure_limits(self, limits: ExceededLimits, *, count_only: bool) -> Measurement:
@@ -419,9 +417,7 @@ class _MeasurementRun:
         becomes = request.interest == "becomes"
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
-        consumers = await self._read_consumers(
-            starts=not becomes and self.level < STARTS_COUNT_LEVEL
-        )
+        consumers = await self._read_consumers()
         stay = tuple(
             apply_consumer_changes(
                 consumers,
@@ -466,15 +462,10 @@ class _MeasurementRun:
             request.since,
         )
 
-    async def _read_consumers(self, *, starts: bool) -> tuple[ConsumerInterest, ...]:
+    async def _read_consumers(self) -> tuple[ConsumerInterest, ...]:
         """Read all consumers but those of servers for downstream streams: they change soon."""
         infos = await self._list_consumers()
-        consumers = [parse_interest(info) for info in infos]
-        if starts:
-            consumers = [
-                with_start_floor(consumer, info["config"], int(self.state["last_seq"]))
-                for consumer, info in zip(consumers, infos, strict=True)
-            ]
+        consumers = [parse_reader(info, self.level) for info in infos]
         internal = [c for c in consumers if c.name.startswith(SERVER_CONSUMER_PREFIXES)]
         self.has_downstream = self.has_downstream or bool(internal)
         return tuple(consumer for consumer in consumers if consumer not in internal)

@@ -23,6 +23,7 @@ from jsplan.facts.interest import (
     ACKS_ABOVE_FLOOR_LEVEL,
     ConsumerChange,
     InterestSnapshot,
+    build_change,
     filters_of,
 )
 from jsplan.facts.live import LiveObject
@@ -189,17 +190,14 @@ def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> Consumer
     name, after = decision.address.consumer, decision.after
     if after is None or decision.is_removed:
         return ConsumerChange(name, "gone")
-    filters = filters_of(after)
     if decision.actions == ["update"] and decision.restored_with is None:
-        return ConsumerChange(name, "same", filters)
-    policy, first = str(after.get("deliver_policy", "all")), int(after.get("opt_start_seq") or 0)
-    position = (inputs.replacement_records.get(decision.address) or {}).get("position")
-    # A consumer that an interrupted apply deleted resumes at its recorded position.
-    if decision.live is None and position:
-        policy, first = "by_start_sequence", int(position)
+        return build_change(name, "same", after)
     if (decision.preserves or decision.restored_with is not None) and decision.live is not None:
-        return ConsumerChange(name, "floor", filters, policy, first)
-    return ConsumerChange(name, "start", filters, policy, first)
+        return build_change(name, "floor", after)
+    # A consumer that an interrupted apply deleted resumes at its recorded position.
+    record = inputs.replacement_records.get(decision.address) or {}
+    deleted = decision.live is None
+    return build_change(name, "start", after, record.get("position") if deleted else None)
 
 
 # --- measurements and errors ---

@@ -99,7 +99,7 @@ def _list_for_consumer(
     parent = decision.address.parent
     stream = inputs.live.get(parent) if parent else None
     if decision.preserves and stream is not None:
-        found = redelivery_measurement(decision, stream)
+        found = redelivery_measurement(decision, stream, inputs.level(decision.address))
         yield from [found] if found is not None else []
 
 

@@ -13,13 +13,13 @@ from typing import Final
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
+from jsplan.facts.consumer_start import position_of
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
 from jsplan.planning.decide import ResourceDecision, planned_config
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.preserve.consumer_position import position_of
 from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered, overlaps
@@ -76,7 +76,7 @@ def _list_for_consumer(
             address, parent, filter_change=FilterChange(address.consumer, "stranded", parked)
         )
         return
-    reader = _single_reader(address.consumer, decision, after)
+    reader = _single_reader(address.consumer, decision, after, inputs.level(address))
     if decision.loses_content or reader is None:
         return
     aspects: list[Aspect] = (
@@ -156,13 +156,15 @@ def _filters_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
     return any(overlaps(one, other) for one in some or (">",) for other in others or (">",))
 
 
-def _single_reader(name: str, decision: ResourceDecision, after: Config) -> FilteredConsumer | None:
+def _single_reader(
+    name: str, decision: ResourceDecision, after: Config, level: int
+) -> FilteredConsumer | None:
     """Return the consumer alone; None if its position is unknown."""
     live = decision.live
     assert live is not None
     if not decision.replaces and decision.restored_with is None:
         return _updated_reader(name, live, after)
-    position = position_of(live.compact, live.state)
+    position = position_of(live.compact, live.state, level)
     if position is None:
         return None
     delivered = int((live.state.get("delivered") or {}).get("stream_seq") or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -245,6 +246,56 @@ def _to_workqueue_cases() -> Iterator[tuple[str, FixedCase]]:
     )
 
 
+def starts_at(seq: int) -> Body:
+    """The fields of a consumer that starts there."""
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": seq}
+
+
+def _start_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Consumers that do not start with the first message, most of them behind the end."""
+    variants: dict[str, Any] = {
+        "deleted": lambda t: Edit("drop", f"{t}S", "D"),
+        "updated": lambda t: change(t, "D", max_ack_pending=50),
+        "narrowed": lambda t: change(t, "D", filter_subject=f"{t}.b"),
+    }
+    for number, (acks, (what, edit)) in enumerate(
+        itertools.product(("none", "all", "explicit"), variants.items())
+    ):
+        t = f"fs{number}x"
+        late = consumer("C", ack_policy=acks, filter_subject=f"{t}.a") | starts_at(4)
+        world = {"streams": [stream(t, "interest", late, consumer("D"))]}
+        case = Case(t, world, (publish(t, "abaaba"),), (edit(t),))
+        yield f"consumer {what} beside a later one, ack_policy {acks}", FixedCase(case)
+    for number, (retention, out, acks) in enumerate(
+        itertools.product(("limits", "interest"), (0, 2), ("explicit", "none"))
+    ):
+        t = f"ft{number}x"
+        world = {"streams": [stream(t, retention, consumer("C") | starts_at(4))]}
+        given = Consume("hub", f"{t}S", "C", out)
+        edits = (change(t, "C", max_waiting=9, ack_policy=acks),)
+        case = Case(t, world, (publish(t, "abcabc"), given), edits)
+        yield (
+            f"later consumer replaced, {out} delivered, {retention}, ack_policy {acks}",
+            FixedCase(case),
+        )
+    for number, (policy, acks) in enumerate(
+        itertools.product(("new", "last", "by_start_sequence"), ("all", "explicit"))
+    ):
+        t = f"fu{number}x"
+        fields = starts_at(4) if policy == "by_start_sequence" else {"deliver_policy": policy}
+        add = Edit("add", f"{t}S", "C", fields=consumer("C", ack_policy=acks) | fields)
+        world = {"streams": [stream(t, "interest", consumer("D"))]}
+        case = Case(t, world, (publish(t, "abc"),), (add, Edit("drop", f"{t}S", "D")))
+        yield f"consumer deleted, a later one added, {policy}, ack_policy {acks}", FixedCase(case)
+    for number, retention in enumerate(("limits", "interest")):
+        t = f"fw{number}x"
+        world = {"streams": [stream(t, retention, consumer("C") | starts_at(4))]}
+        load = (publish(t, "abcabc"), Consume("hub", f"{t}S", "C", 2))
+        moved = Edit("set", f"{t}S", fields={"storage": "memory"})
+        case = Case(t, world, load, (moved,))
+        yield f"stream of a later consumer replaced, {retention}", FixedCase(case)
+
+
 def _other_cases() -> Iterator[tuple[str, FixedCase]]:
     t = "fox"
     pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
@@ -300,6 +351,7 @@ FIXED: Final[dict[str, FixedCase]] = {
         _from_interest_cases,
         _interest_cases,
         _to_workqueue_cases,
+        _start_cases,
         _other_cases,
     )
     for name, fixed in group()

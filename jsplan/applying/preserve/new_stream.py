@@ -27,7 +27,7 @@ from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.consumer_start import find_first_delivered
+from jsplan.facts.consumer_start import find_first_delivered, position_of
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
@@ -35,7 +35,6 @@ from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.consumer_position import (
     PAUSE_LEVEL,
     choose_position_method,
-    position_of,
     with_start_sequence,
 )
 from jsplan.planning.preserve.staging import probe_address
@@ -216,7 +215,8 @@ async def _purge_finished(
 
 async def _find_position(context: StepContext, step: Step, consumer: _RestoredConsumer) -> int:
     """Return the first unfinished sequence in the new stream; count back where it is unknown."""
-    position = position_of(consumer.old.compact, consumer.before["state"])
+    level = int(params(step)["api_level"])
+    position = position_of(consumer.old.compact, consumer.before["state"], level)
     if position is not None:
         return await _to_new_sequence(context, step, consumer, position)
     delivered = consumer.before["state"]["delivered"]

@@ -21,43 +21,6 @@ PAUSE_LEVEL, RESET_LEVEL = 1, 4
 PositionMethod = Literal["plain", "reset", "start"]
 
 
-def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | None:
-    """Return the first sequence that the consumer has not finished, or None if that is unknown.
-
-    It is behind the ack floor, or behind the last delivery of a consumer without acknowledgements.
-    Up to 2.12 the floor is 0 until something is acknowledged, wherever the consumer began. The
-    start of a deliver_policy new, last or by_start_time that has delivered something is not stored.
-    See also `has_pending_below_floor`.
-    """
-    delivered, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
-    if not delivered.get("consumer_seq") and config.get("deliver_policy", "all") == "all":
-        # `delivered` is how far it has searched.
-        return int(floor.get("stream_seq") or 0) + 1
-    if config.get("ack_policy", "none") == "none" or not delivered.get("consumer_seq"):
-        return int(delivered.get("stream_seq") or 0) + 1
-    if has_pending_below_floor(config, state):
-        return None
-    if floor.get("stream_seq"):
-        return int(floor["stream_seq"]) + 1
-    policy = config.get("deliver_policy", "all")
-    if policy in ("all", "last_per_subject"):
-        # That of the latter is unknown too. No message is before the first.
-        return 1
-    return int(config["opt_start_seq"]) if policy == "by_start_sequence" else None
-
-
-def has_pending_below_floor(config: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Check whether messages may be pending below the ack floor.
-
-    More are pending than were delivered behind it. After a purge by filter of pending messages the
-    server takes those before them for finished (measured on 2.10 to 2.15).
-    """
-    delivered, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
-    behind = int(delivered.get("consumer_seq") or 0) - int(floor.get("consumer_seq") or 0)
-    tracked = config.get("ack_policy", "none") != "none" and bool(floor.get("stream_seq"))
-    return tracked and int(state.get("num_ack_pending") or 0) > behind
-
-
 def choose_position_method(
     position: int, config: Mapping[str, Any], level: int, *, retention: str, first_seq: int
 ) -> PositionMethod:

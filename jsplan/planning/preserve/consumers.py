@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
+from jsplan.facts.consumer_start import has_pending_below_floor, position_of
 from jsplan.facts.interest import PURGE_LEVEL, filters_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
@@ -21,8 +22,6 @@ from jsplan.planning.preserve.consumer_position import (
     START_FIELDS,
     PositionMethod,
     choose_position_method,
-    has_pending_below_floor,
-    position_of,
     with_start_sequence,
 )
 from jsplan.resources.fields import Config
@@ -99,7 +98,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     pause = recorded.get(PAUSE) if paused == recorded.get("hold_until") else paused
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.request.now):
         after = after | {PAUSE: pause}
-    position = _known_position(live, recorded) or _next_delivery(live)
+    position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
         # A start is only needed while a message is still before it.
         decision.unknown = ["deliver_policy", "opt_start_seq"]
@@ -111,11 +110,11 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     decision.after = after
 
 
-def _known_position(live: LiveObject | None, recorded: Mapping[str, Any]) -> int | None:
+def _known_position(live: LiveObject | None, recorded: Mapping[str, Any], level: int) -> int | None:
     """Return the position as known now; the recorded one after the old consumer is deleted."""
     if recorded.get("position") and (live is None or live.created != recorded.get("created")):
         return int(recorded["position"])
-    return position_of(live.compact, live.state) if live is not None else None
+    return position_of(live.compact, live.state, level) if live is not None else None
 
 
 def _next_delivery(live: LiveObject | None) -> int | None:
@@ -136,7 +135,7 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
     )
     return {
         "state_address": str(inputs.moved_from.get(address, address)),
-        "position": _known_position(live, recorded),
+        "position": _known_position(live, recorded, inputs.level(address)),
         "api_level": inputs.level(address),
         PAUSE: (decision.after or {}).get(PAUSE),
     }
@@ -156,7 +155,7 @@ def replacement_fields(
 
 
 def redelivery_measurement(
-    decision: ResourceDecision, stream: LiveObject
+    decision: ResourceDecision, stream: LiveObject, level: int
 ) -> MeasurementRequest | None:
     """Return the request to count acknowledged messages above the floor, which are redelivered."""
     live = decision.live
@@ -167,7 +166,7 @@ def redelivery_measurement(
         live.compact,
         live.state,
         decision.after,
-        position_of(live.compact, live.state),
+        position_of(live.compact, live.state, level),
     )
     return (
         MeasurementRequest(decision.address, stream.address, redelivery=span)
@@ -198,7 +197,8 @@ def check_consumer_replacement(
     live = decision.live
     if live is None or decision.after is None:
         return
-    body, position = inputs.body(decision.address), position_of(live.compact, live.state)
+    body, level = inputs.body(decision.address), inputs.level(decision.address)
+    position = position_of(live.compact, live.state, level)
     resume_at = (
         f"sequence {position:,}" if position else "the first message that was not acknowledged"
     )
@@ -237,7 +237,7 @@ def check_consumer_replacement(
             "Redelivery counts start over. What is acknowledged while the consumer is recreated "
             "is delivered again."
         )
-        if inputs.level(decision.address) < PAUSE_LEVEL:
+        if level < PAUSE_LEVEL:
             detail += " This server cannot pause it first."
         yield _replacement_warning(inputs, decision, text, detail)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
+from jsplan.facts.consumer_start import position_of
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import FinishedConsumer, Measurement
 from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
-from jsplan.planning.preserve.consumer_position import position_of
 from jsplan.planning.preserve.methods import (
     PreserveMethod,
     becomes_workqueue,
@@ -91,7 +91,7 @@ def finished_ranges(
     if live is None or not becomes_workqueue(live.compact, decision.after or {}):
         return ()
     coming = [
-        (c, position_of(c.compact, c.state))
+        (c, position_of(c.compact, c.state, inputs.level(c.address)))
         for c, _ in restored_consumers(inputs, decision, decisions)
     ]
     return tuple(
@@ -114,10 +114,10 @@ def redelivery_spans(
         return []
     if not decision.recreates_consumers and not live.is_clustered:
         return []
-    coming = restored_consumers(inputs, decision, decisions)
+    coming, level = restored_consumers(inputs, decision, decisions), inputs.level(decision.address)
     spans = (
         build_redelivery(
-            c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)
+            c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state, level)
         )
         for c, to in coming
     )

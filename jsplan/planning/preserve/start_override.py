@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
+from jsplan.facts.consumer_start import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
-    position_of,
     with_start_sequence,
 )
 from jsplan.planning.preserve.methods import choose_preserve_method
@@ -31,7 +31,7 @@ def start_sequence(
     if stream.live is None or not stream.preserves or not stream.recreates_consumers:
         return None
     position = (
-        position_of(live.compact, live.state)
+        position_of(live.compact, live.state, level)
         or int((live.state.get("delivered") or {}).get("stream_seq") or 0) + 1
     )
     first = (
