@@ -29,7 +29,8 @@ from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError, ServerRefusedError
-from jsplan.facts.consumer_start import find_first_delivered, position_of
+from jsplan.facts.consumer_position import position_of
+from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object

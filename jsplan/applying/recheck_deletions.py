@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step, config_of_payload
-from jsplan.facts.consumer_start import position_of
+from jsplan.facts.consumer_position import position_of
 from jsplan.facts.duplicate_count import count_skipped
 from jsplan.facts.interest import ConsumerChange, build_change, filters_of, parse_interest
 from jsplan.facts.live import LiveObject

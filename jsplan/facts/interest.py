@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from jsplan.facts.consumer_start import position_of
+from jsplan.facts.consumer_position import position_of
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
 from jsplan.subjects import is_subset

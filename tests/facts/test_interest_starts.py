@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.consumer_start import EXACT_START_LEVEL, position_of
+from jsplan.facts.consumer_position import EXACT_START_LEVEL, position_of
 from jsplan.facts.interest import (
     ACKS_ABOVE_FLOOR_LEVEL,
     STARTS_COUNT_LEVEL,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying import consumer_replacement
-from jsplan.facts.consumer_start import has_pending_below_floor, position_of
+from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.redelivery import (
     Redelivery,
     StoredBetween,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.consumer_start import has_pending_below_floor, position_of
+from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.interest import PURGE_LEVEL, filters_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest

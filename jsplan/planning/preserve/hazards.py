@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
-from jsplan.facts.consumer_start import position_of
+from jsplan.facts.consumer_position import position_of
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import FinishedConsumer, Measurement

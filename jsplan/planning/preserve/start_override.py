@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.facts.consumer_start import position_of
+from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.consumer_position import (
     choose_position_method,

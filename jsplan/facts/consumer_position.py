@@ -1,0 +1,50 @@
+"""The position of a consumer, as far as its server reports it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: From 2.11 (level 1) on, a consumer that starts behind the end of its stream waits for that start.
+EXACT_START_LEVEL: Final = 1
+
+
+def position_of(config: Mapping[str, Any], state: Mapping[str, Any], level: int) -> int | None:
+    """Return the first sequence that the consumer has not finished, or None if that is unknown.
+
+    `level` is the API level of its server. The position is behind the ack floor, or behind the last
+    delivery of a consumer without acknowledgements. Up to 2.12 the floor is 0 until something is
+    acknowledged, wherever the consumer began. The start of a deliver_policy new, last or
+    by_start_time that has delivered something is not stored. Neither is that of by_start_sequence
+    on 2.10, where a start behind the end of the stream became that end. See also
+    `has_pending_below_floor`.
+    """
+    delivered, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    if not delivered.get("consumer_seq") and config.get("deliver_policy", "all") == "all":
+        # `delivered` is how far it has searched.
+        return int(floor.get("stream_seq") or 0) + 1
+    if config.get("ack_policy", "none") == "none" or not delivered.get("consumer_seq"):
+        return int(delivered.get("stream_seq") or 0) + 1
+    if has_pending_below_floor(config, state):
+        return None
+    if floor.get("stream_seq"):
+        return int(floor["stream_seq"]) + 1
+    policy = config.get("deliver_policy", "all")
+    if policy in ("all", "last_per_subject"):
+        # That of the latter is unknown too. No message is before the first.
+        return 1
+    if policy == "by_start_sequence" and level >= EXACT_START_LEVEL:
+        return int(config["opt_start_seq"])
+    return None
+
+
+def has_pending_below_floor(config: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Check whether messages may be pending below the ack floor.
+
+    More are pending than were delivered behind it. After a purge by filter of pending messages the
+    server takes those before them for finished (measured on 2.10 to 2.15).
+    """
+    delivered, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    behind = int(delivered.get("consumer_seq") or 0) - int(floor.get("consumer_seq") or 0)
+    tracked = config.get("ack_policy", "none") != "none" and bool(floor.get("stream_seq"))
+    return tracked and int(state.get("num_ack_pending") or 0) > behind
