@@ -255,7 +255,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS439": CodeText(
         "A stream would have more consumers than its `max_consumers`.",
-        "Consumers that jsplan does not manage count too.",
+        "Consumers that jsplan does not manage count too. Before nats-server 2.15 the server also "
+        "needs a place to read the stream, for a mirror, a source or a replacement.",
         "Raise `max_consumers`, or remove consumers.",
     ),
     "JS440": CodeText(

@@ -50,23 +50,31 @@ def count_consumers(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[ConsumerCount]:
     """Count each stream on which the plan creates consumers, in address order."""
-    found: dict[Address, list[ResourceDecision]] = {}
-    for address, decision in decisions.items():
-        if address.parent is not None:
-            found.setdefault(stream_of(inputs, decisions, address), []).append(decision)
     counts = (
-        _count_stream(inputs, decisions, stream, consumers)
-        for stream, consumers in sorted(found.items())
+        count_stream(inputs, decisions, stream, consumers)
+        for stream, consumers in sorted(consumers_by_stream(inputs, decisions).items())
     )
     return [count for count in counts if count.created]
 
 
-def _count_stream(
+def consumers_by_stream(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, list[ResourceDecision]]:
+    """Return the decisions about the consumers of each stream."""
+    found: dict[Address, list[ResourceDecision]] = {}
+    for address, decision in decisions.items():
+        if address.parent is not None:
+            found.setdefault(stream_of(inputs, decisions, address), []).append(decision)
+    return found
+
+
+def count_stream(
     inputs: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     stream: Address,
     consumers: Iterable[ResourceDecision],
 ) -> ConsumerCount:
+    """Count one stream. `consumers` are the decisions about its consumers."""
     planned, live = decisions.get(stream), inputs.live.get(stream)
     replaced, lost = (
         planned is not None and planned.replaces,
@@ -74,7 +82,7 @@ def _count_stream(
     )
     count = ConsumerCount(stream)
     if live is not None and not lost:
-        count.unchanged = int(live.state.get("consumer_count") or 0) - _count_hidden(inputs, stream)
+        count.unchanged = int(live.state.get("consumer_count") or 0) - count_hidden(inputs, stream)
     for decision in consumers:
         created = decision.after is not None and (
             replaced or decision.replaces or decision.actions == ["create"]
@@ -86,20 +94,20 @@ def _count_stream(
                 decision.replaces or decision.reason == REPLACEMENT_INTERRUPTED
             )
             (count.replaced if again else count.new).append(decision)
-    limits = [_max_consumers(planned_config(inputs, decisions, stream))]
+    limits = [max_consumers(planned_config(inputs, decisions, stream))]
     if live is not None and not replaced and not count.new:
-        limits.append(_max_consumers(live.compact))
+        limits.append(max_consumers(live.compact))
     count.limit = 0 if 0 in limits else max(limits)
     return count
 
 
-def _max_consumers(config: Config | None) -> int:
+def max_consumers(config: Config | None) -> int:
     """Return the stream's `max_consumers`, 0 for none."""
     most = (config or {}).get(MAX_CONSUMERS)
     return most if isinstance(most, int) and most > 0 else 0
 
 
-def _count_hidden(inputs: PlanInputs, stream: Address) -> int:
+def count_hidden(inputs: PlanInputs, stream: Address) -> int:
     """Count the server's own consumers for mirrors and sources: they need no place (measured)."""
     names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
     return sum(1 for name in names if name.startswith(SERVER_CONSUMER_PREFIXES))

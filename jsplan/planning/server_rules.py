@@ -15,6 +15,7 @@ from jsplan.config.problem import Problem, Problems
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.full_origins import find_refused_copies, starts_copying
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unmanaged import (
@@ -77,6 +78,8 @@ def check_server_rules(
     yield from _check_overlaps(inputs, decisions, changed)
     yield from _check_max_consumers(inputs, decisions)
     yield from _check_source_consumers(inputs, decisions)
+    for decision, problem in find_refused_copies(inputs, decisions):
+        yield from _to_diagnostics(inputs, decision, iter([problem]))
     yield from _check_unlisted_domains(inputs)
     yield from check_unreadable_origins(inputs, decisions)
 
@@ -450,7 +453,7 @@ def _check_source_consumers(
             continue
         before = inputs.live.get(edge.origin)
         limited = before is None or not _limits_ack_pending(before.compact)
-        starting = _starts_copying(decisions.get(edge.origin)) or _starts_copying(
+        starting = starts_copying(decisions.get(edge.origin)) or starts_copying(
             decisions.get(edge.downstream)
         )
         at = decisions.get(edge.origin if limited else edge.downstream)
@@ -469,12 +472,3 @@ def _check_source_consumers(
 
 def _limits_ack_pending(config: Config) -> bool:
     return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
-
-
-def _starts_copying(decision: ResourceDecision | None) -> bool:
-    """Check whether the plan creates the stream or changes its origins."""
-    return decision is not None and (
-        decision.replaces
-        or decision.live is None
-        or any(f.path in ("mirror", "sources") for f in decision.fields)
-    )

@@ -10,6 +10,7 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.facts.measurement import UnmanagedRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
@@ -45,6 +46,8 @@ def required_reads(
         if 0 < count.limit < count.total:
             # The list shows which of them do not count.
             streams.setdefault(count.stream.domain, set()).add(count.stream)
+    for full in find_full_origins(inputs, decisions):
+        streams.setdefault(full.flow.origin.domain, set()).add(full.flow.origin)
     all_of = downstream_domains(inputs, decisions)
     domains = sorted(
         {domain for domain, found in subjects.items() if found} | streams.keys() | all_of

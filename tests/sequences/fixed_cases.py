@@ -289,11 +289,42 @@ def _start_cases() -> Iterator[tuple[str, FixedCase]]:
         yield f"consumer deleted, a later one added, {policy}, ack_policy {acks}", FixedCase(case)
     for number, retention in enumerate(("limits", "interest")):
         t = f"fw{number}x"
-        world = {"streams": [stream(t, retention, consumer("C") | starts_at(4))]}
+        kept = {"lifecycle": {"on_replace": "preserve"}}
+        world = {"streams": [stream(t, retention, consumer("C") | starts_at(4), **kept)]}
         load = (publish(t, "abcabc"), Consume("hub", f"{t}S", "C", 2))
         moved = Edit("set", f"{t}S", fields={"storage": "memory"})
         case = Case(t, world, load, (moved,))
-        yield f"stream of a later consumer replaced, {retention}", FixedCase(case)
+        # Before 2.12 messages get new sequences.
+        ends = frozenset({"applied", "refused"})
+        yield f"stream of a later consumer replaced, {retention}", FixedCase(case, ends)
+
+
+def _full_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Streams with as many consumers as they may have: before 2.15 no server can read them for a copy."""
+    known = frozenset({"applied", "errored"})
+    for number, retention in enumerate(("limits", "interest", "workqueue")):
+        t = f"fx{number}x"
+        fields = {"max_consumers": 1, "lifecycle": {"on_replace": "preserve"}}
+        world = {"streams": [stream(t, retention, consumer("C"), **fields)]}
+        load = (publish(t, "abc"), Consume("hub", f"{t}S", "C", 2, (0,)))
+        moved = Edit("set", f"{t}S", fields={"storage": "memory"})
+        yield f"full stream replaced, {retention}", FixedCase(Case(t, world, load, (moved,)), known)
+    for number, most in enumerate((1, 2)):
+        t = f"fy{number}x"
+        origin = stream(t, "limits", consumer("C"), max_consumers=most)
+        other = {"name": f"{t}M", "domain": "leaf", "sources": [{"name": f"{t}S", "domain": "hub"}]}
+        declared = Edit("declare", fields=other)
+        case = Case(t, {"streams": [origin]}, (publish(t, "abc"),), (declared,))
+        ends = known if most == 1 else APPLIED
+        yield f"source of a stream with 1 of {most} consumers", FixedCase(case, ends)
+        t = f"fz{number}x"
+        fields = {"max_consumers": most + 1, "lifecycle": {"on_replace": "preserve"}}
+        origin = stream(t, "limits", consumer("C"), **fields)
+        other = {"name": f"{t}M", "domain": "leaf", "sources": [{"name": f"{t}S", "domain": "hub"}]}
+        add = Edit("add", f"{t}S", "D", fields=consumer("D"))
+        moved = Edit("set", f"{t}S", fields={"storage": "memory"})
+        case = Case(t, {"streams": [origin, other]}, (publish(t, "abc"),), (add, moved))
+        yield f"sourced stream replaced with 2 of {most + 1} consumers", FixedCase(case, ends)
 
 
 def _other_cases() -> Iterator[tuple[str, FixedCase]]:
@@ -352,6 +383,7 @@ FIXED: Final[dict[str, FixedCase]] = {
         _interest_cases,
         _to_workqueue_cases,
         _start_cases,
+        _full_cases,
         _other_cases,
     )
     for name, fixed in group()

@@ -1,0 +1,117 @@
+"""Streams that cannot be copied because all places of consumers are taken. Pure.
+
+The server reads an origin with a consumer of its own. Up to 2.14 it refuses that one too where
+`max_consumers` is reached, although it does not count (10026, measured). A flow that exists stops
+only when it reconnects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from jsplan.config.problem import Problem
+from jsplan.facts.live import account_limits
+from jsplan.planning.consumer_count import (
+    consumers_by_stream,
+    count_hidden,
+    count_stream,
+    max_consumers,
+)
+from jsplan.planning.decide import ResourceDecision, planned_config
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.planning.model import PlanInputs
+    from jsplan.resources.fields import Config
+    from jsplan.topology import Edge
+
+#: From 2.15 (level 5) on, the server's own consumer needs no place.
+OWN_CONSUMER_LEVEL: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FullOrigin:
+    """A flow whose origin has no place left after the plan.
+
+    `filling` are the changes that fill it, empty if it is full already.
+    """
+
+    flow: Edge
+    filling: tuple[ResourceDecision, ...]
+
+
+def find_full_origins(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterator[FullOrigin]:
+    """Yield the flows that cannot connect after the plan."""
+    consumers = consumers_by_stream(inputs, decisions)
+    for flow in inputs.topology.edges:
+        address, origin = flow.origin, planned_config(inputs, decisions, flow.origin)
+        limit = _consumer_limit(inputs, address, origin)
+        if not limit or planned_config(inputs, decisions, flow.downstream) is None:
+            continue
+        changed = consumers.get(address, [])
+        count = count_stream(inputs, decisions, address, changed)
+        if count.total >= limit:
+            stream = decisions.get(address)
+            filling = [*count.created[::-1], *([stream] if stream and stream.writes else [])]
+            full = _is_full(inputs, address)
+            yield FullOrigin(flow, () if full else tuple(filling))
+
+
+def find_refused_copies(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterator[tuple[ResourceDecision, Problem]]:
+    """Yield the changes after which a flow cannot connect, and replacements that cannot copy."""
+    for full in find_full_origins(inputs, decisions):
+        flow = full.flow
+        ends = (decisions.get(flow.origin), decisions.get(flow.downstream))
+        starting = [v for v in ends if v is not None and v.writes and starts_copying(v)]
+        for decision in (*full.filling, *starting)[:1]:
+            text = (
+                f"{flow.downstream} cannot copy {flow.origin}: its consumers reach max_consumers, "
+                "and before nats-server 2.15 the server needs a place to read it (10026)"
+            )
+            detail = "Raise max_consumers by one, or remove a consumer."
+            yield decision, Problem("JS439", "max_consumers", text, detail)
+    for address, decision in decisions.items():
+        if not decision.preserves or address.kind == "consumer" or address in inputs.interrupted:
+            continue
+        if _is_full(inputs, address):
+            text = (
+                "its messages cannot be copied: its consumers reach max_consumers, and before "
+                "nats-server 2.15 the server needs a place to read it (10026)"
+            )
+            detail = "Remove a consumer first, in a plan of its own."
+            yield decision, Problem("JS439", "max_consumers", text, detail)
+
+
+def starts_copying(decision: ResourceDecision | None) -> bool:
+    """Check whether the plan creates the stream or changes its origins."""
+    return decision is not None and (
+        decision.replaces
+        or decision.live is None
+        or any(f.path in ("mirror", "sources") for f in decision.fields)
+    )
+
+
+def _is_full(inputs: PlanInputs, stream: Address) -> bool:
+    """Check whether the stream has no place now for the server's own consumer."""
+    live = inputs.live.get(stream)
+    if live is None:
+        return False
+    limit = _consumer_limit(inputs, stream, live.compact)
+    there = int(live.state.get("consumer_count") or 0) - count_hidden(inputs, stream)
+    return 0 < limit <= there
+
+
+def _consumer_limit(inputs: PlanInputs, stream: Address, config: Config | None) -> int:
+    """Return how many consumers leave no place for that of the server; 0 for any number."""
+    facts = inputs.live.domains.get(stream.domain)
+    if config is None or facts is None or not facts.reachable or facts.level >= OWN_CONSUMER_LEVEL:
+        return 0
+    account = account_limits(facts.info, int(config.get("num_replicas", 1)))
+    limits = (max_consumers(config), int(account.get("max_consumers") or 0))
+    return min((limit for limit in limits if limit > 0), default=0)
