@@ -1,4 +1,4 @@
-"""Streams with as many consumers as they may have: what servers copy of them, which `jsplan.planning.full_origins` rests on."""
+"""Copies of streams at max_consumers: the rule behind `jsplan.planning.full_origins`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers of an interest stream that do not start with the first message: what servers keep for them, and what is measured."""
+"""Consumers of an interest stream that start later: what stays for them, and its measurement."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LAST: Final = 7
 
 @pytest.fixture
 def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the worker's server."""
+    """Return a connection to the worker's server."""
     with Raw(server.url) as connection:
         yield connection
 
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[DomainApi]:
-    """The API, which can only read."""
+    """Return the API on a connection that only reads."""
     async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
         await pool.open(["main"])
         yield pool.api(DOMAIN)
@@ -68,7 +68,7 @@ def make_consumer(raw: Raw, name: str, stream: str = "I", **config: Any) -> dict
 
 
 def make_stream(raw: Raw, later: dict[str, Any], before: int = 0) -> None:
-    """An interest stream of seven messages: consumer ALL wants all of them, LATER came after so many."""
+    """Make an interest stream of seven messages. ALL wants them, LATER is created after `before`."""
     raw.api_ok(
         "$JS.API.STREAM.CREATE.I",
         {"name": "I", "subjects": ["i.>"], "retention": "interest", "storage": "memory"},
@@ -80,7 +80,7 @@ def make_stream(raw: Raw, later: dict[str, Any], before: int = 0) -> None:
 
 
 def kept_sequences(raw: Raw) -> list[int]:
-    """The sequences that the stream holds."""
+    """Return the sequences that the stream holds."""
     state = raw.api_ok("$JS.API.STREAM.INFO.I", {"deleted_details": True})["state"]
     gaps = state.get("deleted") or ()
     spread = range(state["first_seq"], state["last_seq"] + 1) if state["messages"] else ()
@@ -104,7 +104,7 @@ def test_what_is_kept_before_a_start(raw: Raw, server: Server, acks: str) -> Non
 
 @pytest.mark.parametrize("acks", ACK_POLICIES)
 def test_a_start_behind_the_end(raw: Raw, acks: str) -> None:
-    """On 2.10 a start behind the end of the stream is that end. INFO shows it until something is delivered."""
+    """On 2.10 a start behind the end is that end, which INFO shows until the first delivery."""
     make_stream(raw, {"ack_policy": acks} | start_at(6), before=2)
     level, info = level_of(raw), consumer_info(raw, "I", "LATER")
 
@@ -139,7 +139,7 @@ TAKEN: Final = ((0, ()), (3, ()), (3, (0,)), (3, (1,)))
 async def test_what_is_measured(
     raw: Raw, api: DomainApi, server: Server, how: str, acks: str
 ) -> None:
-    """Wherever the other consumer starts and whatever it has taken: what is gone lies between the bounds."""
+    """The deleted messages lie between the bounds, for every start and delivery."""
     level = level_of(raw)
     for start, before, (count, places) in itertools.product(STARTS, (0, 3), TAKEN):
         if places and acks == "none":
@@ -186,7 +186,7 @@ def narrow_other(_acks: str, _start: str) -> tuple[tuple[ConsumerChange, ...], R
 
 
 def change_other(_acks: str, _start: str) -> tuple[tuple[ConsumerChange, ...], Requests]:
-    """Change what no delivery depends on; servers before 2.12 look for unwanted messages all the same."""
+    """Change a field for which only servers before 2.12 look for unwanted messages."""
     return update_other(max_ack_pending=50)
 
 
@@ -215,7 +215,7 @@ CHANGES: Final = {
 def test_a_replaced_consumer_that_came_later(
     raw: Raw, server: Server, tmp_path: Path, policy: str, acks: str
 ) -> None:
-    """Where its start is stored nowhere, it is counted back, and what it never wanted is announced."""
+    """An unknown start is counted back, and a hazard counts what is before it."""
     start = start_at(4) if policy == "by_start_sequence" else {"deliver_policy": policy}
     before: dict[str, Any] = {"name": "ALL", "ack_policy": "explicit"}
     later = {"name": "LATER", "ack_policy": acks} | start

@@ -300,7 +300,7 @@ def _start_cases() -> Iterator[tuple[str, FixedCase]]:
 
 
 def _full_cases() -> Iterator[tuple[str, FixedCase]]:
-    """Streams with as many consumers as they may have: before 2.15 no server can read them for a copy."""
+    """Streams at max_consumers, which no server before 2.15 can read for a copy."""
     known = frozenset({"applied", "errored"})
     for number, retention in enumerate(("limits", "interest", "workqueue")):
         t = f"fx{number}x"
