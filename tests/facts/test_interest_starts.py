@@ -1,4 +1,4 @@
-"""Consumers of an interest stream that start later: what stays for them, and its measurement."""
+"""Consumers of an interest stream that start later: what stays for them, and its count."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def make_consumer(raw: Raw, name: str, stream: str = "I", **config: Any) -> dict
 
 
 def make_stream(raw: Raw, later: dict[str, Any], before: int = 0) -> None:
-    """Make an interest stream of seven messages. ALL wants them, LATER is created after `before`."""
+    """Make an interest stream of seven messages. LATER is created after `before` of them."""
     raw.api_ok(
         "$JS.API.STREAM.CREATE.I",
         {"name": "I", "subjects": ["i.>"], "retention": "interest", "storage": "memory"},

@@ -197,8 +197,7 @@ class _CaseRun:
         if self.case.first:
             return
         for body in sections.get("streams", ()):
-            if body.get("retention") == "interest" and body.get("subjects"):
-                self._wait_for_interest(body, sections)
+            self._wait_for_interest(body, sections)
 
     def _wait_for_acks_of(self, deed: Action) -> None:
         """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
@@ -212,8 +211,14 @@ class _CaseRun:
             f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"
         ):
             side.wait_for_acks(deed.stream, deed.consumer, len(books.position.outstanding))
+            for body in self.case.before.get("streams", ()) if not self.case.first else ():
+                if (body["domain"], body["name"]) == (deed.domain, deed.stream):
+                    self._wait_for_interest(body, self.case.before)
 
     def _wait_for_interest(self, body: Body, sections: Sections) -> None:
+        """Wait until an interest stream holds no more than it keeps: it deletes after its answer."""
+        if body.get("retention") != "interest" or not body.get("subjects"):
+            return
         key = (body["domain"], body["name"])
         stands = [(c, self._log_of(key, c["name"]).position) for c in body.get("consumers", ())]
         published, side = self.published.get(key, []), self.sides[key[0]]
