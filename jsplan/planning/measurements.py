@@ -179,8 +179,9 @@ def update_measurement(
     limits = _exceeded_limits(live, after, resized)
     if not becomes_interest and not limits.causes:
         return None
-    first = limits.max_msgs_per_subject > 0 and not _limit_value(
-        live.compact.get("max_msgs_per_subject")
+    # The messages of a replaced stream come under the limit only after they are copied.
+    first = limits.max_msgs_per_subject > 0 and (
+        replaced or not _limit_value(live.compact.get("max_msgs_per_subject"))
     )
     return MeasurementRequest(
         live.address,

@@ -364,6 +364,16 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
                 f"a limit deletes a {words} message, ack_policy all, {retention}",
                 FixedCase(Case(name, world, load, edits)),
             )
+    for retention in ("limits", "interest"):
+        t = f"fq{retention[0]}x"
+        fields = {"max_msgs_per_subject": 3, "lifecycle": {"on_replace": "preserve"}}
+        world = {"streams": [stream(t, retention, consumer("C"), **fields)]}
+        lower = {"max_msgs_per_subject": 1, "storage": "memory"}
+        moved = Edit("set", f"{t}S", fields=lower)
+        yield (
+            f"stream replaced with a lower limit, {retention}",
+            FixedCase(Case(t, world, (publish(t, "aaabbb"),), (moved,)), deletes=True),
+        )
     t = "fqx"
     world = {
         "streams": [stream(t, "limits", consumer("C"), lifecycle={"ignore_changes": ["retention"]})]
