@@ -145,7 +145,7 @@ def _permission(hazard: Hazard) -> str:
 def _changes(found: list[Row]) -> list[str]:
     if not found:
         return []
-    costly = [row for row in found if row.hazards]
+    costly = [row for row in found if row.group.resource.hazards]
     opened = {row.number for row in costly} if len(costly) <= _MAX_OPEN else set()
     sections = []
     for action, members in groupby(found, key=lambda row: row.action):
@@ -244,12 +244,13 @@ def _change(row: Row, *, opened: bool) -> str:
         f'data-hazards="{safe_html(" ".join(sorted(tags)))}" data-count="{len(row.members)}"'
     )
     codes = ", ".join(dict.fromkeys(hazard.code for hazard in resource.hazards))
+    # only the codes: the list of hazards has their texts
     tag = f'<span class="tag">{safe_html(codes)}</span>' if codes else ""
     return (
         f'<details class="change {safe_html(row.action)}" id="c{row.number}" '
         f"{data}{' open' if opened else ''}>"
         f"<summary>{tag}<code>{html_page.render_line(row.head)}</code>"
-        f"</summary>{html_page.render_block([*row.fields, *row.hazards])}{_members(row)}</details>"
+        f"</summary>{html_page.render_block(row.fields)}{_members(row)}</details>"
     )
 
 

@@ -36,13 +36,12 @@ _UNSAFE = re.compile(r"[^\w.-]")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change, or many alike ones, in the lines of the terminal: head, fields, hazards."""
+    """One change, or many alike ones, in the lines of the terminal: head and fields."""
 
     number: int
     group: Group
     head: Text
     fields: list[Text]
-    hazards: list[Text]
 
     @property
     def action(self) -> str:
@@ -84,18 +83,10 @@ def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:
 
 
 def _row(number: int, group: Group, *, verbose: bool) -> Row:
-    head, fields, hazards = Lines(), Lines(), Lines()
+    head, fields = Lines(), Lines()
     resource_text.add_head(head, group.resource, group.where)
     resource_text.add_body(fields, group.resource)
-    for hazard in group.resource.hazards:
-        resource_text.add_hazard(hazards, hazard)
-    return Row(
-        number,
-        group,
-        head.rows[0],
-        (fields if verbose else fold_sources(fields)).rows,
-        hazards.rows,
-    )
+    return Row(number, group, head.rows[0], (fields if verbose else fold_sources(fields)).rows)
 
 
 def plain_lines(lines: Iterable[Text]) -> list[str]:
