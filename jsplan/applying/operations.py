@@ -17,7 +17,7 @@ from jsplan.applying.replicated_streams import (
 )
 from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
-from jsplan.documents.plan import Op, Step
+from jsplan.documents.plan import DELETE_OPS, Op, Step
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 
@@ -40,7 +40,7 @@ async def _run_request(context: StepContext, step: Step) -> None:
             else context.record(*closing_lines(step, live))
         )
         return
-    await context.begin(step, None if step.op.endswith(".delete") else live)
+    await context.begin(step, None if step.op in DELETE_OPS else live)
     await context.call(step)
     await context.verify_write(step)
 

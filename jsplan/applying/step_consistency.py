@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from jsplan.address import STAGING_PREFIX, Address
-from jsplan.documents.plan import Op, Plan, Step
+from jsplan.documents.plan import DELETE_OPS, Op, Plan, Step
 from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
@@ -150,7 +150,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield f"params lack {', '.join(missing)}"
         return
     if (
-        not step.op.endswith((".delete", ".forget"))
+        step.op not in (*DELETE_OPS, "state.forget")
         and step.record is not None
         and "declared" not in step.record
     ):

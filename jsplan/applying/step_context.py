@@ -16,7 +16,7 @@ from jsplan.applying.preconditions import exceeded_bound, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.apply import StepStatus
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import DELETE_OPS, UPDATE_OPS, Plan, Step
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,
@@ -143,11 +143,7 @@ class StepContext:
         """
         earlier = self.state.pending.get(step.address, {})
         absent = step.precondition.get("fingerprint") == "absent"
-        return (
-            self.deletion_lines(step)
-            if absent and earlier.get("op", "").endswith(".delete")
-            else []
-        )
+        return self.deletion_lines(step) if absent and earlier.get("op") in DELETE_OPS else []
 
     def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
         """Return the journal lines of a deleted resource and of the consumers deleted with it."""
@@ -336,7 +332,7 @@ class StepContext:
         except ApiError as error:
             self.lost_domains.setdefault(step.domain, str(error))
             return False
-        if step.op.endswith(".delete"):
+        if step.op in DELETE_OPS:
             return live is None
         before = step.precondition.get("fingerprint")
         return live is not None and live.fingerprint != before and not unkept_fields(step, live)
@@ -351,7 +347,7 @@ class StepContext:
             raise StepFailed(
                 f"written, but it could not be read back: {error}", "unknown"
             ) from None
-        if step.op.endswith(".delete"):
+        if step.op in DELETE_OPS:
             await self.record(*self.deletion_lines(step))
             if live is not None:
                 raise StepFailed(
@@ -382,7 +378,7 @@ class StepContext:
         recorded = (step.params or {}).get("state_address", step.address)
         entry = self.state.resources.get(Address.parse(recorded))
         end = {"end": step.address}
-        if not step.op.endswith(".update") or entry is None or entry.created != live.created:
+        if step.op not in UPDATE_OPS or entry is None or entry.created != live.created:
             return [end]
         changed = entry.with_fields(step.expect or {}, live.config)
         return [{"put": {"address": recorded, "entry": changed.to_json()}} | end]

@@ -7,7 +7,7 @@ from typing import get_args
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES
-from jsplan.documents.plan import VERIFY_OP, Op
+from jsplan.documents.plan import DELETE_OPS, VERIFY_OP, Op
 from jsplan.documents.schema_configs import CONFIG_DEFS, CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
 from jsplan.documents.schema_types import (
     ADDRESS,
@@ -82,12 +82,11 @@ FLOW = object_of(
     }
 )
 _PENDING_STEP = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
-_DELETE_OPS = tuple(op for op in get_args(Op) if op.endswith(".delete"))
-_OTHER_OPS = tuple(op for op in get_args(Op) if op != VERIFY_OP and op not in _DELETE_OPS)
+_OTHER_OPS = tuple(op for op in get_args(Op) if op != VERIFY_OP and op not in DELETE_OPS)
 PENDING: Schema = {
     "anyOf": [
         object_of(_PENDING_STEP | {"op": one_of(*_OTHER_OPS), "record": or_null(STEP_RECORD)}),
-        object_of(_PENDING_STEP | {"op": one_of(*_DELETE_OPS), "record": or_null(RENAME_RECORD)}),
+        object_of(_PENDING_STEP | {"op": one_of(*DELETE_OPS), "record": or_null(RENAME_RECORD)}),
         object_of(
             _PENDING_STEP
             | {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from jsplan.address import Address
+from jsplan.documents.plan import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
@@ -18,8 +19,10 @@ from jsplan.planning.preserve.interrupted import load_interrupted
 from jsplan.planning.replication.detached_sources import restore_detached_view
 from jsplan.state.document import Entry
 
-#: Suffixes of the operations whose single request leaves the expected object.
-_WRITE_SUFFIXES: Final = (".create", ".update", ".rejoin", ".pause", ".restore")
+#: The operations whose last request leaves the expected object.
+_WRITE_OPS: Final[tuple[Op, ...]] = (
+    *CREATE_OPS, *UPDATE_OPS, "stream.restore", "consumer.pause", "sources.attach",
+)  # fmt: skip
 
 
 def recover_interrupted(inputs: PlanInputs) -> None:
@@ -61,7 +64,7 @@ def _recover_deletions(inputs: PlanInputs) -> None:
     deleted = {
         a
         for a, begun in inputs.unfinished_steps.items()
-        if begun.get("op", "").endswith(".delete") and inputs.live.is_absent(a)
+        if begun.get("op") in DELETE_OPS and inputs.live.is_absent(a)
     }
     inputs.recovered_deletions = {a for a in inputs.entries if a in deleted or a.parent in deleted}
     for address in inputs.recovered_deletions:
@@ -117,14 +120,14 @@ def _recover_replacements(inputs: PlanInputs) -> None:
 def _was_written(
     inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject
 ) -> bool:
-    if not begun.get("op", "").endswith(_WRITE_SUFFIXES):
+    if begun.get("op") not in _WRITE_OPS:
         return False
     entry = inputs.entries.get(address)
     known = entry is not None and entry.created == live.created
     if not begun.get("record") and not (known and begun.get("expect")):
         return False
-    if begun["op"].endswith(".create") and known:
+    if begun["op"] in CREATE_OPS and known:
         return False
-    if not begun["op"].endswith(".create") and entry is not None and not known:
+    if begun["op"] not in CREATE_OPS and entry is not None and not known:
         return False
     return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})

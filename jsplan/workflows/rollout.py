@@ -19,7 +19,7 @@ from jsplan.applying.executor import INTERRUPTED, Execution
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import DELETE_OPS, Plan, Step
 from jsplan.errors import ApiError, UsageError
 from jsplan.facts.last_seen import matches_edge
 from jsplan.facts.reader import read_object, run_parallel
@@ -229,7 +229,7 @@ class Rollout:
             live = await read_object(self.apis[address.domain], address)
         except ApiError as error:
             return str(error)
-        if step.op.endswith(".delete"):
+        if step.op in DELETE_OPS:
             return f"{address} is there again" if live is not None else ""
         if live is None:
             return f"{address} is gone again"

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from jsplan.applying.operations import OPERATIONS
+from jsplan.applying.step_context import StepContext
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.render import drift_text
 from jsplan.workflows import apply as applying
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.drift import Drift
-    from jsplan.documents.plan import Op, Plan
+    from jsplan.documents.plan import Op, Plan, Step
     from jsplan.sandbox import Server
 
 #: Older servers need more than ten seconds until a source resumes.
@@ -86,17 +87,38 @@ def check_kills(
 
 def kill_before(space: Space, op: Op, **options: Any) -> Plan:
     """Kill an apply at its first step of this kind, and return its plan."""
-    plans: list[Plan] = []
 
     async def die(*_: object) -> None:
         raise SimulatedKill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
+        return apply_until_killed(space, **options)
+
+
+def kill_at_answer(space: Space, op: Op, **options: Any) -> Plan:
+    """Kill an apply at the answer of its first step of this kind, and return its plan."""
+    call = StepContext.call
+
+    async def call_and_die(context: StepContext, step: Step) -> None:
+        await call(context, step)
+        if step.op == op:
+            raise SimulatedKill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepContext, "call", call_and_die)
+        return apply_until_killed(space, **options)
+
+
+def apply_until_killed(space: Space, **options: Any) -> Plan:
+    """Apply until the simulated kill, and return the plan."""
+    plans: list[Plan] = []
 
     def approve(plan: Plan) -> None:
         plans.append(plan)
 
     with pytest.MonkeyPatch.context() as patch:
         BoundaryKiller(patch, 10_000)
-        patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
         with pytest.raises(SimulatedKill):
             applying.apply(
                 space.load, PlanOptions(parallelism=1, **options), approve, RecordingObserver()
@@ -151,6 +173,30 @@ def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permiss
         wait_until_copied(server, lambda: message_count(raw, "G") >= 35)
         assert message_count(raw, "G") == 35
         require_converged(space)
+
+
+@pytest.mark.matrix
+@LONG_TIMEOUT
+@pytest.mark.parametrize(
+    "op", ["sources.detach", "origin.delete", "origin.create", "sources.attach"]
+)
+def test_an_unrecorded_write_of_a_killed_apply_is_no_drift(
+    op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """A write whose answer a killed apply did not record counts as its own."""
+    if server_version < (2, 15):
+        return  # older servers detach no source
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        reset_streams(space, server, raw, "recreate")
+        kill_at_answer(space, op, allow_hazards=PERMITTED)
+    assert (
+        drift(space.load, DriftOptions(replication=False), RecordingObserver()).resource_drift == []
+    )
+    assert space.plan().resource_drift == []
+
+    assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+    require_converged(space)
 
 
 @pytest.mark.matrix
