@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from jsplan.applying.operations import Operation, run_step
-from jsplan.applying.replication_wait import record_pending_checks
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
 from jsplan.documents.apply import (
     ApplyEvent,
@@ -115,7 +114,8 @@ class Execution:
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
             await run_step(self.context, step, self.operations)
-            await record_pending_checks(self.context, step)
+            if checks := self.context.check_lines(step):
+                await self.context.record(*checks, durable=False)
         except StepNotStarted:
             self._record_result(step, "skipped", self._skip_reason(step), started)
         except StepFailed as error:

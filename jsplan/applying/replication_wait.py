@@ -14,9 +14,14 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.replicated_streams import SEARCH_DEPTH, newest_origin_seqs
-from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.applying.step_context import (
+    StepContext,
+    StepFailed,
+    StepNotStarted,
+    check_record,
+)
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.plan import VERIFY_OP, Step
+from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
@@ -36,31 +41,13 @@ STUCK_HEARTBEATS: Final = 3
 REPEAT_DEPTH: Final = 100
 
 
-async def record_pending_checks(context: StepContext, done: Step) -> None:
-    """Record the checks that follow a finished step: the next apply runs them after a crash."""
-    for step in context.plan.steps if done.op != VERIFY_OP else ():
-        if step.op == VERIFY_OP and done.id in step.depends_on:
-            await context.record({"begin": _begin_record(step)}, durable=False)
-
-
-def _begin_record(step: Step) -> dict[str, Any]:
-    return {
-        "id": step.id,
-        "address": step.address,
-        "op": step.op,
-        "expect": None,
-        "record": None,
-        "params": step.params,
-    }
-
-
 async def verify_replication(context: StepContext, step: Step) -> None:
     """Wait until the stream replicates all origins of the step.
 
     Raises StepFailed, StepNotStarted and StateError.
     """
     params = step.params or {}
-    await context.record({"begin": _begin_record(step)})
+    await context.record({"begin": check_record(step)})
     waiting = [ReplicationFlow(context, step, flow) for flow in params["flows"]]
     end = time.monotonic() + REPLICATION_TIMEOUT
     while True:

@@ -16,7 +16,7 @@ from jsplan.applying.preconditions import exceeded_bound, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.apply import StepStatus
-from jsplan.documents.plan import DELETE_OPS, UPDATE_OPS, Plan, Step
+from jsplan.documents.plan import DELETE_OPS, UPDATE_OPS, VERIFY_OP, Plan, Step
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,
@@ -80,9 +80,16 @@ class StepContext:
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
+    _checks: dict[str, Step] = field(init=False)
+    _checks_after: dict[str, list[Step]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.deletion_check = DeletionCheck(self.plan, self.apis, self.state.replacements)
+        self._checks = {step.address: step for step in self.plan.steps if step.op == VERIFY_OP}
+        self._checks_after = {}
+        for check in self._checks.values():
+            for other in check.depends_on:
+                self._checks_after.setdefault(other, []).append(check)
 
     def api(self, step: Step) -> DomainApi:
         """Return the API of the domain that the step is sent to."""
@@ -111,6 +118,8 @@ class StepContext:
             "expect": step.expect,
             "record": step.record,
         }
+        for check in self._pending_checks(step.address):
+            begun["check"] = check
         try:
             await self.record(
                 *self._earlier_deletion_lines(step),
@@ -121,6 +130,25 @@ class StepContext:
             await self.backend.flush()
         except StateError as error:
             raise self._begin_error(error) from None
+
+    def check_lines(self, step: Step) -> list[dict[str, Any]]:
+        """Return journal lines that begin the checks after a step: the next apply runs them."""
+        pending = self.state.pending
+        begun = {str(check["address"]): check for check in self._pending_checks(step.address)}
+        for check in self._checks_after.get(step.id, ()):
+            # A step of that stream that is pending keeps its check.
+            if check.address == step.address or (
+                pending.get(check.address, {}).get("op", VERIFY_OP) == VERIFY_OP
+            ):
+                begun[check.address] = check_record(check)
+        return [{"begin": check} for name, check in begun.items() if pending.get(name) != check]
+
+    def _pending_checks(self, address: str) -> list[dict[str, Any]]:
+        """Return the pending check of a stream, if the plan has it too or leaves it for later."""
+        begun = self.state.pending.get(address, {})
+        check = begun if begun.get("op") == VERIFY_OP else begun.get("check")
+        wanted = address in self._checks or self.plan.mode == "refresh-only"
+        return [check] if check is not None and wanted else []
 
     def seen_lines(self, step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
         """Return journal lines that identify an object if its `created` changes later."""
@@ -270,10 +298,10 @@ class StepContext:
                 self.api(step), step.request["api"], step.request["payload"], timeout
             )
         except (ServerRefusedError, NotPermittedError):
-            await self.record({"end": step.address}, durable=False)
+            await self._record_refused(step)
             raise
         except NoRespondersError as error:
-            await self.record({"end": step.address}, durable=False)
+            await self._record_refused(step)
             raise StepFailed(f"{error}; nothing was written") from None
         except ApiError as error:
             if not await self._was_applied(step):
@@ -281,6 +309,12 @@ class StepContext:
                     f"{error}; it is not known if the change was applied. The next plan shows it",
                     "unknown",
                 ) from None
+
+    async def _record_refused(self, step: Step) -> None:
+        checks = self._pending_checks(step.address)
+        await self.record(
+            {"end": step.address}, *({"begin": check} for check in checks), durable=False
+        )
 
     async def send(
         self, step: Step, verb: str, payload: dict[str, Any] | None = None
@@ -403,8 +437,23 @@ class StepContext:
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         await self.record(
-            *_drop_previous_lines(step), put | replaced, durable=step.request is not None
+            *_drop_previous_lines(step),
+            put | replaced,
+            *self.check_lines(step),
+            durable=step.request is not None,
         )
+
+
+def check_record(step: Step) -> dict[str, Any]:
+    """Return what state keeps of a pending check."""
+    return {
+        "id": step.id,
+        "address": step.address,
+        "op": step.op,
+        "expect": None,
+        "record": None,
+        "params": step.params,
+    }
 
 
 def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:

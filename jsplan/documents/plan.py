@@ -33,7 +33,7 @@ Op = Literal[
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
 VERIFY_OP: Final = "replication.verify"
-#: The operations that create, update and delete the object of a resource by one request.
+#: The operations that create, update and delete the object of a resource.
 CREATE_OPS: Final[tuple[Op, ...]] = ("stream.create", "consumer.create", "origin.create")
 DELETE_OPS: Final[tuple[Op, ...]] = ("stream.delete", "consumer.delete", "origin.delete")
 UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update")

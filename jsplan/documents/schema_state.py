@@ -83,17 +83,20 @@ FLOW = object_of(
 )
 _PENDING_STEP = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
 _OTHER_OPS = tuple(op for op in get_args(Op) if op != VERIFY_OP and op not in DELETE_OPS)
+_PENDING_CHECK = object_of(
+    _PENDING_STEP
+    | {"op": one_of(VERIFY_OP), "params": object_of({"flows": list_of(FLOW), "managed": FLAG})}
+)
+_CHECK = {"check": _PENDING_CHECK}
 PENDING: Schema = {
     "anyOf": [
-        object_of(_PENDING_STEP | {"op": one_of(*_OTHER_OPS), "record": or_null(STEP_RECORD)}),
-        object_of(_PENDING_STEP | {"op": one_of(*DELETE_OPS), "record": or_null(RENAME_RECORD)}),
         object_of(
-            _PENDING_STEP
-            | {
-                "op": one_of(VERIFY_OP),
-                "params": object_of({"flows": list_of(FLOW), "managed": FLAG}),
-            }
+            _PENDING_STEP | {"op": one_of(*_OTHER_OPS), "record": or_null(STEP_RECORD)}, _CHECK
         ),
+        object_of(
+            _PENDING_STEP | {"op": one_of(*DELETE_OPS), "record": or_null(RENAME_RECORD)}, _CHECK
+        ),
+        _PENDING_CHECK,
     ],
     "description": "A step that has started.",
 }

@@ -175,9 +175,8 @@ def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
             or address in inputs.live.unreadable
         ):
             continue
-        if inputs.unfinished_steps.get(address, {}).get("op") == VERIFY_OP and is_state_only(
-            inputs
-        ):
+        begun = inputs.unfinished_steps.get(address, {})
+        if begun.get("check", begun).get("op") == VERIFY_OP and is_state_only(inputs):
             continue
         live = inputs.live.get(address)
         fingerprint = live.fingerprint if live else "absent"

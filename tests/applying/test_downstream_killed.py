@@ -193,7 +193,9 @@ def test_an_unrecorded_write_of_a_killed_apply_is_no_drift(
     assert (
         drift(space.load, DriftOptions(replication=False), RecordingObserver()).resource_drift == []
     )
-    assert space.plan().resource_drift == []
+    plan = space.plan()
+    assert plan.resource_drift == []
+    assert "replication.verify" in [step.op for step in plan.steps]
 
     assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
     require_converged(space)
