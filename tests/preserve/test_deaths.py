@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.options import DriftOptions
+from jsplan.planning.preserve.interrupted import PHASES
+from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
 from tests.support import stream_content
 from tests.support.process import jsplan, start_process
@@ -186,6 +188,34 @@ def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: M
     total = count_kill_points(scene, AFTER, sequences=sequences)
 
     kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)), sequences=sequences)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("phase", PHASES[1:])
+def test_a_kill_before_a_phase_is_recorded(
+    phase: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """An apply after a kill finds a phase that is done on the servers, but not in state."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
+    scene.reset(AFTER)
+    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
+        append = LocalBackend.append
+
+        def append_until_phase(
+            backend: LocalBackend, state: State, *changes: dict[str, Any]
+        ) -> None:
+            if any(change.get("replacing", {}).get("phase") == phase for change in changes):
+                mortal.remaining = 0
+            append(backend, state, *changes)
+
+        patch.setattr(LocalBackend, "append", append_until_phase)
+        with pytest.raises(SimulatedKill):
+            scene.space.apply(allow_hazards=PERMITTED)
+    scene.require_nothing_lost()
+
+    _, result = scene.space.apply(allow_hazards=PERMITTED)
+    assert [step.error for step in result.steps if step.error] == []
+    scene.require_preserved(sequences=server_version >= (2, 12))
 
 
 def test_an_apply_killed_by_sigkill_is_resumed(tmp_path: Path, server: Server) -> None:

@@ -48,6 +48,7 @@ async def fill_stream(context: StepContext, step: Step) -> None:
         require_ours(found, record)
         # An earlier attempt, or one for other files: the staging stream has all messages.
         if params(step)["into_new"]:
+            await delete_stream(context, step, f"STREAM.DELETE.{step.target_address.stream}")
             found = None
     origin = await context.read(source)
     if origin is None:
