@@ -168,6 +168,7 @@ def _wall_alarm(*_: object) -> None:
 
 def install() -> None:
     """Guard this process from now on, skip its waiting, and bound its memory."""
+    sys.dont_write_bytecode = True  # an import would write it, which is no action of jsplan
     sys.addaudithook(GUARD.audit_hook)
     signal.signal(signal.SIGPROF, _cpu_alarm)
     signal.signal(signal.SIGALRM, _wall_alarm)

@@ -239,9 +239,9 @@ def _child(
 
 @cache
 def _preload() -> None:
-    """Import all of jsplan but Spark once, so that no forked process does so."""
+    """Import all of jsplan once, so that no forked process does so."""
     for found in pkgutil.walk_packages(jsplan.__path__, "jsplan."):
-        if not found.name.startswith(("jsplan.backfill.spark", "jsplan.__main__")):
+        if found.name != "jsplan.__main__":
             importlib.import_module(found.name)
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas")  # pyarrow imports it with its first array

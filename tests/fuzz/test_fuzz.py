@@ -35,6 +35,17 @@ FEW: Final = {
     },
     "servers": {"wire": 1000, "answers": 150, "advisories": 1500},
 }
+#: Imports a module without bytecode while the guard is active.
+IMPORT_UNDER_GUARD: Final = """
+import sys
+from pathlib import Path
+from tests.fuzz.guard import GUARD, install
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+install()
+with GUARD.watching((folder / "ws",), folder / "tmp", 60):
+    import imported_late
+"""
 #: Documents of all targets in `make soak`.
 MANY: Final = 200_000
 
@@ -74,6 +85,23 @@ def test_hostile_documents_are_refused_in_words(group: str) -> None:
 def test_every_target_is_read() -> None:
     """Every target is read in `make test`."""
     assert sorted(target for group in FEW.values() for target in group) == sorted(TARGETS)
+
+
+def test_an_import_is_no_change(tmp_path: Path) -> None:
+    """The first import of a module, as in a clean checkout, is no finding and writes no file."""
+    (tmp_path / "imported_late.py").touch()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    completed = subprocess.run(
+        [sys.executable, "-c", IMPORT_UNDER_GUARD, str(tmp_path)],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    require_no_findings(completed)
+    assert [path.name for path in tmp_path.iterdir()] == ["imported_late.py"]
 
 
 @pytest.mark.soak
