@@ -30,14 +30,18 @@ from jsplan.errors import (
 )
 from jsplan.jetstream import DomainApi, Pool, answer_schema
 from jsplan.jetstream.api import unreadable_answer_error
-from jsplan.jetstream.connection import Inbox, NatsConnection
+from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection
 from jsplan.subjects import is_literal, is_subset
 from jsplan.topology.access import PUBLIC_KEY, Grant, own_api_prefix
 
 #: Seconds until an undelivered request counts as missing: interest takes time to cross a leafnode.
 ANSWER_TIMEOUT: Final = 5.0
-#: Seconds to wait after the first try. Each try doubles it, so that a slow answer is received too.
+#: Seconds to wait for the first answer, and between two tries.
 FIRST_WAIT: Final = 0.1
+#: Seconds to wait for a request at the owner: longer than all tries together.
+RECEIVE_TIMEOUT: Final = 3600.0
+#: After a try without an answer, the next waits longer: up to the timeout of the connection.
+WAIT_FACTOR: Final = 4
 #: Fewest tries, however slow the machine is.
 MIN_TRIES: Final = 10
 #: A body that is no JSON and no acknowledgement.
@@ -48,10 +52,11 @@ DELETING_VERBS: Final = ("STREAM.DELETE.", "CONSUMER.DELETE.", "STREAM.PURGE.")
 
 @dataclass(frozen=True, slots=True)
 class GrantCheck:
-    """The result of the check of one grant."""
+    """The result of the check of one grant. `unanswered`: a request was taken, and not answered."""
 
     status: Status
     detail: str = ""
+    unanswered: bool = False
 
 
 async def check_grants(
@@ -118,16 +123,28 @@ async def _try_service(
         else received
     )
     async with _open_inboxes(owner, {received, mapped}) as inboxes:
-        no_responders = await _request_until_received(user, sent, inboxes)
-    if no_responders is None:
-        return GrantCheck("ok")
+        try:
+            await _request_until_received(user, sent, inboxes)
+        except NoRespondersError:
+            no_responders = True
+        except ApiTimeoutError:
+            no_responders = False
+        else:
+            return GrantCheck("ok")
     is_api = verb != grant.subject
+    if is_api and not no_responders:
+        return GrantCheck(
+            "unknown",
+            f"no answer within {user.settings.timeout:g} s: the servers are slow, "
+            "or only another client receives it",
+            unanswered=True,
+        )
     if owner is None and not is_api:
         return GrantCheck(
             "unknown",
             f"no client listens now, and account {grant.owner} cannot be reached to listen",
         )
-    if not no_responders and not is_api and owner is not None:
+    if not no_responders:
         return GrantCheck(
             "unknown",
             f"another client receives it, and the connection of {grant.owner_domain} does not",
@@ -135,34 +152,46 @@ async def _try_service(
     return GrantCheck("missing", _not_delivered_text(grant))
 
 
-async def _request_until_received(
-    user: NatsConnection, sent: str, inboxes: list[Inbox]
-) -> bool | None:
-    """Return None once a request is received; else whether there never was a responder.
+async def _request_until_received(user: NatsConnection, sent: str, inboxes: list[Inbox]) -> None:
+    """Send requests until one is answered, or received by an inbox.
 
-    Raises NotPermittedError.
+    Raises NoRespondersError where the server has no responder for `ANSWER_TIMEOUT`, and
+    ApiTimeoutError where a request is not answered within the timeout of the connection: only the
+    first proves that a grant is missing. Raises NotPermittedError.
     """
-    receivers = [asyncio.create_task(inbox.next(10 * ANSWER_TIMEOUT, sent)) for inbox in inboxes]
+    receivers = [asyncio.create_task(inbox.next(RECEIVE_TIMEOUT, sent)) for inbox in inboxes]
     loop = asyncio.get_running_loop()
-    end, wait, no_responders, tries = loop.time() + ANSWER_TIMEOUT, FIRST_WAIT, True, 0
+    end, wait, tries = loop.time() + ANSWER_TIMEOUT, FIRST_WAIT, 0
     try:
-        while loop.time() < end or (no_responders and tries < MIN_TRIES):
+        while True:
             tries += 1
             try:
-                await user.request(sent, INVALID_PAYLOAD, wait)
+                return await _request_or_receive(user, sent, wait, receivers)
             except NoRespondersError:
+                if loop.time() >= end and tries >= MIN_TRIES:
+                    raise
                 await asyncio.sleep(FIRST_WAIT)
             except ApiTimeoutError:
-                no_responders, wait = False, 2 * wait
-            else:
-                return None
-            if any(receiver.done() and receiver.exception() is None for receiver in receivers):
-                return None
+                if wait >= user.settings.timeout:
+                    raise
+                wait = min(WAIT_FACTOR * wait, user.settings.timeout)
     finally:
         for receiver in receivers:
             receiver.cancel()
         await asyncio.gather(*receivers, return_exceptions=True)
-    return no_responders
+
+
+async def _request_or_receive(
+    user: NatsConnection, sent: str, wait: float, receivers: list[asyncio.Task[InboxMessage]]
+) -> None:
+    """Send one request; wait for its answer or a receiver. Raises what `request` raises."""
+    request = asyncio.create_task(user.request(sent, INVALID_PAYLOAD, wait))
+    try:
+        done, _ = await asyncio.wait([*receivers, request], return_when=asyncio.FIRST_COMPLETED)
+        await next(task for task in (*receivers, request) if task in done)
+    finally:
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -204,7 +233,10 @@ async def _try_stream(
     sent = _fill_wildcards(grant.subject, token)
     received = _fill_wildcards(grant.local_subject, token)
     for key, subject in ((grant.owner_domain, sent), (grant.user_domain, received)):
-        stored = await _find_storing_stream(pool, domains[key], subject)
+        try:
+            stored = await _find_storing_stream(pool, domains[key], subject)
+        except ApiTimeoutError as error:
+            return GrantCheck("unknown", f"not tried, since a stream may store it: {error}")
         if stored:
             return GrantCheck(
                 "unknown", f"not tried, since stream {stored} in {key} would store it"
@@ -232,11 +264,16 @@ def _not_delivered_text(grant: Grant) -> str:
 
 
 async def _find_storing_stream(pool: Pool, domain: Domain, subject: str) -> str | None:
-    """Return a stream that would store the subject; None also where the domain does not answer."""
+    """Return a stream that would store the subject; None also where there is no JetStream.
+
+    Raises ApiTimeoutError.
+    """
     try:
         answer = await DomainApi(
             domain, pool.connections[domain.connection], read_only=True
         ).request("STREAM.NAMES", {"subject": subject})
+    except ApiTimeoutError:
+        raise
     except JsplanError:
         return None
     names = answer.get("streams") or []
@@ -370,6 +407,8 @@ def _look_up(
         return _ConfigLookup(
             GrantCheck("missing", f"account {grant.user} does not import it"), "import"
         )
+    if tried.unanswered:
+        return _ConfigLookup(tried)
     if tried.status == "unknown":
         return _ConfigLookup(GrantCheck("ok", "looked up, not tried"))
     return _ConfigLookup(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -101,6 +102,19 @@ class Relay:
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+class Slow(Relay):
+    """A relay whose answers arrive `seconds` later."""
+
+    def __init__(self, target: int, seconds: float) -> None:
+        self._seconds = seconds
+        super().__init__()
+        self.target = target
+
+    def _down(self, data: bytes) -> bytes:
+        time.sleep(self._seconds)
+        return data
 
 
 Failure = Literal["reset", "hole", "garbage"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.facts.access import FIRST_WAIT
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access
 from tests.conftest import PROGRAM
@@ -21,6 +22,7 @@ from tests.support.account_sharing import (
 )
 from tests.support.jwt import Operator
 from tests.support.raw import Raw
+from tests.support.relay import Slow
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -328,6 +330,68 @@ def test_a_probe_that_a_stream_would_store_is_not_sent(
         ]
         assert {need.status for need in check_access(workspace, "sys").needs} == {"ok"}
         assert acc.api_ok("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
+
+
+def without_line(text: str, subject: str) -> str:
+    """Remove the line of one export or import."""
+    kept = [line for line in text.splitlines() if f'"{subject}"' not in line]
+    assert len(kept) == len(text.splitlines()) - 1
+    return "\n".join(kept)
+
+
+def test_slow_answers_change_no_status(
+    tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With answers slower than the first wait, what is missing is missing, and the rest is ok."""
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
+    monkeypatch.setattr("jsplan.facts.access.MIN_TRIES", 2)
+    printed = required_access(space(tmp_path))
+    blocks = {name: lines(printed, name) for name in ("ACC", "IMP")}
+    start_static(
+        tmp_path, sandboxes, blocks | {"IMP": without_line(blocks["IMP"], "$JS.FC.ORDERS.>")}
+    )
+    server = sandboxes[-1]["hub"]
+    with Slow(server.port, 3 * FIRST_WAIT) as relay:
+        found = check_access(space(tmp_path, server.url.replace(str(server.port), str(relay.port))))
+
+    assert {need.subject: need.status for need in found.needs} == {
+        "$JS.FC.ORDERS.>": "missing",
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS": "ok",
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS.>": "ok",
+        "deliver.acc.imp.>": "ok",
+    }
+
+
+def test_requests_without_an_answer_prove_nothing(
+    tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is taken and not answered leaves a status unknown, and no probe is stored."""
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
+    blocks = static_accounts({"ACC": "", "IMP": ""}, without=("IMP",))
+    sandboxes.append(start_servers(blocks, static_user("ACC"), binary=PROGRAM))
+    sandboxes[-1].start()
+    url = sandboxes[-1]["hub"].url
+    login = {"user": "imp", "password": "imp", "timeout": "1s"}
+    with Raw(url, "imp", "imp") as domain, Raw(url, "imp", "imp") as imported:
+        domain.subscribe("$JS.other.API.STREAM.NAMES")
+        imported.subscribe("JS.acc@hub.API.CONSUMER.CREATE.ORDERS")
+        workspace = space(tmp_path, url, imp=login)
+        workspace.base["domains"]["imp"]["js_domain"] = "other"
+        found = check_access(workspace.write(streams=STREAMS))
+
+    service, stream = found.with_status("unknown")
+    assert (service.subject, service.detail) == (
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS",
+        "no answer within 1 s: the servers are slow, or only another client receives it",
+    )
+    assert stream.subject == "deliver.acc.imp.>"
+    assert stream.detail.startswith(
+        "not tried, since a stream may store it: domain imp does not answer: no answer to $JS.other.API.STREAM.NAMES"
+    )
+    assert [need.subject for need in found.with_status("missing")] == [
+        "$JS.FC.ORDERS.>",
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS.>",
+    ]
 
 
 def test_a_wide_export_without_an_import(
