@@ -30,7 +30,7 @@ from jsplan.errors import (
 )
 from jsplan.jetstream import DomainApi, Pool, answer_schema
 from jsplan.jetstream.api import unreadable_answer_error
-from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection
+from jsplan.jetstream.connection import Inbox, NatsConnection
 from jsplan.subjects import is_literal, is_subset
 from jsplan.topology.access import PUBLIC_KEY, Grant, own_api_prefix
 
@@ -44,8 +44,8 @@ RECEIVE_TIMEOUT: Final = 3600.0
 WAIT_FACTOR: Final = 4
 #: Fewest tries, however slow the machine is.
 MIN_TRIES: Final = 10
-#: A body that is no JSON and no acknowledgement.
-INVALID_PAYLOAD: Final = b"{"
+#: The begin of a body that is no JSON and no acknowledgement.
+INVALID_JSON: Final = b"{"
 #: Requests that delete even with an invalid body: they are never tried.
 DELETING_VERBS: Final = ("STREAM.DELETE.", "CONSUMER.DELETE.", "STREAM.PURGE.")
 
@@ -124,7 +124,7 @@ async def _try_service(
     )
     async with _open_inboxes(owner, {received, mapped}) as inboxes:
         try:
-            await _request_until_received(user, sent, inboxes)
+            await _request_until_received(user, sent, INVALID_JSON + token.encode(), inboxes)
         except NoRespondersError:
             no_responders = True
         except ApiTimeoutError:
@@ -152,21 +152,24 @@ async def _try_service(
     return GrantCheck("missing", _not_delivered_text(grant))
 
 
-async def _request_until_received(user: NatsConnection, sent: str, inboxes: list[Inbox]) -> None:
-    """Send requests until one is answered, or received by an inbox.
+async def _request_until_received(
+    user: NatsConnection, sent: str, payload: bytes, inboxes: list[Inbox]
+) -> None:
+    """Send requests until one is answered, or its payload is received by an inbox.
 
     Raises NoRespondersError where the server has no responder for `ANSWER_TIMEOUT`, and
     ApiTimeoutError where a request is not answered within the timeout of the connection: only the
     first proves that a grant is missing. Raises NotPermittedError.
     """
-    receivers = [asyncio.create_task(inbox.next(RECEIVE_TIMEOUT, sent)) for inbox in inboxes]
+    receivers = [asyncio.create_task(_receive(inbox, payload, sent)) for inbox in inboxes]
     loop = asyncio.get_running_loop()
     end, wait, tries = loop.time() + ANSWER_TIMEOUT, FIRST_WAIT, 0
     try:
         while True:
             tries += 1
             try:
-                return await _request_or_receive(user, sent, wait, receivers)
+                request = asyncio.create_task(user.request(sent, payload, wait))
+                return await _wait_for_first(request, receivers)
             except NoRespondersError:
                 if loop.time() >= end and tries >= MIN_TRIES:
                     raise
@@ -181,11 +184,16 @@ async def _request_until_received(user: NatsConnection, sent: str, inboxes: list
         await asyncio.gather(*receivers, return_exceptions=True)
 
 
-async def _request_or_receive(
-    user: NatsConnection, sent: str, wait: float, receivers: list[asyncio.Task[InboxMessage]]
+async def _receive(inbox: Inbox, payload: bytes, sent: str) -> None:
+    """Wait for this payload: other accounts may use the same subject."""
+    while (await inbox.next(RECEIVE_TIMEOUT, sent)).data != payload:
+        pass
+
+
+async def _wait_for_first(
+    request: asyncio.Task[bytes], receivers: list[asyncio.Task[None]]
 ) -> None:
-    """Send one request; wait for its answer or a receiver. Raises what `request` raises."""
-    request = asyncio.create_task(user.request(sent, INVALID_PAYLOAD, wait))
+    """Wait for the answer of the request or a receiver. Raises what the first of them raised."""
     try:
         done, _ = await asyncio.wait([*receivers, request], return_when=asyncio.FIRST_COMPLETED)
         await next(task for task in (*receivers, request) if task in done)

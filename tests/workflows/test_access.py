@@ -394,6 +394,33 @@ def test_requests_without_an_answer_prove_nothing(
     ]
 
 
+def test_requests_of_another_account_prove_nothing(
+    tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import is missing although the same subject is received from another account."""
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
+    workspace = space(tmp_path)
+    base = workspace.base
+    base["connections"]["other"] = {"account": "OTHER", "user": "other", "password": "other"}
+    base["domains"]["other"] = {"connection": "other", "js_domain": "hub"}
+    base["imports"] = [IMPORT, IMPORT | {"into": "other", "deliver": "deliver.acc.other"}]
+    copies = json.loads(json.dumps(STREAMS[1:]).replace('"imp"', '"other"'))
+    base["connections"]["other"]["url"] = base["connections"]["acc"]["url"]
+    workspace.write(streams=[*STREAMS, *copies])
+    printed = required_access(workspace)
+    subject = "$JS.hub.API.CONSUMER.CREATE.ORDERS"
+    blocks = {name: lines(printed, name) for name in ("ACC", "IMP", "OTHER")}
+    start_static(tmp_path, sandboxes, blocks | {"OTHER": without_line(blocks["OTHER"], subject)})
+    for connection in base["connections"].values():
+        connection["url"] = sandboxes[-1]["hub"].url
+
+    found = check_access(workspace.write(streams=[*STREAMS, *copies]))
+    assert [(need.subject, need.user) for need in found.with_status("missing")] == [
+        (subject, "OTHER")
+    ]
+    assert found.with_status("unknown") == []
+
+
 def test_a_wide_export_without_an_import(
     tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
