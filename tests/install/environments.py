@@ -62,17 +62,22 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def install(requirement: str, folder: Path, pip_cache: Path) -> Installation:
-    """Install a requirement, and what it needs, into an empty environment."""
+def make_environment(folder: Path) -> Installation:
+    """Make an empty environment, without pip."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
     )
+    return Installation(folder)
+
+
+def install(requirement: str, installed: Installation, pip_cache: Path) -> None:
+    """Install a requirement, and what it needs, into an environment."""
     command = [
         sys.executable,
         "-m",
         "pip",
         "--python",
-        str(folder / "bin" / "python"),
+        str(installed.folder / "bin" / "python"),
         "--cache-dir",
         str(pip_cache),
         "--disable-pip-version-check",
@@ -82,4 +87,3 @@ def install(requirement: str, folder: Path, pip_cache: Path) -> Installation:
         requirement,
     ]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=280)
-    return Installation(folder)

@@ -36,6 +36,7 @@ def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
         "PIP_CACHE_DIR": str(pip_cache),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_QUIET": "1",
+        "PIP_NO_COMPILE": "1",  # Python compiles what it imports
     }
     script = "\n".join(["set -eu", *(line for line in lines if line != UP), 'echo "$PATH"'])
     done = subprocess.run(

