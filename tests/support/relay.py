@@ -152,6 +152,29 @@ class Failing(Relay):
         raise OSError
 
 
+class Clogged(Relay):
+    """A relay that forwards no request after `after` bytes of them; `is_clogged` is set then."""
+
+    def __init__(self, target: int, after: int) -> None:
+        self.is_clogged = threading.Event()
+        self._remaining = after
+        self._over = threading.Event()
+        super().__init__()
+        self.target = target
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        super().__exit__()
+
+    def _up(self, data: bytes) -> bytes:
+        self._remaining -= len(data)
+        if self._remaining >= 0:
+            return data
+        self.is_clogged.set()
+        self._over.wait()
+        raise OSError
+
+
 def hub_and_leaf_over(relay: Relay, port_of: PortOf) -> Layout:
     """A hub and a leaf as in other tests, whose link goes through the relay."""
     relay.target = port_of("hub.leafnodes")

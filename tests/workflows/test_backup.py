@@ -24,6 +24,7 @@ from tests.support.buckets import bucket_config
 from tests.support.explained_steps import require_explained
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw
+from tests.support.relay import Clogged, Failing
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
     from tests.conftest import MakeServer
+    from tests.support.relay import Relay
 
 HUB, LEAF, PLAIN = "$JS.hub.API", "$JS.leaf.API", "$JS.API"
 DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
@@ -53,6 +55,12 @@ def manifest(space: Space, folder: str = "bk") -> dict[str, Any]:
     read = json.loads((space.folder / folder / MANIFEST).read_bytes())
     assert isinstance(read, dict)
     return read
+
+
+def over(space: Space, relay: Relay, **sections: Any) -> None:
+    """Write the workspace with the address of a relay."""
+    connections = {"main": {"url": f"nats://127.0.0.1:{relay.port}"}}
+    space.write(connections=connections, **sections)
 
 
 def raw_of(server: Server) -> Raw:
@@ -236,18 +244,22 @@ def test_a_killed_backup_resumes(tmp_path: Path, server: Server) -> None:
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for number in range(6):
-            create_lively_stream(raw, f"S{number}", PLAIN, messages=300, size=100_000)
+            create_lively_stream(raw, f"S{number}", PLAIN, size=20_000)
         before = {
             f"S{number}": capture_stream(raw, f"S{number}", PLAIN)["state"] for number in range(6)
         }
-    process = start_process(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
     folder = tmp_path / "bk"
-    deadline = time.monotonic() + 40
-    while not (len(list(folder.glob("*.snap"))) >= 2 and list(folder.glob("main_*.part"))):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with Failing(server.port, "hole", 2.5 * 60 * 20_000) as relay:
+        over(space, relay)
+        process = start_process(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
+        deadline = time.monotonic() + 40
+        while not (len(list(folder.glob("*.snap"))) >= 2 and list(folder.glob("main_*.part"))):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    space.write()
     cut = manifest(space)
     assert not cut["complete"]
     assert cut["finished_at"] is None
@@ -665,22 +677,24 @@ def test_a_snapshot_without_its_messages_is_reported(tmp_path: Path, server: Ser
 
 def test_a_killed_restore_is_completed_by_the_next_one(tmp_path: Path, server: Server) -> None:
     """After a kill -9 of a restore, the next restore completes all streams."""
-    space = single_space(tmp_path, server).write(streams=declared("S0", "S1", "S2", domain="main"))
+    streams = declared("S0", "S1", "S2", domain="main")
+    space = single_space(tmp_path, server).write(streams=streams)
     with raw_of(server) as raw:
         for number in range(3):
-            create_lively_stream(raw, f"S{number}", PLAIN, messages=200, size=100_000)
+            create_lively_stream(raw, f"S{number}", PLAIN, size=20_000)
         space.apply(adopt=True)
         before = {f"S{number}": capture_stream(raw, f"S{number}", PLAIN) for number in range(3)}
         save(space, "main/**")
         space.apply(destroy=True, allow_hazards=DELETING)
-    process = start_process(tmp_path, "restore", "bk", "-y", "--parallelism", "1")
+    with Clogged(server.port, 3 * 60 * 20_000 // 2) as relay:
+        over(space, relay, streams=streams)
+        process = start_process(tmp_path, "restore", "bk", "-y", "--parallelism", "1")
+        assert relay.is_clogged.wait(40)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    space.write(streams=streams)
     journal = next(iter(tmp_path.glob("state/*.json"))).with_name("test.json.journal")
-    deadline = time.monotonic() + 40
-    while not (journal.exists() and b"stream.restore" in journal.read_bytes()):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    assert b"stream.restore" in journal.read_bytes()
     with raw_of(server) as raw:
         server.wait_until(lambda: _restorable(space), "take the restore again", 40)
         for name, was in before.items():
