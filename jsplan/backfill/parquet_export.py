@@ -12,16 +12,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jsplan.backfill.parquet.location import name_origin_domain, resolve_folder
+from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
 from jsplan.backfill.parquet.log import (
     Archive,
     ArchivedOrigin,
-    ArchiveError,
     ArchiveFile,
     Commit,
     Selection,
@@ -30,9 +28,9 @@ from jsplan.backfill.parquet.log import (
     merge_gaps,
     merge_ranges,
     read_receipts,
-    staged_path,
 )
 from jsplan.backfill.parquet.reader import read_sequences
+from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.schedule import compute_byte_budget
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from jsplan.backfill.copy_origin import CopyOrigin
+    from jsplan.backfill.parquet.store import ArchiveStore
     from jsplan.backfill.run_context import RunContext
     from jsplan.backfill.transforms import TransformSpec
     from jsplan.context import Context
@@ -78,7 +77,7 @@ class ParquetExport:
             origin_state.origin, origin_state.target, origin_state.first, origin_state.last
         )
         self.results = [self.result]
-        self.folder = resolve_folder(context, origin_state.target)
+        self.store = resolve_store(context, origin_state.target)
         self.origin = ArchivedOrigin(
             endpoints.origin_domain_name, origin_state.origin_address.stream, origin_state.created
         )
@@ -125,7 +124,7 @@ class ParquetExport:
         lost = await asyncio.to_thread(self._find_lost_files, found)
         spans, known = await asyncio.to_thread(self._find_unread, found, lost)
         if not spans and self.origin in found.origins:
-            self._drop_attempts(found, "")
+            await asyncio.to_thread(self._drop_attempts, found, "")
             self._report_gaps(found)
             return
         attempt = os.urandom(6).hex()
@@ -135,7 +134,7 @@ class ParquetExport:
             "origin": json.dumps(self.origin),
         }
         place = await asyncio.to_thread(found.begin_attempt, attempt, mark)
-        pieces = await asyncio.to_thread(self._adopt_chunks, found, place, spans)
+        pieces = await asyncio.to_thread(self._adopt_chunks, found, attempt, spans)
         await self._write_chunks(
             subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt
         )
@@ -145,7 +144,7 @@ class ParquetExport:
     # --- read the archive ---
 
     def _open_archive(self) -> Archive:
-        found = Archive.read(self.folder)
+        found = Archive.read(self.store)
         found.finish_commits()
         return found
 
@@ -161,7 +160,7 @@ class ParquetExport:
         )
         if other is not None:
             raise ArchiveError(
-                f"{self.folder} has messages of {self.origin_state.origin} that were written with "
+                f"{self.store} has messages of {self.origin_state.origin} that were written with "
                 f"{other}. This entry has {self._transformation}. "
                 "An archive has each message only once",
                 hint="Name another folder.",
@@ -177,7 +176,7 @@ class ParquetExport:
         for commit, file in own:
             if not self._selection.covers(commit.selection):
                 raise ArchiveError(
-                    f"{file.name} of the archive {self.folder} is missing. "
+                    f"{file.name} of the archive {self.store} is missing. "
                     "It had messages that this entry does not select",
                     hint=f"Run {commit.entry}, which wrote it, "
                     "or this entry without filter_subjects and where.",
@@ -200,19 +199,18 @@ class ParquetExport:
             for file in found.files_of(self.origin)
             if file not in lost and intersect(spans, [SeqRange(file.first_seq, file.last_seq)])
         ]
-        return spans, ExistingMessages(
-            *read_sequences((str(self.folder / file.name), file) for file in present)
-        )
+        return spans, ExistingMessages(*read_sequences((found.store, file) for file in present))
 
     def _adopt_chunks(
-        self, found: Archive, place: Path, spans: list[SeqRange]
+        self, found: Archive, attempt: str, spans: list[SeqRange]
     ) -> list[dict[str, Any]]:
         """Adopt finished chunks of interrupted attempts, where still wanted.
 
         No process writes to those attempts again.
         """
-        for _, mark, earlier in found.list_attempts(self.context.entry_id):
-            if earlier == place or (mark["hash"], mark["origin"]) != (
+        place = found.attempt_place(attempt)
+        for name, mark, earlier in found.list_attempts(self.context.entry_id):
+            if name == attempt or (mark["hash"], mark["origin"]) != (
                 self._build_fingerprint(found),
                 json.dumps(self.origin),
             ):
@@ -222,7 +220,7 @@ class ParquetExport:
                 if intersect(spans, [span]) == [span] and not intersect(
                     [SeqRange(*receipt["span"]) for receipt in read_receipts(place)], [span]
                 ):
-                    _move_chunk(piece, earlier, place)
+                    found.move_chunk(piece, name, attempt)
         if receipts := read_receipts(place):
             self.context.observer.phase(
                 f"Resuming with {sum(receipt['rows'] for receipt in receipts):,} messages "
@@ -233,7 +231,7 @@ class ParquetExport:
     # --- write the archive ---
 
     async def _write_chunks(
-        self, spans: list[SeqRange], known: ExistingMessages, place: Path, attempt: str
+        self, spans: list[SeqRange], known: ExistingMessages, place: ArchiveStore, attempt: str
     ) -> None:
         if not spans:
             return
@@ -243,7 +241,7 @@ class ParquetExport:
             self.origin.stream,
             spans[0],
             tuple(self.origin_state.filters),
-            str(place),
+            place,
             attempt,
             rate=self.context.entry.rate,
             subject_transform=self._transforms.subject_transform,
@@ -274,7 +272,11 @@ class ParquetExport:
         await self._run_job(job, place, count_sequences(spans))
 
     async def _write_transformed(
-        self, spans: list[SeqRange], known: ExistingMessages, chunks: list[ExportChunk], place: Path
+        self,
+        spans: list[SeqRange],
+        known: ExistingMessages,
+        chunks: list[ExportChunk],
+        place: ArchiveStore,
     ) -> None:
         """Write chunks of rows that SQL and a function produce.
 
@@ -330,12 +332,14 @@ class ParquetExport:
             ),
         )
 
-    async def _run_job(self, job: Awaitable[Result], place: Path, messages: int) -> Result:
+    async def _run_job(self, job: Awaitable[Result], place: ArchiveStore, messages: int) -> Result:
         """Await a job, and report the messages in the finished chunks."""
         started, title = time.monotonic(), f"{self._title}: archiving"
+        known: dict[str, dict[str, Any]] = {}
 
         async def report() -> None:
-            done = sum(piece["rows"] for piece in await asyncio.to_thread(read_receipts, place))
+            pieces = await asyncio.to_thread(read_receipts, place, known)
+            done = sum(piece["rows"] for piece in pieces)
             elapsed = time.monotonic() - started
             self.context.observer.event(
                 MessagesMoved(self.origin_state.origin, title, done, messages, elapsed)
@@ -357,7 +361,7 @@ class ParquetExport:
         ):
             raise JsplanError(
                 f"a worker has written sequence {unwritten[0].first:,} of "
-                f"{self.origin_state.origin}, but it is not in {self.folder}",
+                f"{self.origin_state.origin}, but it is not in {self.store}",
                 hint="On a cluster, the driver and every worker must reach the archive "
                 "under the same path.",
             )
@@ -396,7 +400,8 @@ class ParquetExport:
 
         With a filter, only deleted sequences count.
         """
-        placed = [(str(staged_path(found.folder, attempt, file.name)), file) for file in files]
+        place = found.attempt_place(attempt)
+        placed = [(place, file) for file in files]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
         unread = subtract_present(spans, seqs)
         return (
@@ -406,10 +411,14 @@ class ParquetExport:
         )
 
     def _drop_attempts(self, found: Archive, attempt: str) -> None:
-        """Delete the attempts of this entry at this stream: committed, or not usable."""
+        """Delete the attempts of this entry at this stream: committed, or not usable.
+
+        Also what is left of ended attempts of any entry.
+        """
         for name, mark, _ in list(found.list_attempts(self.context.entry_id)):
             if name == attempt or mark["origin"] == json.dumps(self.origin):
                 found.drop_attempt(name)
+        found.drop_unmarked_attempts()
 
     def _report_gaps(self, found: Archive) -> None:
         self.result.gaps, self.result.gap_messages = merge_gaps(found.origins[self.origin])
@@ -439,17 +448,3 @@ def _split_ranges(spans: list[SeqRange], step: int) -> Iterator[SeqRange]:
 
 def _slice_range(seqs: np.ndarray[Any, Any], span: SeqRange) -> np.ndarray[Any, Any]:
     return seqs[np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")]
-
-
-def _move_chunk(piece: dict[str, Any], other: Path, place: Path) -> None:
-    """Move a chunk: its files first, because a receipt is trusted.
-
-    A chunk whose files were only partly moved before is skipped.
-    """
-    if not all((other / file["name"]).exists() for file in piece["files"]):
-        return
-    for file in piece["files"]:  # `read_receipts` has checked the names
-        (place / file["name"]).parent.mkdir(exist_ok=True)
-        (other / file["name"]).rename(place / file["name"])
-    name = f"piece-{piece['span'][0]}-{piece['span'][1]}.json"
-    (other / name).rename(place / name)

@@ -207,7 +207,7 @@ def _format_entry(entry: Backfill) -> dict[str, Any]:
 
 def _format_side(side: BackfillSide) -> dict[str, Any]:
     if side.parquet is not None:
-        if not Path(side.parquet).is_absolute() and not side.parquet.startswith("file:"):
+        if not Path(side.parquet).is_absolute() and "://" not in side.parquet:
             raise JsplanError(
                 f"{side.parquet} is relative to the workspace, which the machines of a cluster do "
                 "not have",

@@ -9,6 +9,7 @@ from typing import Final, TypedDict
 
 from jsplan import units
 from jsplan.config import environments, parsing
+from jsplan.config.archive_url import PLACE_HINT, archive_url_problem
 from jsplan.config.expand import DomainSelectors
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -170,18 +171,24 @@ def _read_sides(
     return found
 
 
+def _read_archive(node: Node, findings: Findings) -> list[BackfillSide]:
+    """Return the side that is an archive, without its text in a message about a URL."""
+    path = parsing.read_required_text(node, "parquet", "a side of a backfill", findings)
+    if not path or not parsing.read_path(node.get("parquet"), "`parquet`", findings):
+        return []
+    if problem := archive_url_problem(path):
+        findings.error("JS130", node, f"`parquet` of a backfill: {problem}", PLACE_HINT)
+        return []
+    return [BackfillSide(parquet=path)]
+
+
 def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
     """Return one side for each domain that it names."""
     findings = context.findings
     if not parsing.check_mapping(node, "a side of a backfill", keys, findings):
         return []
     if "parquet" in node.value:
-        path = parsing.read_required_text(node, "parquet", "a side of a backfill", findings)
-        return (
-            [BackfillSide(parquet=path)]
-            if path and parsing.read_path(node.get("parquet"), "`parquet`", findings)
-            else []
-        )
+        return _read_archive(node, findings)
     stream = parsing.read_required_text(node, "stream", "a side of a backfill", findings)
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:

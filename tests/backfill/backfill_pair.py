@@ -111,6 +111,8 @@ class Pair:
     space: Space
     sandbox: Sandbox
     entry: dict[str, Any] = field(default_factory=dict)
+    #: The folder or URL of the archive in entries.
+    archive: str = "archive"
 
     @classmethod
     def create(cls, folder: Path, sandbox: Sandbox, **entry: Any) -> Pair:

@@ -12,6 +12,7 @@ from jsplan.backfill.tasks.endpoints import export_connection
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.sandbox import Sandbox, shapes
 from tests.conftest import PROGRAM
+from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +41,29 @@ def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterator[SparkSession]:
+def reserved_object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An object store that is not started, in the environment of this process and of Spark."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store(reserved_object_store: S3Server) -> S3Server:
+    """A running object store with the S3 protocol; the environment leads to it."""
+    reserved_object_store.start()
+    return reserved_object_store
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory,
+    hub_leaf: Sandbox,
+    reserved_object_store: S3Server,
+) -> Iterator[SparkSession]:
     """One Spark session for all tests of a worker, since it takes long to start.
 
     Its tasks can connect to the hub of the worker.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.backfill.parquet.log import FORMAT, Archive, ArchiveError, Commit, read_receipts
+from jsplan.backfill.parquet.log import FORMAT, Archive, Commit, read_receipts
+from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.backup.folder import find_damage
 from jsplan.backup.manifest import StreamSnapshot as Saved
 from jsplan.documents.base import DocumentError
@@ -55,7 +56,7 @@ def write_archive(folder: Path, commit: Any, staged: str = NAME) -> Path:
 def test_a_committed_file_is_moved_to_its_day(tmp_path: Path) -> None:
     """The log that the other tests change is valid: its file is moved to its day."""
     folder = write_archive(tmp_path, COMMIT)
-    Archive.read(folder).finish_commits()
+    Archive.read(LocalFolder(folder)).finish_commits()
 
     assert (folder / NAME).read_text() == "data"
     assert (folder / "_SUCCESS").exists()
@@ -72,7 +73,7 @@ def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -
     with pytest.raises(
         DocumentError, match=r"commit-000001\.json is damaged: files\[0\]\.name must"
     ):
-        Archive.read(folder).finish_commits()
+        Archive.read(LocalFolder(folder)).finish_commits()
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
@@ -80,7 +81,7 @@ def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -
 def test_an_attempt_is_a_plain_name(tmp_path: Path, attempt: Any) -> None:
     """An attempt whose name leads out of the folder of the log is refused."""
     with pytest.raises(DocumentError, match="attempt must"):
-        Archive.read(write_archive(tmp_path, COMMIT | {"attempt": attempt}))
+        Archive.read(LocalFolder(write_archive(tmp_path, COMMIT | {"attempt": attempt})))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_no_file_is_moved_over_a_symbolic_link(tmp_path: Path, link: str) -> Non
     before = sorted(path for path in outside.rglob("*"))
 
     with pytest.raises(ArchiveError, match="is a symbolic link"):
-        Archive.read(folder).finish_commits()
+        Archive.read(LocalFolder(folder)).finish_commits()
     assert sorted(path for path in outside.rglob("*")) == before
 
 
@@ -111,7 +112,7 @@ def test_a_log_is_no_symbolic_link(tmp_path: Path) -> None:
     (folder / "_jsplan").symlink_to(tmp_path / "log")
 
     with pytest.raises(ArchiveError, match="is a symbolic link"):
-        Archive.read(folder)
+        Archive.read(LocalFolder(folder))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_receipt_is_checked_like_a_commit(tmp_path: Path, receipt: str) -> Non
     """A damaged receipt is refused, since the next attempt moves the files that it names."""
     (tmp_path / "piece-1-1.json").write_text(receipt)
     with pytest.raises(DocumentError, match="piece-1-1"):
-        read_receipts(tmp_path)
+        read_receipts(LocalFolder(tmp_path))
 
 
 def test_an_attempt_with_a_damaged_mark_is_ignored(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_an_attempt_with_a_damaged_mark_is_ignored(tmp_path: Path) -> None:
         (folder / "_jsplan" / f"attempt-{number}" / "attempt.json").write_text(mark)
     (folder / "_jsplan" / "attempt-link").symlink_to(folder / "_jsplan" / "attempt-4")
 
-    assert [name for name, _, _ in Archive.read(folder).list_attempts("w/x")] == ["4"]
+    assert [name for name, _, _ in Archive.read(LocalFolder(folder)).list_attempts("w/x")] == ["4"]
 
 
 JUNK = (

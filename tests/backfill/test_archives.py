@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from jsplan.backfill.parquet import reader
-from jsplan.backfill.parquet.log import Archive, ArchiveError
+from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.object_store import ObjectFolder
+from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.tasks import archive_writer
 from jsplan.backfill.tasks.archive_writer import ExportChunk
@@ -36,6 +40,7 @@ from tests.backfill.backfill_pair import (
 from tests.backfill.process_kills import SparkWorkers
 from tests.backfill.test_reading import EDGES
 from tests.support.process import PROGRAM
+from tests.support.s3_server import BUCKET
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver
 
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from jsplan.backfill.parquet.store import ArchiveStore
     from jsplan.documents.backfill import OriginResult, Verification
     from jsplan.sandbox import Sandbox
 
@@ -56,10 +62,21 @@ BACK: dict[str, Any] = {
 }
 
 
+#: Runs a test with the archive in a folder, and with the archive in a bucket.
+in_both_places = pytest.mark.parametrize("pair", ["folder", "bucket"], indirect=True)
+in_a_bucket = pytest.mark.parametrize("pair", ["bucket"], indirect=True)
+
+
 @pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; `out` archives `S` of the leaf, `back` reads it into `T`."""
+def pair(request: pytest.FixtureRequest, tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream; `out` archives `S` of the leaf, `back` reads it into `T`.
+
+    The archive is in a folder, or where the parameter says in a bucket of its own path.
+    """
     found = Pair.create(tmp_path, clean_hub_leaf)
+    if getattr(request, "param", "folder") == "bucket":
+        request.getfixturevalue("object_store")
+        found.archive = f"s3://{BUCKET}/{uuid.uuid4().hex}/archive"
     write_entries(found)
     return found
 
@@ -68,7 +85,10 @@ def write_entries(
     pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None
 ) -> None:
     """Write both entries with these changes."""
-    pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
+    place = {"parquet": pair.archive}
+    pair.space.write(
+        backfills=[OUT | {"to": place} | (out or {}), BACK | {"from": place} | (back or {})]
+    )
 
 
 def run(pair: Pair, name: str, **options: Any) -> OriginResult:
@@ -84,23 +104,50 @@ def archive_folder(pair: Pair) -> Path:
     return pair.space.folder / "archive"
 
 
-def archived_rows(pair: Pair) -> list[dict[str, Any]]:
-    """Read the archive with pyarrow, sorted by sequence."""
-    found: list[dict[str, Any]] = pq.read_table(archive_folder(pair)).to_pylist()
+def archive_store(pair: Pair) -> ArchiveStore:
+    """Return the place of the archive."""
+    _, is_url, path = pair.archive.partition(f"s3://{BUCKET}/")
+    return ObjectFolder(f"s3://{BUCKET}", path) if is_url else LocalFolder(archive_folder(pair))
+
+
+def day_files(pair: Pair) -> list[str]:
+    """Return the names of the files that readers see."""
+    return sorted(name for name in archive_store(pair).list() if name.startswith("day="))
+
+
+def archived_rows(pair: Pair, *columns: str) -> list[dict[str, Any]]:
+    """Read all files of the archive with pyarrow, sorted by sequence; by default all columns."""
+    found: list[dict[str, Any]] = []
+    for name in day_files(pair):
+        with archive_store(pair).open(name) as file:
+            rows = pq.ParquetFile(file).read([*columns] or None).to_pylist()
+        found += [row | {"day": name[4:14]} for row in rows]
     return sorted(found, key=lambda row: row["seq"])
+
+
+def left_attempts(pair: Pair) -> set[str]:
+    """Return the folders of attempts that have files."""
+    names = archive_store(pair).list()
+    return {name.split("/")[1] for name in names if name.startswith("_jsplan/attempt-")}
+
+
+def finished_chunks(pair: Pair) -> list[str]:
+    """Return the receipts of chunks that attempts have finished."""
+    return [name for name in archive_store(pair).list() if "/piece-" in name]
 
 
 def require_archived(pair: Pair, *seqs: int) -> None:
     """Require exactly these messages in the archive, once, and no rest of an attempt."""
     assert [row["seq"] for row in archived_rows(pair)] == list(seqs)
-    assert (archive_folder(pair) / "_SUCCESS").exists()
-    assert not list(archive_folder(pair).glob("_jsplan/attempt-*"))
-    Archive.read(archive_folder(pair)).require_complete()
+    assert "_SUCCESS" in archive_store(pair).list()
+    assert not left_attempts(pair)
+    Archive.read(archive_store(pair)).require_complete()
 
 
 # --- round trip -----------------------------------------------------------------------------------------------------
 
 
+@in_both_places
 @pytest.mark.matrix
 def test_archive_round_trip(pair: Pair) -> None:
     """Each byte of subjects, headers and payloads comes back, with the header of its origin."""
@@ -168,15 +215,16 @@ def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> N
     assert pq.read_table(archive_folder(pair)).num_rows == frame.count() == 7
 
 
+@in_both_places
 def test_a_target_with_part_of_the_archive(pair: Pair) -> None:
     """Messages that were copied from the origin itself are not copied again from the archive."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.space.write(
         backfills=[
-            OUT,
-            BACK,
-            {"name": "x"} | OUT | {"name": "x", "from": ORIGIN | {"end_seq": 12}, "to": BACK["to"]},
+            OUT | {"to": {"parquet": pair.archive}},
+            BACK | {"from": {"parquet": pair.archive}},
+            {"name": "x", "from": ORIGIN | {"end_seq": 12}, "to": BACK["to"]},
         ]
     )
     run(pair, "out")
@@ -205,6 +253,7 @@ def test_an_archive_of_a_deleted_origin(pair: Pair) -> None:
     ]
 
 
+@in_both_places
 @pytest.mark.parametrize("filters", [[], ["s.a"]])
 def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     """Messages that were gone before the archive was written are gaps of archive and copy."""
@@ -220,6 +269,7 @@ def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     pair.require_copied(seqs=[1, 5, 9] if filters else [1, 2, 5, 6, 8, 9, 10])
 
 
+@in_both_places
 def test_a_wider_range_adds_messages(pair: Pair) -> None:
     """`--reset-range` and other filters add the messages that the archive lacks, once."""
     write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
@@ -237,6 +287,7 @@ def test_a_wider_range_adds_messages(pair: Pair) -> None:
     pair.require_copied()
 
 
+@in_both_places
 def test_apply_archives_once(pair: Pair) -> None:
     """A plan lists an archive and its restore, apply runs both, and the next plan is empty."""
     pair.stream("leaf", "S", numbered_rows(5))
@@ -250,8 +301,8 @@ def test_apply_archives_once(pair: Pair) -> None:
         for one in pair.space.plan().backfills
     ]
     assert ends == [
-        ([ORIGIN], {"parquet": "archive"}, 5),
-        ([{"parquet": "archive"}], {"domain": "hub", "stream": "T"}, None),
+        ([ORIGIN], {"parquet": pair.archive}, 5),
+        ([{"parquet": pair.archive}], {"domain": "hub", "stream": "T"}, None),
     ]
 
     with without_spark():
@@ -315,7 +366,13 @@ def test_messages_are_in_the_folder_of_their_day(tmp_path: Path) -> None:
         schema=MESSAGE_SCHEMA,
     )
     piece = ExportChunk(
-        Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a"
+        Endpoint("c", "$JS.API"),
+        "leaf",
+        "S",
+        SeqRange(1, len(times)),
+        (),
+        LocalFolder(tmp_path),
+        "a",
     )
 
     files = archive_writer._DayFiles(piece)  # noqa: SLF001 - no client can choose the time of a message
@@ -328,22 +385,19 @@ def test_messages_are_in_the_folder_of_their_day(tmp_path: Path) -> None:
         for file in files.done
     ] == [("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7)]
     found = pa.Table.from_batches(
-        reader.read_batches([(str(tmp_path / file.name), file) for file in files.done])
+        reader.read_batches([(LocalFolder(tmp_path), file) for file in files.done])
     )
     assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
 
 
 # --- killed runs -----------------------------------------------------------------------------------------------------
 
-#: The calls by which a run writes to the folder.
-STEPS = (
-    "Path.mkdir",
-    "Path.rename",
-    "Path.replace",
-    "Path.unlink",
-    "Path.touch",
-    "os.link",
-    "shutil.rmtree",
+#: The calls by which a run changes a folder or a bucket.
+STEPS: tuple[tuple[Any, str], ...] = (
+    *((Path, name) for name in ("mkdir", "rename", "replace", "unlink", "touch")),
+    (os, "link"),
+    (shutil, "rmtree"),
+    *((obstore, name) for name in ("put", "copy", "delete", "open_writer")),
 )
 
 
@@ -361,14 +415,12 @@ def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
 
         return step
 
-    for name in STEPS:
-        owner: Any = {"Path": Path, "os": os, "shutil": shutil}[name.partition(".")[0]]
-        patch.setattr(
-            owner, name.partition(".")[2], limit_calls(getattr(owner, name.partition(".")[2]))
-        )
+    for owner, name in STEPS:
+        patch.setattr(owner, name, limit_calls(getattr(owner, name)))
     return done
 
 
+@in_both_places
 def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that dies before any write leaves no duplicate, and the next run completes it.
 
@@ -386,25 +438,22 @@ def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
                 survived = True
             except SimulatedKill:
                 pass
-        seqs = (
-            [row["seq"] for row in archived_rows(pair)]
-            if list(archive_folder(pair).glob("day=*/*"))
-            else []
-        )
+        seqs = [row["seq"] for row in archived_rows(pair)]
         assert len(seqs) == len(set(seqs))
-        if (archive_folder(pair) / "_SUCCESS").exists():
+        if "_SUCCESS" in archive_store(pair).list():
             assert len(seqs) == 20
         elif len(seqs) < 20:
             with pytest.raises(ArchiveError):
-                Archive.read(archive_folder(pair)).require_complete()
+                Archive.read(archive_store(pair)).require_complete()
         run(pair, "out")
         require_archived(pair, *range(1, 21))
-        shutil.rmtree(archive_folder(pair))
+        archive_store(pair).drop()
         shutil.rmtree(pair.space.folder / "state")
         after += 1
     assert after > 15
 
 
+@in_both_places
 def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that an interrupted attempt has finished are not read again."""
     pair.stream("leaf", "S", numbered_rows(20))
@@ -413,10 +462,11 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
         patch.setattr(Archive, "commit", _raise_kill)
         with pytest.raises(SimulatedKill):
             run(pair, "out")
-    attempt = next(archive_folder(pair).glob("_jsplan/attempt-*"))
-    (attempt / "piece-6-10.json").unlink()
+    (attempt,) = left_attempts(pair)
+    place = archive_store(pair).below("_jsplan").below(attempt)
+    place.delete("piece-6-10.json")
     (out, _) = backfill.status(pair.space.load).entries
-    assert [(left.stream, left.messages) for left in out.orphans] == [(str(attempt), 15)]
+    assert [(left.stream, left.messages) for left in out.orphans] == [(str(place), 15)]
     read: list[Any] = []
     monkeypatch.setattr(
         "jsplan.backfill.tasks.archive_writer.read",
@@ -439,13 +489,14 @@ def _record_reads(read: list[Any], open_connection: Any, what: Any) -> Iterator[
     return real(open_connection, what)
 
 
+@in_both_places
 def test_two_workspaces_write_one_archive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two workspaces that write the same stream to one folder adds nothing."""
     pair.stream("leaf", "S", numbered_rows(20))
     commit, other = Archive.commit, pair.space.folder / "other"
     other.mkdir()
     base = pair.space.base | {"workspace": "second"}
-    document = base | {"backfills": [OUT | {"to": {"parquet": str(archive_folder(pair))}}]}
+    document = base | {"backfills": [OUT | {"to": {"parquet": str(archive_store(pair))}}]}
     (other / "jsplan.yaml").write_text(json.dumps(document), "utf-8")
 
     def commit_after_other(self: Archive, what: Any) -> Archive:
@@ -465,6 +516,7 @@ def test_two_workspaces_write_one_archive(pair: Pair, monkeypatch: pytest.Monkey
 # --- changed folders -------------------------------------------------------------------------------------------------
 
 
+@in_both_places
 def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive without one of its files is refused, and the next run writes the file again."""
     pair.stream("leaf", "S", numbered_rows(20))
@@ -473,7 +525,7 @@ def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     run(pair, "out")
     gap = run(pair, "out").gaps
-    sorted(archive_folder(pair).glob("day=*/*"))[1].unlink()
+    archive_store(pair).delete(day_files(pair)[1])
 
     with pytest.raises(ArchiveError, match=r"is not complete: day=\S+ is missing"):
         run(pair, "back")
@@ -485,24 +537,25 @@ def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyP
     pair.require_copied()
 
 
+@in_both_places
 def test_a_changed_file_is_refused(pair: Pair) -> None:
     """A file with other content is named, and none of it reaches a stream."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     run(pair, "out")
-    path = next(archive_folder(pair).glob("day=*/*"))
-    data = bytearray(path.read_bytes())
+    (name,) = day_files(pair)
+    data = bytearray(archive_store(pair).read(name, 1 << 20))
     data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    archive_store(pair).write(name, bytes(data))
 
     with pytest.raises(
         RefusedError,
-        match=r"S-000000000001-\w+.parquet was changed after it was written: its sha256 differs",
+        match=r"S-000000000001-[\w-]+.parquet was changed after it was written: its sha256 differs",
     ):
         run(pair, "back")
     assert pair.stored("hub", "T") == []
     pair.require_nothing_left()
-    path.write_bytes(b"short")
+    archive_store(pair).write(name, b"short")
     with pytest.raises(ArchiveError, match=r"has 5 bytes, and [\d,]+ were written"):
         run(pair, "out")
 
@@ -521,24 +574,26 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
         ) as refused:
             run(pair, "out")
     assert "a file system with hard links" in (refused.value.hint or "")
-    assert not Archive.read(archive_folder(pair)).commits
+    assert not Archive.read(archive_store(pair)).commits
     monkeypatch.setattr("jsplan.backfill.tasks.archive_writer.read", _raise_kill)
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 6))
 
 
+@in_both_places
 def test_unknown_files_are_refused(pair: Pair) -> None:
     """A folder with a file that is not in the log of the archive is refused."""
     pair.stream("leaf", "S", numbered_rows(2))
     pair.stream("hub", "T")
+    store = archive_store(pair)
     archive_folder(pair).mkdir()
-    (archive_folder(pair) / "mine.txt").touch()
+    store.write("mine.txt", b"mine")
     with pytest.raises(ArchiveError, match="is not empty, and is not an archive of jsplan"):
         run(pair, "out")
-    (archive_folder(pair) / "mine.txt").unlink()
+    store.delete("mine.txt")
     run(pair, "out")
-    known = next(archive_folder(pair).glob("day=*/*"))
-    shutil.copy(known, known.with_name("again.parquet"))
+    (known,) = day_files(pair)
+    store.write(f"{known.partition('/')[0]}/again.parquet", store.read(known, 1 << 20))
 
     with pytest.raises(ArchiveError, match=r"again\.parquet is not in the log of the archive"):
         run(pair, "back")
@@ -551,7 +606,7 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     real = archive_writer.export_chunks
 
     def export_elsewhere(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-        return real(tuple(replace(piece, folder=str(elsewhere)) for piece in pieces))
+        return real(tuple(replace(piece, place=LocalFolder(elsewhere)) for piece in pieces))
 
     monkeypatch.setattr("jsplan.backfill.parquet_export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
@@ -562,18 +617,12 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
         match=r"a worker has written sequence 1 of leaf/stream/S, but it is not in ",
     ):
         run(pair, "out")
-    assert not Archive.read(archive_folder(pair)).commits
+    assert not Archive.read(archive_store(pair)).commits
 
 
 @pytest.mark.parametrize(
     ("out", "back", "kind", "words"),
     [
-        (
-            {"to": {"parquet": "s3a://bucket/archive"}},
-            {},
-            NotAvailableError,
-            r"s3a://bucket/archive is not a folder",
-        ),
         ({"from": {"parquet": "a"}}, {}, UsageError, "from an archive to an archive"),
         ({"mode": "exact"}, {}, NotAvailableError, "an archive is written and read by Spark"),
         (
@@ -603,6 +652,7 @@ def verify(pair: Pair, name: str) -> Verification:
     return backfill.verify(pair.space.load, VerifyOptions(name=name), RecordingObserver())
 
 
+@in_both_places
 def test_verify_names_missing_and_changed_messages(pair: Pair, spark: SparkSession) -> None:
     """Missing and changed messages are named in both directions; expired ones are not."""
     pair.stream("leaf", "S", EDGES + numbered_rows(20))
@@ -618,7 +668,7 @@ def test_verify_names_missing_and_changed_messages(pair: Pair, spark: SparkSessi
     pair.delete("hub", "T", 5)
     out = verify(pair, "out").origins[0].counts
     assert (out["equal"], out["expired"], sum(out.values())) == (total - 2, 2, total)
-    next(archive_folder(pair).glob("day=*/*")).unlink()
+    archive_store(pair).delete(day_files(pair)[0])
     out = verify(pair, "out").origins[0].counts
     assert (out["missing"], sum(out.values())) == (total - 2, total - 2)
     assert run(pair, "out").gaps == [[1, 2]]
@@ -630,6 +680,7 @@ def test_verify_names_missing_and_changed_messages(pair: Pair, spark: SparkSessi
     ) == (2, 1, [4])
 
 
+@in_both_places
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_killed_drivers_and_workers(pair: Pair) -> None:
@@ -644,7 +695,7 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
         lambda process: SparkWorkers.of_process(process.pid).kill(),
         None,
     ):
-        before = len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*")))
+        before = len(finished_chunks(pair))
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -654,10 +705,7 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
                 stderr=output,
             )
         try:
-            while (
-                strike is not None
-                and len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*"))) <= before
-            ):
+            while strike is not None and len(finished_chunks(pair)) <= before:
                 assert process.poll() is None, log.read_text()
             if strike is not None:
                 strike(process)
@@ -672,6 +720,7 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
     require_archived(pair, *range(1, count + 1))
 
 
+@in_both_places
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_round_trip_of_half_a_million_messages(pair: Pair, spark: SparkSession) -> None:
@@ -679,6 +728,7 @@ def test_round_trip_of_half_a_million_messages(pair: Pair, spark: SparkSession) 
     require_round_trip(pair, 500_000)
 
 
+@in_both_places
 def test_round_trip_of_some_thousand_messages(pair: Pair, spark: SparkSession) -> None:
     """6,000 messages come back from Parquet on Spark, unchanged."""
     require_round_trip(pair, 6_000)
@@ -700,10 +750,7 @@ def require_round_trip(pair: Pair, count: int) -> None:
         count + len(EDGES),
         True,
     )
-    times = {
-        row["seq"]: row["origin"]
-        for row in pq.read_table(archive_folder(pair), columns=["seq", "origin"]).to_pylist()
-    }
+    times = {row["seq"]: row["origin"] for row in archived_rows(pair, "seq", "origin")}
     origin, target = (
         read_all(pair.sandbox["hub"], "$JS.leaf.API", "S"),
         read_all(pair.sandbox["hub"], "$JS.hub.API", "T"),

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jsplan.backfill import parquet_export
-from jsplan.backfill.parquet.log import Archive, ArchiveError
+from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
@@ -27,7 +28,14 @@ from tests.backfill.backfill_pair import (
     without_spark,
 )
 from tests.backfill.process_kills import SparkWorkers, run_and_strike
-from tests.backfill.test_archives import BACK, ORIGIN, OUT, archive_folder, require_archived
+from tests.backfill.test_archives import (
+    BACK,
+    ORIGIN,
+    OUT,
+    archive_folder,
+    archive_store,
+    require_archived,
+)
 from tests.backfill.test_archives import archived_rows as archived
 from tests.backfill.test_job_killed import spark_driver
 from tests.backfill.test_transforms import CLEAN, rows
@@ -106,7 +114,7 @@ def test_an_archive_with_where(
     assert frame_rows(spark.read.parquet(str(archive_folder(pair)))) == frame_rows(expected)
     assert archived(pair)[-1]["raw_headers"] == b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n"
     require_archived(pair, *sorted(row.seq for row in expected.collect()))
-    (commit,) = Archive.read(archive_folder(pair)).commits
+    (commit,) = Archive.read(archive_store(pair)).commits
     assert (commit.where, commit.transform, commit.spans) == (WHERE, None, [[1, 121]])
     assert verify_counts(pair.space.load, "out") == {"equal": first.copied}
 
@@ -139,7 +147,7 @@ def test_an_archive_with_a_transform(
         assert seqs == sorted(seqs)
     assert run(pair, entry).copied == 0
     assert verify_counts(pair.space.load, "out") == {"equal": 80}
-    assert Archive.read(archive_folder(pair)).commits[0].transform == "clean.py:run"
+    assert Archive.read(archive_store(pair)).commits[0].transform == "clean.py:run"
 
 
 def test_verify_of_a_filtered_archive(pair: Pair, spark: SparkSession) -> None:
@@ -444,7 +452,7 @@ def test_invalid_transforms_are_refused(
 
     with pytest.raises(kind, match=words):
         run(pair, out)
-    assert not Archive.read(archive_folder(pair)).commits
+    assert not Archive.read(archive_store(pair)).commits
     assert spark.range(1).count() == 1
 
 

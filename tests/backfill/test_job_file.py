@@ -161,6 +161,17 @@ def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
         build_job_workspace(bare, bare.backfills["y"])
 
 
+@pytest.mark.parametrize("place", ["/archive", "file:///archive", "s3://bucket/archive"])
+def test_places_of_archives_that_every_worker_reaches(tmp_path: Path, place: str) -> None:
+    """A job has the absolute folder or the URL of an archive, and nothing of an object store."""
+    entry = FULL["backfills"][1] | {"to": {"parquet": place}}
+    bare = load(keep_references(load_workspace(tmp_path, FULL | {"backfills": [entry]})))
+
+    document = build_job_workspace(bare, bare.backfills["y"])
+    assert document["backfills"][0]["to"] == {"parquet": place}
+    assert "AWS" not in json.dumps(document)
+
+
 HOSTILE = st.one_of(
     st.text(max_size=20),
     st.sampled_from(

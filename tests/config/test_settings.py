@@ -281,6 +281,29 @@ def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
             '"order"',
         ),
         (
+            "backfills: [{name: a, from: {parquet: 's3://key:sesame@bucket/x'}, to: {parquet: y}}]",
+            "JS130",
+            "`parquet` of a backfill: it has a user, password or port. The environment has",
+        ),
+        ("backfills: [{name: a, from: {parquet: 's3a://b/x'}, to: {parquet: y}}]", "JS130", "s3a"),
+        ("backfills: [{name: a, from: {parquet: 's3://b'}, to: {parquet: y}}]", "JS130", "no path"),
+        ("backfills: [{name: a, from: {parquet: 'gs:///x'}, to: {parquet: y}}]", "JS130", "bucket"),
+        (
+            "backfills: [{name: a, from: {parquet: 'az://b/x?sig=sesame'}, to: {parquet: y}}]",
+            "JS130",
+            "it has a query",
+        ),
+        (
+            "backfills: [{name: a, from: {parquet: 's3://b/a/../c'}, to: {parquet: y}}]",
+            "JS130",
+            "..",
+        ),
+        (
+            "backfills: [{name: a, from: {parquet: 'file://h/x'}, to: {parquet: y}}]",
+            "JS130",
+            "machine",
+        ),
+        (
             "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}}, {name: a, from: {parquet: x}, to: {parquet: y}}]",
             "JS110",
             "Keep one",

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.backfill.parquet.log import Archive, merge_gaps
+from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.backfill.spark_job import unpack_job
 from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
@@ -115,7 +116,7 @@ def read_commit(data: bytes, folder: Path) -> None:
     log = folder / "_jsplan"
     log.mkdir(exist_ok=True)
     (log / "commit-000001.json").write_bytes(data)
-    found = Archive.read(folder)
+    found = Archive.read(LocalFolder(folder))
     merge_gaps(found.commits)
     found.finish_commits()
     with suppress(JsplanError):

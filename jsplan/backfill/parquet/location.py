@@ -13,11 +13,13 @@ from jsplan.address import Address
 from jsplan.backfill.parquet.log import (
     Archive,
     ArchivedOrigin,
-    ArchiveError,
     merge_gaps,
     parse_origin,
     read_receipts,
 )
+from jsplan.backfill.parquet.object_store import ObjectFolder
+from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, LocalFolder
+from jsplan.config.archive_url import OBJECT_SCHEMES, PLACE_HINT, archive_url_problem
 from jsplan.documents.backfill import Orphan
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
 from jsplan.planning.backfill.model import OriginState
@@ -28,23 +30,20 @@ if TYPE_CHECKING:
     from jsplan.context import Context
 
 
-def resolve_folder(context: Context, text: str) -> Path:
-    """Resolve the folder of an entry, relative to the workspace.
+def resolve_store(context: Context, text: str) -> ArchiveStore:
+    """Return the place of an archive: a folder or a path in a bucket.
 
-    Raises NotAvailableError for a URL that is not a folder.
+    A relative path is below the workspace. Raises UsageError for another URL.
     """
-    parts = urlsplit(text)
-    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-        return Path(unquote(parts.path))
-    if "://" in text:
-        raise NotAvailableError(
-            f"{text} is not a folder. An archive needs a file system, where only one of two "
-            "writers can create a name",
-            hint="Name a folder (on a cluster, one that every worker reaches). Sync it with the "
-            "object store after the backfill. To read an archive, download it first. "
-            "See docs/how-to/archives.md.",
-        )
-    return context.workspace.root / text
+    if problem := archive_url_problem(text):
+        raise UsageError(f"the place of an archive is not valid: {problem}", hint=PLACE_HINT)
+    scheme, is_url, rest = text.partition("://")
+    if scheme in OBJECT_SCHEMES and is_url:
+        bucket, _, prefix = rest.partition("/")
+        return ObjectFolder(f"{scheme}://{bucket}", prefix.strip("/"))
+    if is_url:
+        return LocalFolder(Path(unquote(urlsplit(text).path)))
+    return LocalFolder(context.workspace.root / text)
 
 
 def check_archives(context: Context, entry: Backfill) -> None:
@@ -53,7 +52,7 @@ def check_archives(context: Context, entry: Backfill) -> None:
     if not sides:
         return
     for side in sides:
-        resolve_folder(context, side.parquet or "")
+        resolve_store(context, side.parquet or "")
     if entry.target.parquet is not None and any(side.parquet is not None for side in entry.origins):
         raise UsageError(
             f"backfill {entry.name} copies from an archive to an archive",
@@ -88,7 +87,6 @@ class ParquetOrigin:
     may have delivered some.
     """
 
-    folder: Path
     archive: Archive
     origin: ArchivedOrigin
     gaps: list[list[int]]
@@ -97,10 +95,8 @@ class ParquetOrigin:
 
     @property
     def files(self) -> tuple[LocatedFile, ...]:
-        """Files in order, with their paths."""
-        return tuple(
-            (str(self.folder / file.name), file) for file in self.archive.files_of(self.origin)
-        )
+        """Files in order, with their place."""
+        return tuple((self.archive.store, file) for file in self.archive.files_of(self.origin))
 
     @property
     def stream_info(self) -> dict[str, Any]:
@@ -119,7 +115,7 @@ def list_parquet_origins(archive: Archive) -> list[ParquetOrigin]:
     """List the origins of an archive."""
     found = []
     for origin, commits in archive.origins.items():
-        found.append(ParquetOrigin(archive.folder, archive, origin, *merge_gaps(commits)))
+        found.append(ParquetOrigin(archive, origin, *merge_gaps(commits)))
     return found
 
 
@@ -137,7 +133,7 @@ async def load_parquet_origin(context: Context, origin_state: OriginState) -> Pa
     )
     if found is None:
         raise ArchiveError(
-            f"the archive {archive.folder} has no message of {origin_state.origin} "
+            f"the archive {archive.store} has no message of {origin_state.origin} "
             f"of {origin_state.created}, whose range was pinned",
             hint="Run it with --reset-range to pin the current content.",
         )
@@ -146,7 +142,7 @@ async def load_parquet_origin(context: Context, origin_state: OriginState) -> Pa
 
 
 async def _load_complete_archive(context: Context, text: str) -> Archive:
-    archive = await asyncio.to_thread(Archive.read, resolve_folder(context, text))
+    archive = await asyncio.to_thread(Archive.read, resolve_store(context, text))
     await asyncio.to_thread(archive.require_complete)
     return archive
 
@@ -203,7 +199,7 @@ def find_orphaned_attempts(context: Context) -> list[Orphan]:
     for entry in context.workspace.backfills.values():
         with contextlib.suppress(JsplanError):  # a run reports the error
             if entry.target.parquet is not None:
-                archive = Archive.read(resolve_folder(context, entry.target.parquet))
+                archive = Archive.read(resolve_store(context, entry.target.parquet))
                 found += [
                     _to_orphan(entry.name, mark, place)
                     for _, mark, place in archive.list_attempts(
@@ -213,7 +209,7 @@ def find_orphaned_attempts(context: Context) -> list[Orphan]:
     return found
 
 
-def _to_orphan(entry: str, mark: dict[str, str], place: Path) -> Orphan:
+def _to_orphan(entry: str, mark: dict[str, str], place: ArchiveStore) -> Orphan:
     receipts, origin = read_receipts(place), parse_origin(mark)
     assert origin is not None, "list_attempts yields no other"
     rows, size = (sum(receipt[name] for receipt in receipts) for name in ("rows", "bytes"))

@@ -1,28 +1,26 @@
-"""Folder of an archive: Parquet files by day, and a log of commits that lists its files.
+"""Archive: Parquet files by day, and a log of commits that lists its files.
 
-An attempt writes its files into its own folder. The name of that folder begins with `_`, so
-readers of the archive skip it. A commit is one new file of the log, created in one step that fails
-if another process was first. The committer, or the next run, then moves the committed files to
-their days. `_SUCCESS` exists only once all of them are moved.
+The place is a folder or a path in a bucket. An attempt writes its files into a folder of its own
+there. The name of the folder begins with `_`, so readers of the archive skip it. A commit is one
+new file of the log, created in one step that fails if another process was first. The committer, or
+the next run, then moves the committed files to their days. `_SUCCESS` exists only once all of them
+are moved.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.seq_ranges import count_sequences
-from jsplan.disk import read_regular
 from jsplan.documents.base import MAX_BYTES, DocumentError, known_fields, parse
-from jsplan.documents.safe_paths import resolve_inside
 from jsplan.documents.validation import find_flaw, require_valid
-from jsplan.errors import ApiError, JsplanError
+from jsplan.errors import ApiError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 
 FORMAT: Final = "jsplan-archive/1"
@@ -31,10 +29,9 @@ DAMAGED_HINT: Final = (
 )
 LOG_FOLDER, SUCCESS_FILE, ATTEMPT_FILE = "_jsplan", "_SUCCESS", "attempt.json"
 _ATTEMPT_PREFIX, _COMMIT_PREFIX = "attempt-", "commit-"
-
-
-class ArchiveError(JsplanError):
-    """Error for a folder that is not an archive, or does not match its log."""
+_COMMIT_NAME: Final = re.compile(rf"{_COMMIT_PREFIX}[^/]*\.json")
+_RECEIPT_NAME: Final = re.compile(r"piece-[^/]*\.json")
+_DAY_FILE: Final = re.compile(r"day=[^/]*/[^/]*\.parquet")
 
 
 class ArchivedOrigin(NamedTuple):
@@ -158,20 +155,25 @@ class Commit:
 class Archive:
     """Current content of an archive."""
 
-    folder: Path
+    store: ArchiveStore
     commits: tuple[Commit, ...] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> Archive:
-        """Read the log. A folder that does not exist is an empty archive. Raises ArchiveError."""
-        log = _resolve_inside(folder, LOG_FOLDER)
-        paths = sorted(log.glob(f"{_COMMIT_PREFIX}*.json")) if log.is_dir() else []
-        if not log.is_dir() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ArchiveError(
-                f"{folder} is not empty, and is not an archive of jsplan",
-                hint="Name an empty folder.",
-            )
-        return cls(folder, tuple(_read_commit(path) for path in paths))
+    def read(cls, store: ArchiveStore) -> Archive:
+        """Read the log. A place that does not exist is an empty archive. Raises ArchiveError."""
+        log = store.below(LOG_FOLDER)
+        with _explain_errors(store, "read"):
+            names = [*log.list()]
+            if not names and log.is_empty() and not store.is_empty():
+                raise ArchiveError(
+                    f"{store} is not empty, and is not an archive of jsplan",
+                    hint="Name an empty folder.",
+                )
+        commits = sorted(name for name in names if _COMMIT_NAME.fullmatch(name))
+        return cls(
+            store,
+            tuple(Commit.from_json(_read_document(log, name, "commit")) for name in commits),
+        )
 
     @property
     def files(self) -> dict[str, tuple[Commit, ArchiveFile]]:
@@ -196,64 +198,74 @@ class Archive:
             found.setdefault(commit.origin, []).append(commit)
         return found
 
-    def begin_attempt(self, attempt: str, mark: dict[str, str]) -> Path:
-        """Create the folder of an attempt. Raises ArchiveError."""
-        place = self.folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}"
-        try:
-            place.mkdir(parents=True)
-            (place / ATTEMPT_FILE).write_text(json.dumps(mark), "utf-8")
-        except OSError as error:
-            raise ArchiveError(f"cannot write to {place}: {error.strerror}") from None
+    def begin_attempt(self, attempt: str, mark: dict[str, str]) -> ArchiveStore:
+        """Create the place of an attempt. Raises ArchiveError."""
+        place = self.attempt_place(attempt)
+        with _explain_errors(place, "write to"):
+            place.begin(ATTEMPT_FILE, encode_document(mark))
         return place
 
-    def list_attempts(self, entry: str) -> Iterator[tuple[str, dict[str, str], Path]]:
-        """Yield the remaining attempts of an entry: name, mark and folder.
+    def attempt_place(self, attempt: str) -> ArchiveStore:
+        """Return the place of the files of an attempt."""
+        return self.store.below(_attempt_folder(attempt))
 
-        An attempt that was interrupted before it had a mark is skipped.
+    def list_attempts(self, entry: str) -> Iterator[tuple[str, dict[str, str], ArchiveStore]]:
+        """Yield the remaining attempts of an entry: name, mark and place.
+
+        One that was interrupted before it had a mark is skipped. Raises ArchiveError.
         """
-        for place in sorted((self.folder / LOG_FOLDER).glob(f"{_ATTEMPT_PREFIX}*")):
+        for attempt, has_mark in self._find_attempts().items():
+            place = self.attempt_place(attempt)
             try:
                 mark = parse(
-                    read_regular(resolve_inside(place.parent, place.name, ATTEMPT_FILE), MAX_BYTES),
-                    str(place / ATTEMPT_FILE),
+                    place.read(ATTEMPT_FILE, MAX_BYTES) if has_mark else b"",
+                    place.locate(ATTEMPT_FILE),
                     "",
                 )
-            except (OSError, ValueError, DocumentError):
+            except (OSError, ArchiveError, DocumentError):
                 continue
             if (
                 find_flaw(mark, "attempt") is None
                 and mark["entry"] == entry
                 and parse_origin(mark) is not None
             ):
-                yield place.name.removeprefix(_ATTEMPT_PREFIX), mark, place
+                yield attempt, mark, place
+
+    def move_chunk(self, piece: dict[str, Any], attempt: str, other: str) -> None:
+        """Move a finished chunk to another attempt: its files first, because a receipt is trusted.
+
+        A chunk whose files were only partly moved before is skipped. Raises ArchiveError.
+        """
+        old, new = _attempt_folder(attempt), _attempt_folder(other)
+        receipt = receipt_name(SeqRange(*piece["span"]))
+        names = [file["name"] for file in piece["files"]]
+        with _explain_errors(self.store, "move files in"):
+            if self.store.below(old).list().keys() >= {*names}:
+                for name in (*names, receipt):  # `read_receipts` has checked the names
+                    self.store.move(f"{old}/{name}", f"{new}/{name}")
 
     def commit(self, commit: Commit) -> Archive:
         """Add to the log, and move the files to their days.
 
         Raises ApiError when another process committed first, and ArchiveError.
         """
-        log = self.folder / LOG_FOLDER
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / SUCCESS_FILE).unlink()
-        beside, path = (
-            log / f"{_ATTEMPT_PREFIX}{commit.attempt}" / "commit",
-            log / f"{_COMMIT_PREFIX}{len(self.commits) + 1:06}.json",
-        )
+        name = f"{LOG_FOLDER}/{_COMMIT_PREFIX}{len(self.commits) + 1:06}.json"
+        draft = f"{_attempt_folder(commit.attempt)}/commit"
         try:
-            write_document(beside, commit.to_json())
-            os.link(beside, path)  # fails where there is one: a rename would replace it
-            sync_folder(log)
+            self.store.delete(SUCCESS_FILE)
+            self.store.write(draft, encode_document(commit.to_json()))
+            self.store.link(draft, name)
         except FileExistsError:
             raise ApiError(
-                f"another process wrote to the archive {self.folder} at the same time",
+                f"another process wrote to the archive {self.store} at the same time",
                 hint="Run the backfill again.",
             ) from None
         except OSError as error:
             raise ArchiveError(
-                f"cannot write {path}: {error.strerror}",
-                hint="Use a file system with hard links. A mounted object store has none.",
+                f"cannot write {self.store.locate(name)}: {error.strerror}",
+                hint=self.store.link_hint,
             ) from None
-        done = Archive(self.folder, (*self.commits, commit))
+        done = Archive(self.store, (*self.commits, commit))
         done.finish_commits()
         return done
 
@@ -264,94 +276,99 @@ class Archive:
         """
         if not self.commits:
             return
-        days = set()
-        for name, (commit, _) in self.files.items():
-            path, staged = (
-                _resolve_inside(self.folder, name),
-                _resolve_inside(
-                    self.folder, LOG_FOLDER, f"{_ATTEMPT_PREFIX}{commit.attempt}", name
-                ),
-            )
-            if path.exists() or not staged.exists():
-                continue
-            try:
-                path.parent.mkdir(exist_ok=True)
-                staged.rename(path)
-            except OSError as error:
-                if path.exists():  # another process moved it
-                    continue
-                raise ArchiveError(f"cannot move {staged} to {path}: {error.strerror}") from None
-            days.add(path.parent)
-        for day in days:
-            sync_folder(day)
-        if not all((self.folder / name).exists() for name in self.files):
-            (self.folder / SUCCESS_FILE).unlink(missing_ok=True)
-        elif days or not (self.folder / SUCCESS_FILE).exists():
-            (self.folder / SUCCESS_FILE).touch()
-            sync_folder(self.folder)
+        with _explain_errors(self.store, "move files in"):
+            present = self.store.list()
+            if missing := {
+                name: commit for name, (commit, _) in self.files.items() if name not in present
+            }:
+                for name, commit in missing.items():
+                    with contextlib.suppress(FileNotFoundError):  # lost, or moved by another
+                        self.store.move(f"{_attempt_folder(commit.attempt)}/{name}", name)
+                present = self.store.list()
+            if not all(name in present for name in self.files):
+                self.store.delete(SUCCESS_FILE)
+            elif missing or SUCCESS_FILE not in present:
+                self.store.write(SUCCESS_FILE, b"")
 
     def find_missing_files(self) -> list[str]:
         """Return the files that are missing.
 
         Raises ArchiveError for a file of another size, and for a file that is not in the log.
         """
-        files, missing = self.files, []
+        with _explain_errors(self.store, "read"):
+            present = self.store.list()
+        files = self.files
         for name, (_, file) in files.items():
-            try:
-                size = (self.folder / name).stat().st_size
-            except FileNotFoundError:
-                missing.append(name)
-            else:
-                if size != file.bytes:
-                    raise ArchiveError(
-                        f"{self.folder / name} has {size:,} bytes, and {file.bytes:,} were written",
-                        hint=DAMAGED_HINT,
-                    )
+            if present.get(name, file.bytes) != file.bytes:
+                raise ArchiveError(
+                    f"{self.store.locate(name)} has {present[name]:,} bytes, "
+                    f"and {file.bytes:,} were written",
+                    hint=DAMAGED_HINT,
+                )
         unknown = next(
-            (
-                path
-                for path in self.folder.glob("day=*/*.parquet")
-                if str(path.relative_to(self.folder)) not in files
-            ),
-            None,
+            (name for name in present if _DAY_FILE.fullmatch(name) and name not in files), None
         )
         if unknown is not None:
             raise ArchiveError(
-                f"{unknown} is not in the log of the archive",
-                hint="Every reader of the folder would read it. Remove it.",
+                f"{self.store.locate(unknown)} is not in the log of the archive",
+                hint="Every reader of the archive would read it. Remove it.",
             )
-        return missing
+        return [name for name in files if name not in present]
 
     def require_complete(self) -> None:
-        """Raise ArchiveError for a folder that is not a complete archive."""
+        """Raise ArchiveError for a place that has no complete archive."""
         if not self.commits:
-            raise ArchiveError(f"{self.folder} is not an archive, or it is still empty")
+            raise ArchiveError(f"{self.store} is not an archive, or it is still empty")
         if missing_files := self.find_missing_files():
+            with _explain_errors(self.store, "read"):
+                present = self.store.list()
             staged = (
-                staged_path(self.folder, self.files[name][0].attempt, name)
-                for name in missing_files
+                f"{_attempt_folder(self.files[name][0].attempt)}/{name}" for name in missing_files
             )
             why = (
                 "has not been moved to its place yet"
-                if any(path.exists() for path in staged)
+                if any(name in present for name in staged)
                 else "is missing"
             )
             raise ArchiveError(
-                f"the archive {self.folder} is not complete: {missing_files[0]} {why}",
+                f"the archive {self.store} is not complete: {missing_files[0]} {why}",
                 hint="Run the backfill that writes it. It repairs the archive.",
             )
-        present = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
+        present_origins = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
         if missing := sorted(
-            {name for commit in self.commits for name in commit.origins} - present
+            {name for commit in self.commits for name in commit.origins} - present_origins
         ):
             raise ArchiveError(
-                f"the archive {self.folder} is not complete: it has no message of {missing[0]} yet",
+                f"the archive {self.store} is not complete: it has no message of {missing[0]} yet",
                 hint="Run the backfill that writes it.",
             )
 
     def drop_attempt(self, attempt: str) -> None:
-        """Delete the folder of an attempt."""
-        shutil.rmtree(self.folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}", ignore_errors=True)
+        """Delete the files of an attempt, its mark first: then no run takes over a part of it."""
+        place = self.attempt_place(attempt)
+        with contextlib.suppress(OSError):
+            place.delete(ATTEMPT_FILE)
+            place.drop()
+
+    def drop_unmarked_attempts(self) -> None:
+        """Delete what is left of attempts that were deleted in part, or written to later.
+
+        An attempt begins with its mark, so it has ended if it has other files alone.
+        """
+        for attempt, has_mark in self._find_attempts().items():
+            if not has_mark:
+                self.drop_attempt(attempt)
+
+    def _find_attempts(self) -> dict[str, bool]:
+        """Return the attempts that have files, and whether each has a mark."""
+        with _explain_errors(self.store, "read"):
+            names = self.store.below(LOG_FOLDER).list()
+        found: dict[str, bool] = {}
+        for folder, mark, name in sorted(name.partition("/") for name in names):
+            if mark and folder.startswith(_ATTEMPT_PREFIX):
+                attempt = folder.removeprefix(_ATTEMPT_PREFIX)
+                found[attempt] = found.get(attempt, False) or name == ATTEMPT_FILE
+        return found
 
 
 def merge_gaps(commits: Iterable[Commit]) -> tuple[list[list[int]], int]:
@@ -369,21 +386,24 @@ def merge_gaps(commits: Iterable[Commit]) -> tuple[list[list[int]], int]:
     return [list(gap) for gap in listed[:MAX_LISTED_RANGES]], count_sequences(listed) + unlisted
 
 
-def staged_path(folder: Path, attempt: str, name: str) -> Path:
-    """Return the path of a file before it is moved."""
-    return folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}" / name
-
-
-def read_receipts(place: Path) -> list[dict[str, Any]]:
+def read_receipts(
+    place: ArchiveStore, known: dict[str, dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """Return the receipts of finished pieces of an attempt, in order.
 
-    Raises ArchiveError and DocumentError for a damaged one.
+    Those in `known` are not read again; the others are added to it. Raises ArchiveError and
+    DocumentError for a damaged one.
     """
-    found = [(path.parent, _read_document(path, "piece")) for path in place.glob("piece-*.json")]
-    for folder, piece in found:
-        for file in piece["files"]:
-            _resolve_inside(folder, file["name"])
-    return sorted((piece for _, piece in found), key=lambda piece: list(piece["span"]))
+    found = {} if known is None else known
+    with _explain_errors(place, "read"):
+        names = [name for name in place.list() if _RECEIPT_NAME.fullmatch(name)]
+    found |= {name: _read_document(place, name, "piece") for name in names if name not in found}
+    return sorted((found[name] for name in names), key=lambda piece: list(piece["span"]))
+
+
+def receipt_name(span: SeqRange) -> str:
+    """Return the name of the receipt of a chunk."""
+    return f"piece-{span.first}-{span.last}.json"
 
 
 def parse_origin(mark: dict[str, str]) -> ArchivedOrigin | None:
@@ -429,60 +449,42 @@ def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
     return found
 
 
-def _read_commit(path: Path) -> Commit:
-    return Commit.from_json(_read_document(path, "commit"))
+def encode_document(document: dict[str, Any]) -> bytes:
+    """Encode a document of the log."""
+    return json.dumps(document).encode()
 
 
-def _read_document(path: Path, name: str) -> dict[str, Any]:
+def _attempt_folder(attempt: str) -> str:
+    return f"{LOG_FOLDER}/{_ATTEMPT_PREFIX}{attempt}"
+
+
+def _read_document(place: ArchiveStore, name: str, kind: str) -> dict[str, Any]:
     """Read a valid file of the log.
 
     Raises ArchiveError where it cannot be read, and DocumentError where it is not valid.
     """
+    path = place.locate(name)
     try:
-        data = read_regular(path, MAX_BYTES)
+        data = place.read(name, MAX_BYTES)
     except OSError as error:
-        raise ArchiveError(
-            f"{path} cannot be read: {error.strerror}", hint="Check its permissions."
-        ) from None
-    hint = (
-        "The archive was not changed. Restore the file, or name another folder and archive again."
-    )
-    found: Any = parse(data, str(path), hint)
-    if name == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
+        raise ArchiveError(f"{path} cannot be read: {error.strerror}", hint=place.hint) from None
+    hint = "The archive was not changed. Restore the file, or name another place and archive again."
+    found: Any = parse(data, path, hint)
+    if kind == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
         raise ArchiveError(
             f"{path} has another format. This release of jsplan reads {FORMAT}",
             hint="Use the release of jsplan that wrote it.",
         )
-    require_valid(found, name, str(path), hint)
+    require_valid(found, kind, path, hint)
     return dict(found)
 
 
-def _resolve_inside(folder: Path, *names: str) -> Path:
+@contextlib.contextmanager
+def _explain_errors(place: ArchiveStore, verb: str) -> Iterator[None]:
+    """Translate OSError to ArchiveError."""
     try:
-        return resolve_inside(folder, *names)
-    except ValueError as error:
+        yield
+    except OSError as error:
         raise ArchiveError(
-            f"{error}, which an archive may not have",
-            hint="Nothing was moved or written there.",
+            f"cannot {verb} {place}: {error.strerror or error}", hint=place.hint
         ) from None
-
-
-def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Write a document atomically and durably. Raises OSError."""
-    beside = path.with_name(f"{path.name}.part")
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
-    with contextlib.suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,15 +13,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jsplan.backfill.message_schema import encode_headers
-from jsplan.backfill.parquet.log import DAMAGED_HINT, ArchiveError, ArchiveFile
+from jsplan.backfill.parquet.log import DAMAGED_HINT, ArchiveFile
+from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.disk import open_regular
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import SeqRange
 
-#: Path of a file, and its entry in the log of the archive.
-LocatedFile = tuple[str, ArchiveFile]
+#: A file's entry in the log of the archive, and its place.
+LocatedFile = tuple[ArchiveStore, ArchiveFile]
 _READ_COLUMNS: Final = ["seq", "time", "subject", "headers", "raw_headers", "data"]
 #: Approximate bytes per decoded batch.
 _BATCH_BYTES: Final = 8 << 20
@@ -30,16 +29,15 @@ _BATCH_BYTES: Final = 8 << 20
 
 def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
     """Raise RefusedError for a file that changed after it was written."""
-    for path, file in files:
-        digest = hashlib.sha256()
+    for place, file in files:
+        digest, path = hashlib.sha256(), place.locate(file.name)
         try:
-            with open_regular(Path(path)) as opened:
-                while data := opened.read(1 << 20):
+            with place.open(file.name) as opened:
+                while data := opened.read(_BATCH_BYTES):
                     digest.update(data)
         except OSError as error:
             raise RefusedError(
-                f"{path} cannot be read: {error.strerror}",
-                hint="Every worker must reach it under this path.",
+                f"{path} cannot be read: {error.strerror}", hint=place.hint
             ) from None
         if digest.hexdigest() != file.sha256:
             raise RefusedError(
@@ -77,8 +75,15 @@ def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
 
 
 def _read_seqs_and_times(placed: LocatedFile) -> pa.Table:
-    with _explain_read_errors(placed):
-        return pq.read_table(placed[0], columns=["seq", "time"], partitioning=None)
+    with _explain_read_errors(placed), _open_file(placed) as file:
+        return file.read(columns=["seq", "time"])
+
+
+@contextlib.contextmanager
+def _open_file(placed: LocatedFile) -> Iterator[pq.ParquetFile]:
+    place, file = placed
+    with place.open(file.name) as opened, pq.ParquetFile(opened) as found:
+        yield found
 
 
 @contextlib.contextmanager
@@ -91,7 +96,8 @@ def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowInvalid) as error:
         require_unchanged_files([placed])
-        raise ArchiveError(f"{placed[0]} cannot be read: {error}") from None
+        place, file = placed
+        raise ArchiveError(f"{place.locate(file.name)} cannot be read: {error}") from None
 
 
 def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFile]]:
@@ -109,7 +115,7 @@ def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFil
 
 
 def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
-    with _explain_read_errors(placed), pq.ParquetFile(placed[0]) as file:
+    with _explain_read_errors(placed), _open_file(placed) as file:
         rows, size = (
             max(1, file.metadata.num_rows),
             sum(file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)),

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, encode_headers, to_table
-from jsplan.backfill.parquet.log import ArchiveFile, write_document
+from jsplan.backfill.parquet.log import ArchiveFile, encode_document, receipt_name
 from jsplan.backfill.parquet.reader import read_batches
+from jsplan.backfill.parquet.store import ArchiveStore, NewFile
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -30,7 +30,7 @@ from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
-from jsplan.errors import ApiError, JsplanError, RefusedError
+from jsplan.errors import JsplanError, RefusedError
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.planning.backfill.windows import Deadline
 from jsplan.units import SECOND
@@ -59,7 +59,7 @@ class ExportChunk:
     stream: str
     span: SeqRange
     filters: tuple[str, ...]
-    folder: str
+    place: ArchiveStore
     attempt: str
     existing: SeqArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     rate: int | None = None
@@ -152,7 +152,7 @@ def _write_receipt(
         "bytes": size,
         "files": [asdict(file) for file in files],
     }
-    write_document(Path(chunk.folder) / f"piece-{chunk.span.first}-{chunk.span.last}.json", receipt)
+    chunk.place.write(receipt_name(chunk.span), encode_document(receipt))
     return receipt
 
 
@@ -160,16 +160,9 @@ def _write_receipt(
 def _explain_write_errors(chunk: ExportChunk) -> Iterator[None]:
     try:
         yield
-    except FileExistsError:
-        raise ApiError(
-            f"another attempt is writing a chunk of {chunk.stream}",
-            hint="The next attempt writes it.",
-        ) from None
     except OSError as error:
         raise RefusedError(
-            f"cannot write to {chunk.folder}: {error.strerror or error}",
-            hint="Use a folder that this machine, and on a cluster every worker, "
-            "reaches under the same path.",
+            f"cannot write to {chunk.place}: {error.strerror or error}", hint=chunk.place.hint
         ) from None
 
 
@@ -184,11 +177,11 @@ def _require_readback_equal(
 ) -> None:
     """Raise JsplanError unless the files have every message, in order, each once."""
     stored = BlockHasher()
-    for rows in read_batches(tuple((f"{chunk.folder}/{file.name}", file) for file in files)):
+    for rows in read_batches([(chunk.place, file) for file in files]):
         stored.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
     if (stored.count, stored.hashes()) != (expected.count, expected.hashes()):
         raise JsplanError(
-            f"the files in {chunk.folder} differ from the messages of {chunk.stream}",
+            f"the files in {chunk.place} differ from the messages of {chunk.stream}",
             hint="Check the disk.",
         )
 
@@ -239,11 +232,10 @@ class _OpenFile:
         stream = "".join(
             c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in chunk.stream
         )
-        self._name = f"{folder}/{stream}-{chunk.span.first:012}-{chunk.attempt}.parquet"
-        path = Path(chunk.folder) / self._name
-        path.parent.mkdir(exist_ok=True)
-        # of two tasks that write the same chunk, the second is refused
-        self._hash = _HashingFile(path.open("xb"))
+        # Two tasks may write the same chunk. Each has its own files, and the last receipt counts.
+        writer = f"{chunk.attempt}-{os.urandom(4).hex()}"
+        self._name = f"{folder}/{stream}-{chunk.span.first:012}-{writer}.parquet"
+        self._hash = _HashingFile(chunk.place.open_new(self._name))
         # Many small row groups are slow to read, large values in a dictionary slow to write.
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._hash, "w"),
@@ -293,7 +285,7 @@ def _widen_bounds(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:
 class _HashingFile:
     """File that computes the sha256 of its content."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: NewFile) -> None:
         self._file = file
         self._sha = hashlib.sha256()
         self._size = 0
@@ -308,15 +300,13 @@ class _HashingFile:
         return self._size
 
     def flush(self) -> None:
-        self._file.flush()
+        """Do nothing: `finish` writes everything."""
 
     def close(self) -> None:
         """Do nothing: `finish` closes the file."""
 
     def finish(self) -> tuple[int, str]:
         """Write everything to disk, and return size and digest."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         self.closed = True
         return self._size, self._sha.hexdigest()

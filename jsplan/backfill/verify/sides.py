@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
-from jsplan.backfill.parquet.location import resolve_folder
+from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.log import Archive, ArchivedOrigin
 from jsplan.backfill.pending import PendingScan
 from jsplan.backfill.pinning import Endpoints, require_same_streams
@@ -260,8 +260,8 @@ async def _build_export_comparison(
     context: Context, pool: Pool, entry: Backfill, states: Sequence[OriginState]
 ) -> Comparison:
     comparison = Comparison(build_transform_spec(context.workspace.root, entry))
-    folder = resolve_folder(context, entry.target.parquet or "")
-    archive = await asyncio.to_thread(Archive.read, folder)
+    store = resolve_store(context, entry.target.parquet or "")
+    archive = await asyncio.to_thread(Archive.read, store)
     missing = await asyncio.to_thread(archive.find_missing_files)
     for number, state in enumerate(states):
         origin = await load_origin(context, pool, state, into_archive=True)
@@ -276,9 +276,7 @@ async def _build_export_comparison(
             origin.endpoints.origin_domain_name, state.origin_address.stream, state.created
         )
         placed = tuple(
-            (str(folder / file.name), file)
-            for file in archive.files_of(archived)
-            if file.name not in missing
+            (store, file) for file in archive.files_of(archived) if file.name not in missing
         )
         comparison.origins.append(compared)
         comparison.floors[number] = 0

@@ -18,6 +18,7 @@ from jsplan.backfill.parquet.log import (
     merge_gaps,
     read_receipts,
 )
+from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.config import LoadOptions, load
 from jsplan.context import Context
 from jsplan.errors import JsplanError
@@ -109,7 +110,7 @@ def run(scene: DocumentRun) -> None:
         scene.check_output(
             json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw"
         )
-    archive = Archive.read(scene.ws / "arc")
+    archive = Archive.read(LocalFolder(scene.ws / "arc"))
     lost = [file for _, file in archive.files.values()]
     merge_gaps(archive.commits)
     find_covered_ranges(archive.commits, Selection(("A.x",)), lost)

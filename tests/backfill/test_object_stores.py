@@ -1,0 +1,269 @@
+"""Archives in a bucket of a real object store: lost answers, races, errors and secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.backfill.parquet import object_store as objects
+from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.object_store import ObjectFolder
+from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
+from jsplan.workflows import backfill
+from tests.backfill.backfill_pair import numbered_rows
+from tests.backfill.test_archives import (
+    archive_store,
+    day_files,
+    in_a_bucket,
+    left_attempts,
+    pair,
+    require_archived,
+    run,
+    write_entries,
+)
+from tests.support.s3_server import (
+    BUCKET,
+    OPEN_BUCKET,
+    READER_KEY,
+    READER_SECRET,
+    SECRET,
+    LossyProxy,
+    S3Server,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.backfill.parquet.store import ArchiveStore
+    from tests.backfill.backfill_pair import Pair
+
+__all__ = ["pair"]
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Let this process reach the object store with other variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        objects.open_client.cache_clear()
+        yield
+    objects.open_client.cache_clear()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, object_store: S3Server) -> ArchiveStore:
+    """An empty folder, and an empty path in a bucket."""
+    if request.param == "folder":
+        return LocalFolder(tmp_path / "place")
+    return ObjectFolder(f"s3://{BUCKET}", uuid.uuid4().hex)
+
+
+# --- what a place offers ---------------------------------------------------------------------------------------------
+
+
+def test_a_folder_and_a_bucket_are_the_same_place(place: ArchiveStore) -> None:
+    """Each operation has the same effect on a folder and on a bucket."""
+    assert place.is_empty()
+    assert place.list() == {}
+    place.begin("mark", b"m")
+    place.write("a.json", b"one")
+    place.write("a.json", b"three")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            place.move("nothing", "day=1/nothing")
+        place.delete("nothing")
+    file = place.open_new("day=1/big")
+    for _ in range(20):
+        file.write(b"x" * (1 << 20))
+    file.close()
+    file.close()
+    place.move("day=1/big", "day=2/big")
+
+    assert place.list() == {"mark": 1, "a.json": 5, "day=2/big": 20 << 20}
+    assert place.below("day=2").list() == {"big": 20 << 20}
+    assert place.read("a.json", 5) == b"three"
+    with pytest.raises(OSError, match="larger"):
+        place.read("day=2/big", 1 << 20)
+    for missing in (place.open, lambda name: place.read(name, 9)):
+        with pytest.raises(FileNotFoundError):
+            missing("nothing")
+    with pickle.loads(pickle.dumps(place)).open("day=2/big") as opened:  # noqa: S301 - written here
+        opened.seek(-3, os.SEEK_END)
+        assert (opened.read(), opened.tell()) == (b"xxx", 20 << 20)
+        opened.seek(5)
+        assert len(opened.read(7)) == 7
+    place.drop()
+    assert place.is_empty()
+
+
+def test_one_of_many_writers_gets_a_name(place: ArchiveStore) -> None:
+    """Of eight writers that link at once, one gets the name, and its content stays."""
+    writers = range(8)
+    place.begin("mark", b"")
+    for writer in writers:
+        place.write(f"draft-{writer}", b"%d" % writer)
+
+    def link(writer: int, name: str) -> bool:
+        try:
+            place.link(f"draft-{writer}", name)
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(writers)) as threads:
+        for number in range(25):
+            name = f"name-{number}"
+            won = list(threads.map(lambda writer, name=name: link(writer, name), writers))
+            assert sum(won) == 1
+            assert place.read(name, 9) == b"%d" % won.index(True)
+
+
+# --- lost answers ----------------------------------------------------------------------------------------------------
+
+
+@in_a_bucket
+@pytest.mark.parametrize("lost", [1, 1000])
+def test_the_answer_to_a_commit_is_lost(pair: Pair, object_store: S3Server, lost: int) -> None:
+    """A commit whose answer is lost, once or always, is made once and recognized as the own one."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    with (
+        LossyProxy(object_store.port) as proxy,
+        environment(AWS_ENDPOINT_URL=proxy.url),
+    ):
+        proxy.loses = lambda method, path: (
+            method == "PUT" and "/_jsplan/commit-" in path and len(proxy.lost) < lost
+        )
+        out = run(pair, "out")
+
+    assert (out.copied, out.attempts) == (20, 1)
+    assert proxy.lost[0].endswith("commit-000001.json 200")
+    assert {text.rpartition(" ")[2] for text in proxy.lost[1:]} <= {"412"}
+    assert len(Archive.read(archive_store(pair)).commits) == 1
+    require_archived(pair, *range(1, 21))
+
+
+@in_a_bucket
+def test_any_answer_is_lost(pair: Pair, object_store: S3Server) -> None:
+    """A run in which the answer to every third change is lost writes each message once."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    changes = [0]
+
+    def loses_third(method: str, _path: str) -> bool:
+        is_change = method not in {"GET", "HEAD"}
+        changes[0] += is_change
+        return is_change and changes[0] % 3 == 0
+
+    with (
+        LossyProxy(object_store.port) as proxy,
+        environment(AWS_ENDPOINT_URL=proxy.url),
+    ):
+        proxy.loses = loses_third
+        assert run(pair, "out").copied == 20
+
+    assert len(proxy.lost) >= 3
+    require_archived(pair, *range(1, 21))
+
+
+# --- what late workers leave -----------------------------------------------------------------------------------------
+
+
+@in_a_bucket
+def test_files_of_ended_attempts_are_deleted(pair: Pair) -> None:
+    """Files that a worker writes to an attempt after its end are deleted by the next run."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    run(pair, "out")
+    late = archive_store(pair).below("_jsplan/attempt-late")
+    late.write("day=2026-01-01/S-000000000001-late.parquet", b"PAR1")
+    late.write("piece-1-20.json", b"{}")
+
+    assert run(pair, "out").copied == 0
+    require_archived(pair, *range(1, 21))
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "archive", "words"),
+    [
+        ({}, "s3://no-such-bucket/archive", "there is no such bucket"),
+        (
+            {"AWS_ACCESS_KEY_ID": READER_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET},
+            f"s3://{BUCKET}/read-only",
+            r"cannot write to \S+/attempt-\w+: the object store denies access \(AccessDenied\)",
+        ),
+        (
+            {"AWS_SECRET_ACCESS_KEY": "another-secret"},
+            f"s3://{BUCKET}/archive",
+            "cannot read s3://archives/archive: the object store denies access",
+        ),
+        (
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
+            f"s3://{BUCKET}/archive",
+            "cannot read s3://archives/archive: http://127.0.0.1:1 cannot be reached",
+        ),
+        ({"AWS_ALLOW_HTTP": "false"}, f"s3://{BUCKET}/archive", "AWS_ALLOW_HTTP=true must allow"),
+    ],
+    ids=["bucket", "permission", "secret", "endpoint", "http"],
+)
+@in_a_bucket
+def test_errors_of_an_object_store(
+    pair: Pair, variables: dict[str, str], archive: str, words: str
+) -> None:
+    """A run that the object store refuses says why in plain words, without a secret."""
+    pair.stream("leaf", "S", numbered_rows(3))
+    write_entries(pair, {"to": {"parquet": archive}})
+    with environment(**variables), pytest.raises(ArchiveError, match=words) as refused:
+        run(pair, "out")
+
+    assert "AWS_ENDPOINT_URL" in (refused.value.hint or "")
+    assert "secret" not in str(refused.value)
+    assert "Debug" not in str(refused.value)
+
+
+@in_a_bucket
+def test_a_store_without_conditional_writes_is_refused(pair: Pair, object_store: S3Server) -> None:
+    """A store that ignores `If-None-Match` is refused before a message is written."""
+    pair.stream("leaf", "S", numbered_rows(3))
+    pair.archive = f"s3://{OPEN_BUCKET}/{uuid.uuid4().hex}"
+    write_entries(pair)
+    with (
+        LossyProxy(object_store.port, passes_conditions=False) as proxy,
+        environment(AWS_ENDPOINT_URL=proxy.url, AWS_SKIP_SIGNATURE="true"),
+    ):
+        with pytest.raises(ArchiveError, match="lets two writers create the same object"):
+            run(pair, "out")
+        store = ObjectFolder(f"s3://{OPEN_BUCKET}", pair.archive.rpartition("/")[2])
+        assert [name.rpartition("/")[2] for name in store.list()] == ["attempt.json"]
+
+
+@in_a_bucket
+def test_no_secret_is_written(pair: Pair) -> None:
+    """Plan, state, status and the archive have no credentials of the object store."""
+    pair.stream("leaf", "S", numbered_rows(3))
+    pair.stream("hub", "T")
+    plan = json.dumps(pair.space.plan().to_json())
+    run(pair, "out")
+    run(pair, "back")
+    status: Any = backfill.status(pair.space.load)
+    state = "".join(
+        path.read_text("utf-8") for path in pair.space.folder.rglob("*") if path.is_file()
+    )
+    store = archive_store(pair)
+    log = b"".join(store.read(name, 1 << 20) for name in store.list() if name.startswith("_"))
+
+    assert day_files(pair)
+    assert not left_attempts(pair)
+    for text in (plan, repr(status), state, log.decode()):
+        assert SECRET not in text
+    assert pair.archive in plan
+    assert pair.archive in state

