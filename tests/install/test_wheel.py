@@ -72,7 +72,7 @@ class Shop:
 def test_every_command_works_in_an_empty_environment(
     pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Every command works without extras, or names the extra; with `sandbox` a plan is rehearsed."""
+    """Every command works without extras, or names the extra that it needs."""
     wheel, installed = build_wheel(tmp_path / "dist"), make_environment(tmp_path / "venv")
     installed.variables["ACC_PASSWORD"] = "acc"
     install(str(wheel), installed, pip_cache)

@@ -1,4 +1,4 @@
-"""`python -m tests.sequences --seed N`: play seeds, print what is wrong, and make a failing case smaller."""
+"""`python -m tests.sequences --seed N`: play seeds, print findings, and shrink a case."""
 
 from __future__ import annotations
 

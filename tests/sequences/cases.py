@@ -1,4 +1,4 @@
-"""One case as plain data: a world, its load, the edits of one plan, and what another person does in between."""
+"""One case as plain data: a world, its load, the edits of one plan, and another person."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {"streams": ("name", ""), "kv": ("bucket", "KV_"), "object_stores": ("bu
 
 @dataclass(frozen=True)
 class Publish:
-    """Publish to each of these subjects in turn. `headers` and a size of the payload are for all."""
+    """Publish to each of these subjects in turn, all with these headers and this size."""
 
     domain: str
     subjects: tuple[str, ...]
@@ -30,7 +30,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Consume:
-    """Take messages of a consumer and acknowledge some of them, by their place among the taken ones."""
+    """Take messages of a consumer and acknowledge some, by their place among the taken ones."""
 
     domain: str
     stream: str
@@ -41,7 +41,10 @@ class Consume:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request to the JetStream API as it is, such as STREAM.PURGE. `merge` goes over the configuration that is there."""
+    """One request to the JetStream API, such as STREAM.PURGE.
+
+    `merge` changes the current configuration.
+    """
 
     domain: str
     verb: str
@@ -102,7 +105,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Case:
-    """A whole case. `between` is what another person does between `plan -o` and `apply`. `refusable`: it may be refused."""
+    """A whole case.
+
+    `between` is what another person does between `plan -o` and `apply`. `refusable`: it may be refused.
+    """
 
     name: str
     before: Sections

@@ -1,4 +1,4 @@
-"""Compares what happened on the servers with what the plan announced; each difference is a `Finding`.
+"""Compare the servers with what the plan announced; each difference is a `Finding`.
 
 The announcements are read from the plan document alone. Nothing of jsplan's planning is used.
 """
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many messages were announced; `low` is a promise only where something is certain."""
+    """Announced messages; `low` is a promise only where something is certain."""
 
     low: int = 0
     high: int = 0
@@ -60,7 +60,7 @@ class Announced:
         return ((address, h) for address, h in self._hazards if h.code == code)
 
     def has(self, code: str, address: str) -> bool:
-        """Whether the resource has such a hazard."""
+        """Return True if the resource has such a hazard."""
         return any(where == address for where, _ in self.all(code))
 
     def bounds(self, code: str, addresses: Iterable[str]) -> Bounds:
@@ -70,7 +70,7 @@ class Announced:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What allows all that the plan shows."""
+        """Return the permissions for all hazards of the plan."""
         return tuple(sorted({f"{h.code}:{address}" for address, h in self._hazards}))
 
 
@@ -87,7 +87,7 @@ def _bounds(hazard: Hazard) -> Bounds:
 
 
 def check_plan(plan: Plan) -> Iterator[Finding]:
-    """Steps belong to changes, one DELETES_MESSAGES for each resource at most, and bounds that are bounds."""
+    """Check that steps belong to changes, and that hazards and their bounds are sound."""
     try:
         require_explained(plan)
     except AssertionError:
@@ -154,7 +154,7 @@ def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]
 
 
 def _announced_consumption(case: Case, announced: Announced, origin: Body) -> int:
-    """What new copies of the stream were announced to consume."""
+    """Return the messages that new copies of the stream were announced to consume."""
     copies = {
         address_of(section, body): body
         for section, body in bodies(case.after)
@@ -165,13 +165,13 @@ def _announced_consumption(case: Case, announced: Announced, origin: Body) -> in
 
 
 def origins_of(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a declared stream copies from, by name."""
+    """Return the names of the streams that a declared stream copies from."""
     listed = [body["mirror"]] if body.get("mirror") else body.get("sources") or []
     return {origin["name"]: origin for origin in listed}
 
 
 def _check_content(address: str, was: Stream, now: Stream, *, replaced: bool) -> Iterator[Finding]:
-    """What stayed is what it was: subject and, unless the stream was replaced, sequence; the order always."""
+    """Check that remaining messages keep subject and order, and unless replaced their sequence."""
     both = [(m, now.bodies[b]) for b, m in was.bodies.items() if b in now.bodies]
     for old, new in both:
         if old.subject != new.subject or (old.seq != new.seq and not replaced):
@@ -186,7 +186,10 @@ def _check_content(address: str, was: Stream, now: Stream, *, replaced: bool) ->
 
 @dataclass(frozen=True)
 class ConsumedResult:
-    """One consumer after the apply: what it was given when it was consumed to its end. `out` are messages that others will repeat."""
+    """Check the messages of one consumer that was consumed to its end after the apply.
+
+    `out` are messages that others will repeat.
+    """
 
     key: tuple[str, str]
     stream: str
@@ -244,7 +247,7 @@ def check_consumer(
 def _check_stranded(
     announced: Announced, one: ConsumedResult, address: str, never: list[Message]
 ) -> Iterator[Finding]:
-    """A blocking hazard of one of its consumers counts what stays in a work queue and can never be given to any."""
+    """Check that a hazard counts what stays in a work queue and no consumer can be given."""
     codes = ("DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
     said = sum(
         announced.bounds(code, [*_consumer_addresses(announced, one.key), one.stream]).high
@@ -256,7 +259,10 @@ def _check_stranded(
 
 
 def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -> DueMessages:
-    """A consumer that begins: by its deliver policy. Of a stream that fills at the same time nothing is certain."""
+    """Check a consumer that begins, by its deliver policy.
+
+    Of a stream that fills at the same time nothing is certain.
+    """
     messages = set(now.messages.values())
     first = frozenset(first_delivery(one.after, messages))
     if old is not None and set(now.bodies) - set(old.bodies):
@@ -264,7 +270,7 @@ def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -
             frozenset(), frozenset(m for m in messages if wants(one.after, m.subject))
         )
     policy, has_gaps = one.after.get("deliver_policy"), now.state["last_seq"] != len(now.messages)
-    # The last sequence may be of a message that nobody wanted; up to 2.10 the last one of a subject may be gone.
+    # The last sequence may be of a message that no consumer wanted; up to 2.10 the last one of a subject may be gone.
     if policy == "last" or (policy == "last_per_subject" and has_gaps):
         return DueMessages(frozenset(), first)
     # Workers of another consumer may end what they have of a work queue before the new one gets it.
@@ -307,7 +313,7 @@ def check_unchanged(before: Snapshot, after: Snapshot) -> Iterator[Finding]:
 
 
 def _stable_info(info: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What nothing but a write changes."""
+    """Return the part of the state that only writes change."""
     if info is None:
         return None
     config = {k: v for k, v in info["config"].items() if k != "metadata"}

@@ -1,4 +1,4 @@
-"""Sequences given by hand: each deleted, stranded or half did something once. They are judged like the random ones."""
+"""Sequences given by hand, each of a mended error, judged like the random ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ APPLIED: Final = frozenset({"applied"})
 
 @dataclass(frozen=True)
 class FixedCase:
-    """A case, and how it may end; with `deletes` what the plan announces is more than nothing, or nothing."""
+    """A case, and how it may end; `deletes`: the plan announces a deletion, or none."""
 
     case: Case
     ends: frozenset[str] = APPLIED

@@ -1,4 +1,4 @@
-"""Pure functions that say what JetStream owes: which messages a consumer is given, which ones a stream keeps.
+"""Pure functions for what JetStream owes: the messages of a consumer and of a stream.
 
 Nothing of jsplan is used here. The functions know a message as `Message`, a consumer by its configuration in API names.
 """
@@ -16,7 +16,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """One stored message. `body` is unique in a world, so a message is known again under another sequence."""
+    """One stored message; `body` is unique in a world and identifies it in every stream."""
 
     seq: int
     subject: str
@@ -24,7 +24,7 @@ class Message:
 
 
 def passes(pattern: str, subject: str) -> bool:
-    """Whether a subject matches one pattern."""
+    """Return True if a subject matches one pattern."""
     wanted, given = pattern.split("."), subject.split(".")
     for place, token in enumerate(wanted):
         if token == ">":
@@ -41,7 +41,7 @@ def filters_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def wants(config: Mapping[str, Any], subject: str) -> bool:
-    """Whether a consumer is given messages of this subject."""
+    """Return True if a consumer is given messages of this subject."""
     filters = filters_of(config)
     return not filters or any(passes(pattern, subject) for pattern in filters)
 
@@ -63,14 +63,14 @@ def first_delivery(config: Mapping[str, Any], messages: Iterable[Message]) -> se
 
 @dataclass
 class ConsumerPosition:
-    """Where a consumer stands: sequences that it was given, those of them that it owes, and where its server let it begin."""
+    """Position of a consumer: sequences given, those not acknowledged, and its start."""
 
     delivered: set[int]
     outstanding: set[int]
     start: int = 0
 
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
-        """What it has before it: never given and wanted, or given and not acknowledged."""
+        """Return what is pending: never given and wanted, or given and not acknowledged."""
         behind = {m for m in messages if m.seq not in self.delivered and m.seq >= self.start}
         return {m for m in behind if wants(config, m.subject)} | {
             m for m in messages if m.seq in self.outstanding
@@ -86,7 +86,7 @@ class ConsumerPosition:
 def kept_by_interest(
     messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]]
 ) -> set[Message]:
-    """What a stream with interest retention keeps of what was published: what a consumer has not finished.
+    """Return the published messages that a stream with interest retention keeps.
 
     Messages before the start of a consumer count as well: the server looks at filters alone, and none ever takes them.
     `removed_before_start` says otherwise since 2.14.
@@ -105,7 +105,7 @@ def removed_before_start(
     consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]],
     copied: Iterable[Message],
 ) -> set[Message]:
-    """What an interest stream of 2.14 and newer removes: finished by one reader, and before the start of all others.
+    """Return what an interest stream of 2.14 and newer removes before the start of others.
 
     A source is such a reader: it acknowledges what it has copied, some time later.
     """
@@ -123,7 +123,7 @@ def removed_before_start(
 
 @dataclass(frozen=True)
 class DueMessages:
-    """What a consumer has to be given (`must`), and what it may be given besides without being a duplicate.
+    """Messages that a consumer must be given, and those that it may be given besides.
 
     `stranded` are messages of a work queue that pass its filter now and did not before: no other consumer can ever be
     given them, so where they do not come a hazard has to say so.
@@ -140,7 +140,7 @@ def due_messages(
     position: ConsumerPosition,
     messages: Collection[Message],
 ) -> DueMessages:
-    """What a consumer that keeps its position is given of the messages that its stream holds now.
+    """Return what a consumer that keeps its position is given of the current messages.
 
     It owes what was pending and passes its filters now. A message out with a worker stays out although the filter lost it.
     What only the new filter lets through comes if it lies behind the position.

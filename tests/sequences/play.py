@@ -1,4 +1,4 @@
-"""Plays one case on real servers: world, load, plan, what another person does, apply, and what the judge makes of it."""
+"""Play one case on real servers: world, load, plan, another person, apply, judgement."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Key = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """How a case ended. `word` is one of `OUTCOME_BY_EXIT_CODE`, `empty` (nothing to do) or `no world`."""
+    """End of a case: `word` is of `OUTCOME_BY_EXIT_CODE`, `empty` or `no world`."""
 
     case: Case
     word: str = "no world"
@@ -99,13 +99,13 @@ class _CaseRun:
         if plan is None:
             return
         outcome.plan = plan
-        told = Announced(plan)
+        announced = Announced(plan)
         outcome.findings += checks.check_plan(plan)
         for deed in case.between:
             self._perform(deed)
             self._wait_for_acks_of(deed)
         middle = self._snapshot() if case.between else before
-        code = self._apply(plan, told)
+        code = self._apply(plan, announced)
         outcome.word = (
             OUTCOME_BY_EXIT_CODE.get(code, f"exit {code}") if plan.has_changes or code else "empty"
         )
@@ -117,10 +117,10 @@ class _CaseRun:
             return
         safe = int(case.options.get("safe_below", 0))
         slack = safe if case.between or safe else None
-        outcome.findings += checks.check_messages(case, told, middle, after, slack)
+        outcome.findings += checks.check_messages(case, announced, middle, after, slack)
         if code == 0 and not case.between:
             self._check_converged()
-            self._check_consumers(told, before, after)
+            self._check_consumers(announced, before, after)
 
     # --- up to the plan ---------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class _CaseRun:
         return self.books.setdefault((*key, consumer), ConsumerLog())
 
     def _note_starts(self, sections: Sections) -> None:
-        """Where new consumers begin: up to 2.10 a start behind the end is the end."""
+        """Starts of new consumers: up to 2.10 a start behind the end is the end."""
         for (domain, stream, name), _, _ in _declared(sections):
             given = self.sides[domain].consumer(stream, name)["delivered"]["stream_seq"]
             self._log_of((domain, stream), name).position.start = given + 1
@@ -295,10 +295,10 @@ class _CaseRun:
             self.outcome.word, self.outcome.output = "errored", _full_message(error)
             return None
 
-    def _apply(self, plan: Plan, told: Announced) -> int:
+    def _apply(self, plan: Plan, announced: Announced) -> int:
         """Its exit code; a result that is partial is a finding of its own."""
         try:
-            result = self.space.apply_saved(plan, allow_hazards=told.flags)
+            result = self.space.apply_saved(plan, allow_hazards=announced.flags)
         except JsplanError as error:
             code = int(error.exit_code)
             self.outcome.output = _full_message(error)
@@ -337,7 +337,7 @@ class _CaseRun:
 
     # --- consumers ----------------------------------------------------------------------------------
 
-    def _check_consumers(self, told: Announced, before: Snapshot, after: Snapshot) -> None:
+    def _check_consumers(self, announced: Announced, before: Snapshot, after: Snapshot) -> None:
         """Consume each declared consumer to its end."""
         old = {k: c for k, _, c in _declared(self.case.before_apply)}
         for (domain, stream, name), address, body in _declared(self.case.after):
@@ -356,7 +356,7 @@ class _CaseRun:
             )
             out = {seq for other in others for seq in other.position.outstanding}
             one = ConsumedResult(key, address, was, body, books, got, workqueue, frozenset(out))
-            self.outcome.findings += checks.check_consumer(told, one, before, after)
+            self.outcome.findings += checks.check_consumer(announced, one, before, after)
 
 
 def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, Body]]:
@@ -368,7 +368,7 @@ def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, B
 
 
 def _is_selected(origin: dict[str, Any], message: Message) -> bool:
-    """Whether a mirror or source copies the message."""
+    """Return True if a mirror or source copies the message."""
     if message.seq < int(origin.get("opt_start_seq") or 0):
         return False
     pattern = origin.get("filter_subject")

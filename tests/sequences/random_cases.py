@@ -1,4 +1,4 @@
-"""Random cases from a seed: streams with consumers, loads with acknowledgements part way, and edits that meet in one plan."""
+"""Random cases from a seed: streams, consumers, loads, and edits that meet in one plan."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def _consume(making: _CaseBuilder, stream: Body, consumer: Body) -> Consume:
 
 
 def _edits(making: _CaseBuilder) -> tuple[Edit, ...]:
-    """Two to four, most of them on one stream. They are applied as they are made, so that later ones see the earlier ones."""
+    """Make two to four edits, most of them on one stream; later ones see earlier ones."""
     rng = making.rng
     hot = rng.choice(making.streams)
     found: list[Edit] = []
@@ -411,7 +411,7 @@ def _replace(making: _CaseBuilder, stream: Body) -> list[Edit]:
 
 
 def _consumer_limits(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """How many consumers a stream takes, and what they may ask for."""
+    """Limit the number of consumers of a stream, and what they may ask for."""
     rng, count = making.rng, len(stream["consumers"])
     if making.chance(0.6):
         return [
@@ -506,7 +506,7 @@ _KINDS: dict[Callable[[_CaseBuilder, Body], list[Edit]], int] = {
 
 
 def _outside_change(making: _CaseBuilder) -> list[Action]:
-    """One thing that another person changes between plan and apply, at a stream of the case as it was."""
+    """Make one change of another person between plan and apply."""
     rng = making.rng
     stream = rng.choice(making.streams)
     domain, name = stream["domain"], stream["name"]

@@ -1,4 +1,4 @@
-"""Raw access to the two servers of a world: loads, snapshots and consumers that are consumed to their end."""
+"""Raw access to the two servers of a world: loads, snapshots, consumed consumers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Delivery:
 
 @dataclass
 class Stream:
-    """One stream as it is: `messages` by sequence, `consumers` by name as CONSUMER.INFO has them."""
+    """One stream now: `messages` by sequence, `consumers` by name as in CONSUMER.INFO."""
 
     config: Config
     state: dict[str, Any]
@@ -175,7 +175,7 @@ class DomainClient:
         return found
 
     def _pushed(self, stream: str, name: str, *, ack: bool) -> list[Delivery]:
-        """What a push consumer sends at once. With `ack` all that it has, else while nothing is acknowledged."""
+        """Return what a push consumer sends: with `ack` all, else until it waits for one."""
         found: list[Delivery] = []
         info = self.consumer(stream, name)
         before, config = info["delivered"]["consumer_seq"], info["config"]
@@ -243,7 +243,7 @@ class DomainClient:
 
 @dataclass
 class ConsumerLog:
-    """What the load did with one consumer: reply subjects of deliveries by sequence, and what is not acknowledged."""
+    """Deliveries of the load to one consumer: reply subjects, and what is outstanding."""
 
     replies: dict[int, str] = field(default_factory=dict)
     position: ConsumerPosition = field(default_factory=lambda: ConsumerPosition(set(), set()))

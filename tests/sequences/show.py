@@ -1,4 +1,4 @@
-"""A played case as text: both files, the load, the plan, what was expected and what was found."""
+"""A played case as text: both files, the load, the plan, expectations and findings."""
 
 from __future__ import annotations
 

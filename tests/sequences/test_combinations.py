@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_the_page_of_combinations_is_current(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """docs/reference/combinations.md is what plans of pairs of edits show today; else: make docs-pages."""
+    """docs/reference/combinations.md shows the plans of today; else: make docs-pages."""
     hub = clean_hub_leaf["hub"]
     made = make_page({"url": hub.url, "user": hub.user, "password": hub.password}, tmp_path)
 

@@ -41,7 +41,7 @@ AT_ONCE = 6
 def play_all(
     cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], None], *, some: bool = True
 ) -> None:
-    """Play the cases, several at a time; none may have a finding, and with `some` most have to be applied."""
+    """Play cases, several at a time, without findings; with `some` most must be applied."""
 
     def one(case: Case) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def play_all(
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", FIXED)
 def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """What once was deleted, stranded or half done is announced with its number, done in a safe order, or refused."""
+    """Each mended sequence is announced with its number, done in a safe order, or refused."""
     fixed = FIXED[name]
     outcome = play(fixed.case, hub_leaf, tmp_path)
 
@@ -79,7 +79,7 @@ def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
 def test_plans_of_several_edits(
     portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
-    """No message is gone, no position lost and no apply ends half way but for what the plan announced; the next plan is empty."""
+    """Nothing is lost but what the plan announced, and the next plan is empty."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all([make_case(seed) for seed in seeds], hub_leaf, record_property)
 
@@ -89,7 +89,7 @@ def test_plans_of_several_edits(
 def test_plans_of_several_edits_with_another_person(
     portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
-    """What another person changes between plan and apply makes the plan stale, or nothing more is deleted than was announced."""
+    """A change of another person makes the plan stale, or nothing more is deleted."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all(
         [make_case(seed, with_outside_change=True) for seed in seeds], hub_leaf, record_property
@@ -108,7 +108,7 @@ FOUND = {
 def test_seeds_that_found_something(
     meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
-    """What they found stays mended."""
+    """The seeds that found errors stay mended."""
     cases = [make_case(seed, with_outside_change=meddled) for seed in FOUND[meddled]]
     play_all(cases, hub_leaf, record_property, some=False)
 
@@ -130,7 +130,7 @@ def test_very_many_plans(
 def test_a_consumer_made_again_by_hand_is_drift(
     clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
-    """A consumer that was deleted and made again with the same configuration has lost its position: drift and plan say so."""
+    """Drift and plan say that a recreated consumer of equal configuration lost its position."""
     hub = clean_hub_leaf["hub"]
     body = {
         "name": "S",
