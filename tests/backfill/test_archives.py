@@ -131,9 +131,13 @@ def left_attempts(pair: Pair) -> set[str]:
     return {name.split("/")[1] for name in names if name.startswith("_jsplan/attempt-")}
 
 
-def finished_chunks(pair: Pair) -> list[str]:
-    """Return the receipts of chunks that attempts have finished."""
-    return [name for name in archive_store(pair).list() if "/piece-" in name]
+def finished_chunks(pair: Pair) -> set[str]:
+    """Return the receipts of chunks that attempts have finished.
+
+    While a bucket moves one, two attempts have it.
+    """
+    names = archive_store(pair).list()
+    return {name.rpartition("/")[2] for name in names if "/piece-" in name}
 
 
 def require_archived(pair: Pair, *seqs: int) -> None:

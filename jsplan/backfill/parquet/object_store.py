@@ -29,6 +29,7 @@ _UNREACHABLE: Final = re.compile(
 _PLAIN_HTTP: Final = re.compile(r"(http://[^/\s?]+)\S* .*HTTP error: builder error")
 _METADATA: Final = re.compile(r"169\.254\.|metadata\.google|instance ?metadata|InstanceCredential")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
+_BODY: Final = re.compile(r"(status code: \d+[\w ]*).*")
 _URL_REST: Final = re.compile(r"(https?://[^/\s?]+)\S*")
 
 
@@ -230,7 +231,7 @@ def _translate(error: Exception) -> OSError:
         return OSError(errno.EPROTO, problem)
     if found := _UNREACHABLE.search(text):
         return OSError(errno.EHOSTUNREACH, f"{found[1]} cannot be reached")
-    first = _URL_REST.sub(r"\1", text.partition("\n")[0])[:200]
+    first = _BODY.sub(r"\1", _URL_REST.sub(r"\1", text.partition("\n")[0]))[:200]
     return OSError(errno.EIO, f"the object store failed{code}: {first}")
 
 
