@@ -340,9 +340,7 @@ class UnwantedMessages:
 
     def _may_have_passed(self, consumer: ConsumerInterest, message: StoredMessage) -> bool:
         """Return True if the consumer may have passed the message while its old filter applied."""
-        possible = (
-            consumer.acks_each and not self.becomes_interest and consumer.name not in self._stopped
-        )
+        possible = consumer.acks_each and consumer.name not in self._stopped
         return possible and consumer.gains(message.subject)
 
     def count_beyond(self, counts: Mapping[str, int]) -> int:

@@ -84,6 +84,19 @@ def _to_interest_cases() -> Iterator[tuple[str, FixedCase]]:
         load: tuple[Action, ...] = (publish(t, "abab"), consume(t, "C", count))
         case = Case(t, world, load, edits)
         yield f"limits to interest, filter narrowed, {count} acknowledged", FixedCase(case)
+    for number, (acks, to) in enumerate(
+        itertools.product(("none", "all", "explicit"), ("a", "ab"))
+    ):
+        t = f"fv{number}x"
+        pair = (filtered("C", t, "b") | {"ack_policy": acks}, filtered("D", t, "a"))
+        world = {"streams": [stream(t, "limits", *pair)]}
+        taken = Consume("hub", f"{t}S", "C", 2, () if acks == "none" else (0, 1))
+        load = (publish(t, "abaa"), taken, consume(t, "D", 3))
+        edits = (retain(t, "interest"), change(t, "C", filter_subjects=[f"{t}.{x}" for x in to]))
+        yield (
+            f"limits to interest, a passed message is wanted by {to}, ack_policy {acks}",
+            FixedCase(Case(t, world, load, edits), deletes=True),
+        )
     t = "fcx"
     late = consumer("C", deliver_policy="by_start_sequence", opt_start_seq=10)
     world = {"streams": [stream(t, "limits", late)]}

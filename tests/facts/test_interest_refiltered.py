@@ -1,0 +1,107 @@
+"""Consumers that get another filter when their stream becomes interest, and the count."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.config.model import Connection, Domain
+from jsplan.facts.interest import build_change
+from jsplan.facts.measure import measure_deletion
+from jsplan.facts.measurement import MeasurementRequest
+from jsplan.jetstream import Pool
+from tests.applying.consumer_helpers import fill, pull
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from jsplan.jetstream import DomainApi
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+DOMAIN = Domain("main", "main", None, "$JS.API")
+#: The subjects of the stream in order, and how many messages OTHER asks for.
+LOADS: Final = {
+    "searched to the end": ("abaa", 5),
+    "stopped at its last message": ("abaa", 1),
+    "has one left": ("abaaba", 1),
+    "never asked": ("aaba", 0),
+}
+#: The new filter of OTHER, and how many messages it matches where OTHER searched to the end.
+FILTERS: Final[tuple[tuple[dict[str, Any], int], ...]] = (
+    ({}, 4),
+    ({"filter_subjects": ["i.a", "i.b"]}, 4),
+    ({"filter_subject": "i.a"}, 3),
+)
+STREAM: Final = {"name": "I", "subjects": ["i.>"], "storage": "memory"}
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """Return a connection to the worker's server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[DomainApi]:
+    """Return the API on a connection that only reads."""
+    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
+        await pool.open(["main"])
+        yield pool.api(DOMAIN)
+
+
+def put_consumer(raw: Raw, name: str, **config: Any) -> dict[str, Any]:
+    """Create or update a consumer and return its configuration."""
+    body = {"name": name, "durable_name": name} | config
+    raw.api_ok(f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "config": body})
+    return body
+
+
+def make_stream(raw: Raw, acks: str, subjects: str, taken: int) -> None:
+    """Make a stream with limits. READER finishes `i.a`, OTHER takes some of `i.b`."""
+    raw.api_ok("$JS.API.STREAM.CREATE.I", STREAM)
+    put_consumer(raw, "READER", filter_subject="i.a", ack_policy="explicit")
+    put_consumer(raw, "OTHER", filter_subject="i.b", ack_policy=acks)
+    for letter in subjects:
+        fill(raw, 1, (f"i.{letter}",))
+    pull(raw, "I", "READER", 9, None)
+    if taken:
+        pull(raw, "I", "OTHER", taken, () if acks == "none" else None)
+
+
+def held(raw: Raw) -> int:
+    return int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])
+
+
+@pytest.mark.parametrize("acks", ["none", "all", "explicit"])
+async def test_what_a_consumer_has_passed(
+    raw: Raw, api: DomainApi, server: Server, acks: str
+) -> None:
+    """A consumer that acknowledges each message never wants what it passed with its old filter.
+
+    INFO does not show how far it searched, so the measurement has bounds.
+    """
+    level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+    address = Address.of_stream("main", "I")
+    for (load, (subjects, taken)), (fields, matched) in itertools.product(LOADS.items(), FILTERS):
+        make_stream(raw, acks, subjects, taken)
+        change = build_change("OTHER", "same", {"name": "OTHER", "ack_policy": acks} | fields)
+        request = MeasurementRequest(address, address, interest="becomes", consumers=(change,))
+        found = await measure_deletion(api, request, level)
+        least, most = (found.at_least, found.at_most) if found is not None else (0, 0)
+
+        put_consumer(raw, "OTHER", ack_policy=acks, **fields)
+        raw.api_ok("$JS.API.STREAM.UPDATE.I", STREAM | {"retention": "interest"})
+
+        passed = acks == "explicit" and load == "searched to the end"
+        left = len(subjects) - (matched if passed else least)
+        what = f"{left} to be left ({load}, {fields})"
+        server.wait_until(lambda left=left: held(raw) == left, what, 20)
+        assert least <= len(subjects) - left <= most, (load, fields)
+        raw.api_ok("$JS.API.STREAM.DELETE.I")
