@@ -21,6 +21,7 @@ from jsplan.errors import (
 from jsplan.jetstream import answer_schema
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
+from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 
 # Error codes that callers check (server_semantics sections 1 to 6).
@@ -77,20 +78,34 @@ class DomainApi:
     ) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.
 
+        A stream that is created with messages of a deleted one is created again, without them.
+
         Raises ServerRefusedError with the server's `err_code`, NoRespondersError,
         NotPermittedError, ApiTimeoutError, or ApiError if the answer is no JSON object.
         """
         if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
+
+        async def send(api: str, payload: dict[str, Any] | None) -> dict[str, Any]:
+            return await self._request(api, payload, timeout)
+
+        answer = await send(api, payload)
+        if api.startswith("STREAM.CREATE.") and has_leftovers(answer):
+            assert payload is not None
+            answer = await create_without_leftovers(send, payload, answer)
+        restore_created(answer, self.domain.key, self._known_objects)
+        return answer
+
+    async def _request(
+        self, api: str, payload: dict[str, Any] | None, timeout: float | None
+    ) -> dict[str, Any]:
         try:
-            answer = self.parse(api, await self._send(api, payload, timeout))
+            return self.parse(api, await self._send(api, payload, timeout))
         except ServerRefusedError as error:
             if error.err_code != STORE_NOT_CREATED or not api.startswith("STREAM.CREATE."):
                 raise
-            await asyncio.sleep(STORE_RETRY_DELAY)
-            answer = self.parse(api, await self._send(api, payload, timeout))
-        restore_created(answer, self.domain.key, self._known_objects)
-        return answer
+        await asyncio.sleep(STORE_RETRY_DELAY)
+        return self.parse(api, await self._send(api, payload, timeout))
 
     async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"

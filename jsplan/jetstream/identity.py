@@ -39,9 +39,9 @@ def is_same_object(known: KnownObject, created: str, *, consumer: bool) -> bool:
     if created == known.created:
         return True
     try:
-        now = _parse_instant(created)
-        return now <= _parse_instant(known.seen_at) and (
-            consumer or _parse_instant(known.created) < now
+        now = parse_instant(created)
+        return now <= parse_instant(known.seen_at) and (
+            consumer or parse_instant(known.created) < now
         )
     except ValueError:
         return False
@@ -70,7 +70,7 @@ def _infos_in(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from (info for info in listed if isinstance(info, dict) and "created" in info)
 
 
-def _parse_instant(text: str) -> tuple[str, str]:
+def parse_instant(text: str) -> tuple[str, str]:
     """Parse an RFC 3339 time to a sortable value, to the nanosecond. Raises ValueError."""
     whole, _, fraction = parse_time(text).removesuffix("Z").partition(".")
     return whole, fraction.ljust(9, "0")
