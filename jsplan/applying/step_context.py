@@ -30,6 +30,7 @@ from jsplan.errors import (
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import DomainApi
+from jsplan.jetstream.leftovers import has_older_messages
 from jsplan.state import Entry, Journal, State
 from jsplan.units import format_timestamp
 
@@ -37,6 +38,9 @@ from jsplan.units import format_timestamp
 WRITE_TIMEOUT = 30.0
 #: Seconds to wait for a cluster that moves or scales a stream.
 STABLE_TIMEOUT = 600.0
+
+#: Operations whose one request creates a stream.
+_STREAM_CREATIONS = ("stream.create", "origin.create")
 
 
 class StepFailed(JsplanError):
@@ -368,8 +372,11 @@ class StepContext:
             return False
         if step.op in DELETE_OPS:
             return live is None
-        before = step.precondition.get("fingerprint")
-        return live is not None and live.fingerprint != before and not unkept_fields(step, live)
+        if live is None or (step.op in _STREAM_CREATIONS and _has_leftovers(live)):
+            return False
+        return live.fingerprint != step.precondition.get("fingerprint") and not unkept_fields(
+            step, live
+        )
 
     async def verify_write(self, step: Step) -> None:
         """Verify and record the written object. Raises StepFailed with the lost fields."""
@@ -454,6 +461,11 @@ def check_record(step: Step) -> dict[str, Any]:
         "record": None,
         "params": step.params,
     }
+
+
+def _has_leftovers(live: LiveObject) -> bool:
+    """Return True for a new stream with messages of a deleted one; those of a mirror are older."""
+    return not live.raw.get("mirror") and has_older_messages(live.created, live.state)
 
 
 def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:

@@ -109,9 +109,13 @@ async def _fill_by_snapshot(
 
 
 def _is_transient(error: ApiError) -> bool:
-    """Return True if a retry may work: the name is still in use, or consumers were just created."""
+    """Return True if a retry may work.
+
+    The name is still in use, consumers were just created, or the server restored over messages that
+    it had not removed (2.15, see `jetstream.leftovers`): the failed restore deleted those.
+    """
     if isinstance(error, ServerRefusedError):
-        return error.err_code in snapshots.NAME_IN_USE
+        return error.err_code in (*snapshots.NAME_IN_USE, snapshots.RESTORE_FAILED)
     return "failed to get consumer state" in str(error)
 
 
