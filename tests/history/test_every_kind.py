@@ -28,6 +28,7 @@ SAMPLE = {
     "adopt/differs-and-adopted", "adopt/equal", "delete/forgotten", "delete/consumers-go-with-their-stream", "delete/origin-of-a-mirror",
     "drift/changed", "drift/missing", "kv/words-in-place", "kv/sources", "object_store/words-in-place", "object_store/sealed-by-the-files",
     "pause/not-in-the-files", "update/one-way-field", "update/mirror-promotion", "update/source-added",
+    "order/source-and-its-copy-updated",
 }  # fmt: skip
 
 
