@@ -238,7 +238,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS436": CodeText(
         "`consumer_limits` are lower than what existing consumers have.",
-        "The server refuses a limit that an existing consumer exceeds.",
+        "The server refuses a limit that an existing consumer exceeds. Before nats-server 2.14 a "
+        "limit that is not set counts as 0.",
         "Lower the value at these consumers first, or raise the limit.",
     ),
     "JS437": CodeText(

@@ -334,17 +334,16 @@ def _check_consumer_limits(
     for name, consumer in (*shown, *readers.hidden_consumers(decision.address, retention, level)):
         for field_name in ("max_ack_pending", "inactive_threshold"):
             limit, value = after.get(field_name, 0), consumer.get(field_name, 0)
-            if value > limit and (limit > 0 or level < 4):
-                text = (
-                    f"consumer_limits: consumer {name} has {field_name} {value}, "
-                    f"above {limit or 'no limit'} (10069)"
-                )
-                yield Problem(
-                    "JS436",
-                    "consumer_limits",
-                    text,
-                    "Lower it at the consumer, or raise the limit.",
-                )
+            if value <= limit or (limit == 0 and level >= 4):
+                continue
+            text = f"consumer_limits: consumer {name} has {field_name} {value}, "
+            if limit > 0:
+                text += f"above {limit} (10069)"
+                detail = "Lower it at the consumer, or raise the limit."
+            else:
+                text += "and before nats-server 2.14 a limit that is not set counts as 0 (10069)"
+                detail = f"Set {field_name} in consumer_limits to at least {value}."
+            yield Problem("JS436", "consumer_limits", text, detail)
 
 
 def _is_kept(readers: StreamReaders, consumer: Address) -> bool:
