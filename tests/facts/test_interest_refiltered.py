@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -79,6 +80,10 @@ def held(raw: Raw) -> int:
     return int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])
 
 
+def _holds(raw: Raw, count: int) -> bool:
+    return held(raw) == count
+
+
 @pytest.mark.parametrize("acks", ["none", "all", "explicit"])
 async def test_what_a_consumer_has_passed(
     raw: Raw, api: DomainApi, server: Server, acks: str
@@ -102,6 +107,6 @@ async def test_what_a_consumer_has_passed(
         passed = acks == "explicit" and load == "searched to the end"
         left = len(subjects) - (matched if passed else least)
         what = f"{left} to be left ({load}, {fields})"
-        server.wait_until(lambda left=left: held(raw) == left, what, 20)
+        server.wait_until(partial(_holds, raw, left), what, 20)
         assert least <= len(subjects) - left <= most, (load, fields)
         raw.api_ok("$JS.API.STREAM.DELETE.I")

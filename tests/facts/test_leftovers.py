@@ -225,7 +225,7 @@ def take_snapshot(server: Server, raw: Raw) -> tuple[dict[str, Any], list[bytes]
     with Raw(server.url) as receiver:
         receiver.subscribe("_INBOX.snapshot")
         answer = raw.api_ok("$JS.API.STREAM.SNAPSHOT.S", {"deliver_subject": "_INBOX.snapshot"})
-        chunks = []
+        chunks: list[bytes] = []
         while True:
             _, reply, _, body = receiver.next_with_reply()
             if not body:
