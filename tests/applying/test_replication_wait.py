@@ -57,6 +57,13 @@ def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
 
 
+def is_connected(raw: Raw, stream: str, prefix: str = "$JS.API") -> bool:
+    """Return True if the mirror or source of a stream has connected to its origin."""
+    info = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")
+    flow = info.get("mirror") or info["sources"][0]
+    return int(flow.get("active", -1)) >= 0
+
+
 def verify_results(plan: Plan, result: ApplyResult) -> dict[str, str]:
     """Return the status of each replication check, by address."""
     steps = {step.id for step in plan.steps if step.op == VERIFY_OP}
@@ -98,9 +105,15 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
     space.write(streams=[origin_config(mode, replaced=False, domain="leaf"), *downstream]).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "mirror": {"name": "O"}})
+        late_streams = [("LATE_M", "$JS.hub.API"), ("LATE_G", "$JS.hub.API")]
+        # Older servers treat a start after the end as the end when they connect: here of an empty O.
+        hub.wait_until(
+            lambda: all(is_connected(raw, *end) for end in late_streams), "connect", 60.0
+        )
         publish(raw, 20)
-        ends = (("M", "$JS.hub.API"), ("G", "$JS.hub.API"), ("THEIRS", "$JS.leaf.API"))
-        hub.wait_until(lambda: all(message_count(raw, *end) == 20 for end in ends), "copy", 60.0)
+        ends = [("M", "$JS.hub.API"), ("G", "$JS.hub.API"), ("THEIRS", "$JS.leaf.API")]
+        copying = ends if server_version >= (2, 15) else ends + late_streams
+        hub.wait_until(lambda: all(message_count(raw, *end) == 20 for end in copying), "copy", 60.0)
         plan, result = space.write(
             streams=[origin_config(mode, replaced=True, domain="leaf"), *downstream]
         ).apply(allow_hazards=PERMITTED)
@@ -126,14 +139,10 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
         )
         publish(raw, 5)
         wait_until_copied(hub, lambda: all(message_count(raw, *end) == 25 for end in ends))
-        # Older servers treat a start after the end as the end.
+        # Older servers copied all from the start.
         late = 3 if server_version >= (2, 15) else 25
         wait_until_copied(
-            hub,
-            lambda: (
-                [message_count(raw, name, "$JS.hub.API") for name in ("LATE_M", "LATE_G")]
-                == [late, late]
-            ),
+            hub, lambda: all(message_count(raw, *end) == late for end in late_streams)
         )
     assert space.plan().steps == []
 
