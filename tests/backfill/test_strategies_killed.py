@@ -69,7 +69,7 @@ def payloads(pair: Pair, domain: str, name: str) -> list[bytes]:
     return [row[3] for row in read_all(pair.sandbox["hub"], f"$JS.{domain}.API", name)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
     """A run after killed ones ends their source, with each message once and in order."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
@@ -86,7 +86,7 @@ def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
     assert not pair.ask("hub", "STREAM.INFO.T")["config"].get("sources")
 
 
-@pytest.mark.parametrize("seed", [4, 5])
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
     """An apply after killed ones completes the target, and the next plan is empty."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, 500)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 HOUR = 3600.0
 WINDOW = "01:00-05:00"
-COUNT = 30_000
+COUNT = 15_000
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.streams("S", NEWEST_LEVEL))
 def test_any_stream(body: dict[str, Any]) -> None:
     """Any stream that the server takes is written so that the plan after it is empty."""

@@ -15,25 +15,25 @@ from tests.fuzz.targets import TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 15
-#: Documents of each target in `make test`, one minute in all. A process reads several targets, because it takes
+#: Documents of each target in `make test`, half a minute in all. A process reads several targets, because it takes
 #: three seconds to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "workspaces": {
-        "config": 250,
-        "config-file": 250,
-        "connection": 250,
-        "job": 300,
-        "job-script": 300,
+        "config": 150,
+        "config-file": 150,
+        "connection": 150,
+        "job": 180,
+        "job-script": 180,
     },
     "documents": {
-        "plan": 100,
-        "state": 130,
-        "state-parts": 120,
-        "lock": 300,
-        "manifest": 200,
-        "archive": 500,
+        "plan": 60,
+        "state": 80,
+        "state-parts": 70,
+        "lock": 180,
+        "manifest": 120,
+        "archive": 300,
     },
-    "servers": {"wire": 1000, "answers": 150, "advisories": 1500},
+    "servers": {"wire": 600, "answers": 90, "advisories": 900},
 }
 #: Imports a module without bytecode while the guard is active.
 IMPORT_UNDER_GUARD: Final = """

@@ -150,7 +150,7 @@ def _without_limits(bodies: list[Body]) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_from_any_configuration_to_any_other(
     seed: int, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
