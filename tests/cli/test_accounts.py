@@ -64,9 +64,10 @@ def test_access_prints_without_a_server(folder: Path) -> None:
 
 
 def test_a_check_that_finds_something_missing(
-    folder: Path, accounts_without_exports: Sandbox
+    folder: Path, accounts_without_exports: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`jsplan access --check` exits with 1 and prints a line for each missing subject."""
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
     url = accounts_without_exports["hub"].url
     ended = jsplan(folder, "access", "--check", "--var", f"hub={url}", "--var", f"leaf={url}")
     assert ended.code == 1

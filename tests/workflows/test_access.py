@@ -222,9 +222,10 @@ def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> N
 
 @pytest.mark.parametrize("system", [None, "sys"])
 def test_each_missing_part_is_named_alone(
-    system: str | None, tmp_path: Path, sandboxes: list[Sandbox]
+    system: str | None, tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without one export or import, its subject is missing; the system account says whose it is."""
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
     count, imports, streams, domains = (
         8,
         list[dict[str, Any]](),
