@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.errors import ApiTimeoutError
+from jsplan.jetstream import DomainApi
 from tests.preserve.test_streams import PERMITTED, PRESERVE
 from tests.support import stream_content, undeleted_folder
 from tests.support.raw import Raw
@@ -106,6 +108,32 @@ def test_a_preserved_stream_has_each_message_once(
             stream_content.messages(raw, "A")
         ) == stream_content.without_sequences(messages)
         assert stream_content.positions(raw, "A")["C"][2:] == (0, 20)
+
+
+def test_a_creation_without_an_answer(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A creation whose answer is lost does not count as done over old messages."""
+    space = single_space(tmp_path, server).write(streams=[OTHER, STREAM | RECREATE])
+    space.apply()
+    undeleted_folder.place(server, "A")
+    request = DomainApi.request
+    with Raw(server.url) as raw:
+        stream_content.fill(raw, "A", 5)
+
+        async def lose_answer(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
+            if verb != "STREAM.CREATE.A":
+                return await request(api, verb, *rest, **options)
+            raw.api_ok(f"$JS.API.{verb}", rest[0])
+            raise ApiTimeoutError("no answer")
+
+        monkeypatch.setattr(DomainApi, "request", lose_answer)
+        _, result = space.apply(allow_hazards=ALLOWED, replace=REPLACED["A"])
+        statuses = {
+            step.op: step.status for step in result.steps if step.address == "main/stream/A"
+        }
+        assert statuses == {"stream.delete": "done", "stream.create": "unknown"}
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 5
 
 
 def test_replacements_in_a_loop(tmp_path: Path, server: Server) -> None:
