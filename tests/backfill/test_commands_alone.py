@@ -77,7 +77,9 @@ def files_with_secret(folder: Path) -> list[str]:
 
 
 def test_a_run_prints_no_spark_output_and_no_secret(
-    start_secured_server: Callable[[str], Server], tmp_path: Path
+    start_secured_server: Callable[[str], Server],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """A run without a Java of the machine prints no output of Spark and stores no secret.
 
@@ -119,7 +121,7 @@ def test_a_run_prints_no_spark_output_and_no_secret(
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {
         "SECRET": SECRET,
         "HOME": str(home),
-        "PATH": without_java(tmp_path / "bin"),
+        "PATH": without_java(tmp_path_factory.mktemp("path") / "bin"),
         "TMPDIR": str(tmp_path / "tmp"),
         "SPARK_CONF_DIR": str(conf),
     }

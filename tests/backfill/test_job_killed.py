@@ -82,7 +82,7 @@ def publishing(pair: Pair) -> Iterator[list[int]]:
     def publish() -> None:
         number = 0
         with pair.raw("hub") as raw:
-            while not stop.wait(0.002):
+            while not stop.wait(0.02):
                 number += 1
                 raw.request("t.live", b"%d" % number)
         published.append(number)
