@@ -82,7 +82,8 @@ class ConsumerInterest:
     consumer whose first message is not known yet. `acks_each`: its ack policy is `explicit`. Such a
     consumer does not want what is before its start, nor what it passed when it searched beyond its
     last delivery. Others want everything behind their floor. `position` is where a consumer that
-    replaces it resumes, None if unknown.
+    replaces it resumes, None if unknown. `waiting_known`: `waiting` is what the server counts for
+    these filters behind this last delivery.
     """
 
     name: str
@@ -96,6 +97,7 @@ class ConsumerInterest:
     start_known: bool = True
     acks_each: bool = True
     position: int | None = None
+    waiting_known: bool = False
 
     def matches(self, subject: str) -> bool:
         """Return True if the consumer receives messages of this subject."""
@@ -111,6 +113,11 @@ class ConsumerInterest:
     def unfinished(self) -> int:
         """Number of messages of the stream that it wants."""
         return self.pending + self.waiting
+
+
+def _shows_passed(consumer: ConsumerInterest) -> bool:
+    """Return True if INFO shows what the consumer passed and does not want for that."""
+    return consumer.acks_each and consumer.waiting_known and consumer.filters_before is None
 
 
 def _matches_filters(filters: tuple[str, ...], subject: str) -> bool:
@@ -150,6 +157,7 @@ def parse_reader(info: Mapping[str, Any], level: int) -> ConsumerInterest:
     return replace(
         consumer,
         waiting=consumer.waiting if counts else 0,
+        waiting_known=counts,
         position=position_of(info["config"], info, level),
     )
 
@@ -224,6 +232,7 @@ def _at_snapshot(consumer: ConsumerInterest, since: InterestSnapshot | None) -> 
         floor=min(floor, consumer.floor),
         delivered=min(delivered, consumer.delivered),
         pending=pending,
+        waiting_known=False,
     )
 
 
@@ -291,6 +300,11 @@ class UnwantedMessages:
     passed: DeletionTally = field(default_factory=DeletionTally)
     _seen: dict[str, int] = field(default_factory=dict)
     _stopped: set[str] = field(default_factory=set)
+    #: How many messages each consumer matched, and of them those behind its last delivery.
+    _matched: dict[str, int] = field(default_factory=dict)
+    _behind: dict[str, int] = field(default_factory=dict)
+    #: Messages that go if each of these consumers passed so many behind its last delivery.
+    _undecided: list[tuple[StoredMessage, dict[str, int]]] = field(default_factory=list)
 
     @property
     def horizon(self) -> int:
@@ -308,6 +322,10 @@ class UnwantedMessages:
         self._seen[message.subject] = self._seen.get(message.subject, 0) + 1
         self._mark_stopped(message)
         wanting = [c for c in self.consumers if c.matches(message.subject)]
+        for consumer in wanting:
+            behind = message.seq > consumer.delivered
+            self._matched[consumer.name] = self._matched.get(consumer.name, 0) + 1
+            self._behind[consumer.name] = self._behind.get(consumer.name, 0) + behind
         if self.becomes_interest and not self._is_examined(message, wanting):
             if self.has_downstream and not wanting:
                 self.passed.add(message)
@@ -319,12 +337,47 @@ class UnwantedMessages:
             self.sure.add(message)
         elif all(message.seq <= self._possible_done_seq(c) for c in wanting):
             self.doubtful.add(message)
-        elif all(
-            message.seq <= self._possible_done_seq(c) or self._may_have_passed(c, message)
-            for c in wanting
-        ):
-            self.passed.add(message)
+        else:
+            self._note_passed(message, wanting)
         return True
+
+    def _note_passed(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> None:
+        """Note a message that consumers may have passed without its delivery."""
+        undelivered = [c for c in wanting if message.seq > self._possible_done_seq(c)]
+        blocking = [c for c in undelivered if not self._may_have_passed(c, message)]
+        if not blocking:
+            self.passed.add(message)
+        elif all(_shows_passed(c) for c in blocking):
+            places = {c.name: self._behind[c.name] for c in blocking}
+            self._undecided.append((message, places))
+
+    def decide_passed(self, counts: Mapping[str, int] | None, *, whole: bool) -> int:
+        """Decide what consumers passed with an earlier filter; return how many beyond the horizon.
+
+        The server searches forward, so a consumer passed the first messages behind its last
+        delivery, as many as it does not count as pending. `counts` are the messages by subject,
+        None if unknown. They are not needed where the walk has read the `whole` stream.
+        """
+        passed = {c.name: self._count_passed(c, counts, whole=whole) for c in self.consumers}
+        for message, places in self._undecided:
+            if all(place <= passed[name] for name, place in places.items()):
+                self.passed.add(message)
+        if whole or self.becomes_interest:
+            return 0
+        return sum(max(0, n - self._behind.get(name, 0)) for name, n in passed.items())
+
+    def _count_passed(
+        self, consumer: ConsumerInterest, counts: Mapping[str, int] | None, *, whole: bool
+    ) -> int:
+        if not _shows_passed(consumer):
+            return 0
+        behind = self._behind.get(consumer.name, 0)
+        if counts is None and not whole:
+            return behind
+        if counts is not None and not whole:
+            matching = sum(n for subject, n in counts.items() if consumer.matches(subject))
+            behind += max(0, matching - self._matched.get(consumer.name, 0))
+        return max(0, behind - consumer.waiting)
 
     def _mark_stopped(self, message: StoredMessage) -> None:
         """Mark consumers that searched no further than the first undelivered message."""

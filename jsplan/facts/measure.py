@@ -486,15 +486,17 @@ class _MeasurementRun:
         last = since.last_seq if since is not None else self.reader.last if whole else walk.horizon
         reader = replace(self.reader, last=min(self.reader.last, last))
         try:
-            counted = walk.becomes_interest or whole or await self._read_subject_counts()
+            known = whole or await self._read_subject_counts()
             async for message in reader.read_forward(self.state["first_seq"]):
                 walk.visit(message)
         except (ReadLimitExceeded, ApiError):
             return self._build_measurement((walk.at_least, self.messages), None, causes)
+        counted = known or walk.becomes_interest
         beyond = walk.count_beyond(self.counts) if counted and not whole else 0
-        most = walk.at_most + beyond if counted else self.messages
+        hidden = walk.decide_passed(self.counts if known else None, whole=whole)
+        most = min(self.messages, walk.at_most + beyond + hidden) if counted else self.messages
         size = (walk.sure.bytes, walk.sure.bytes + walk.doubtful.bytes + walk.passed.bytes)
-        if beyond or not counted:
+        if beyond or hidden or not counted:
             size = (size[0], self.bytes) if most else (0, 0)
         if walk.at_least + beyond == self.messages:
             size = (self.bytes, self.bytes)

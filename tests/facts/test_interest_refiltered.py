@@ -85,17 +85,21 @@ def _holds(raw: Raw, count: int) -> bool:
 
 
 @pytest.mark.parametrize("acks", ["none", "all", "explicit"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["together", "filter first"])
 async def test_what_a_consumer_has_passed(
-    raw: Raw, api: DomainApi, server: Server, acks: str
+    raw: Raw, api: DomainApi, server: Server, earlier: bool, acks: str
 ) -> None:
     """A consumer that acknowledges each message never wants what it passed with its old filter.
 
-    INFO does not show how far it searched, so the measurement has bounds.
+    Before the filter changes, INFO does not show how far it searched. Afterwards num_pending leaves
+    out what it passed.
     """
     level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
     address = Address.of_stream("main", "I")
     for (load, (subjects, taken)), (fields, matched) in itertools.product(LOADS.items(), FILTERS):
         make_stream(raw, acks, subjects, taken)
+        if earlier:
+            put_consumer(raw, "OTHER", ack_policy=acks, **fields)
         change = build_change("OTHER", "same", {"name": "OTHER", "ack_policy": acks} | fields)
         request = MeasurementRequest(address, address, interest="becomes", consumers=(change,))
         found = await measure_deletion(api, request, level)

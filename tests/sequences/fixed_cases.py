@@ -97,6 +97,23 @@ def _to_interest_cases() -> Iterator[tuple[str, FixedCase]]:
             f"limits to interest, a passed message is wanted by {to}, ack_policy {acks}",
             FixedCase(Case(t, world, load, edits), deletes=True),
         )
+    for number, (retention, tokens) in enumerate(
+        itertools.product(("limits", "interest"), ("abaa", "abaaba"))
+    ):
+        t = f"fv{retention[0]}{number}x"
+        kept = [consumer("K")] if retention == "interest" else []
+        pair = (filtered("C", t, "b"), filtered("D", t, "a"))
+        world = {"streams": [stream(t, retention, *pair, *kept)]}
+        load = (publish(t, tokens), consume(t, "C", 5), consume(t, "D", 0 if kept else 9))
+        drops = (Edit("drop", f"{t}S", "K"), Edit("drop", f"{t}S", "D"))
+        wider = change(t, "C", filter_subjects=[f"{t}.a", f"{t}.b"])
+        later: tuple[Edit, ...] = drops if kept else (retain(t, "interest"),)
+        case = Case(t, world, load, later, first=(wider,))
+        words = "consumers deleted" if kept else "limits to interest"
+        yield (
+            f"{words}, passed before an earlier change of a filter, {tokens}",
+            FixedCase(case, deletes=True),
+        )
     t = "fcx"
     late = consumer("C", deliver_policy="by_start_sequence", opt_start_seq=10)
     world = {"streams": [stream(t, "limits", late)]}
