@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
 from contextlib import suppress
 from itertools import pairwise
@@ -35,6 +36,13 @@ def run_to_exit_code(run: Callable[[], object], settings: Settings, args: Sequen
     except KeyboardInterrupt:
         code = int(ExitCode.INTERRUPTED)
     return _flush_output(code)
+
+
+def keep_exit_code(code: int) -> None:
+    """Ignore a second Ctrl-C while an interrupted program ends: Python would die by the signal."""
+    if code == int(ExitCode.INTERRUPTED):
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[str]) -> int:

@@ -96,7 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with root.make_context(PROGRAM, args, obj=settings, auto_envvar_prefix="JSPLAN") as ctx:
             return root.invoke(ctx)
 
-    return exit_status.run_to_exit_code(run, settings, args)
+    code = exit_status.run_to_exit_code(run, settings, args)
+    if argv is None:
+        exit_status.keep_exit_code(code)
+    return code
 
 
 def _open_closed_streams() -> None:
