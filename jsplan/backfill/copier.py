@@ -10,12 +10,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from jsplan.backfill.copy_origin import CopyOrigin
-from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending, split_by_budget
+from jsplan.backfill.pending import PendingScan, scan_pending
+from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
 from jsplan.backfill.pinning import require_same_streams, require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
@@ -82,10 +84,7 @@ class Copier:
             [state.origin for state in states],
             self.fingerprint,
         )
-        self.scans = [
-            PendingScan(origin.state, origin.endpoints, self.context.topology, origin.reader)
-            for origin in self.origins
-        ]
+        self.scans = [PendingScan(origin, self.context.topology) for origin in self.origins]
 
     # --- the sequence -----------------------------------------------------------------------------
 
@@ -241,21 +240,16 @@ class Copier:
             min(pending.messages, int(state["messages"]))
             for pending, state in zip(all_pending, states, strict=True)
         ]
-        if await self._find_capacity_problem(counts, sizes):
-            exact = await gather_limited(self.scans, lambda scan: scan.reader.count_messages())
-            counts = [min(most, count) for most, count in zip(counts, exact, strict=True)]
-            await self._require_capacity(
-                sum(counts), sum(n * size for n, size in zip(counts, sizes, strict=True))
+        target = await self.staging.fetch_target_info()
+        messages, size = sum(counts), sum(map(mul, counts, sizes))
+        if find_capacity_problem(
+            self.staging.address, target, messages, size + estimate_overhead(messages)
+        ):
+            exact = await gather_limited(
+                self.origins, lambda origin: origin.reader.count_messages()
             )
-
-    async def _find_capacity_problem(self, counts: Sequence[int], sizes: Sequence[int]) -> bool:
-        messages = sum(counts)
-        size = sum(n * size for n, size in zip(counts, sizes, strict=True))
-        info = await self.staging.fetch_target_info()
-        problem = find_capacity_problem(
-            self.staging.address, info, messages, size + estimate_overhead(messages)
-        )
-        return problem is not None
+            counts = [min(most, count) for most, count in zip(counts, exact, strict=True)]
+            await self._require_capacity(sum(counts), sum(map(mul, counts, sizes)))
 
     async def _require_capacity(self, messages: int, size: int) -> bool:
         return self.context.require_capacity(
@@ -309,18 +303,13 @@ class Copier:
     def _build_task(
         self, origin: CopyOrigin, pending: PendingRanges, target: dict[str, Any]
     ) -> OriginTask:
-        return OriginTask(
-            origin.endpoints.source_endpoint,
-            origin.endpoints.origin_domain_name,
-            origin.state.origin_address.stream,
-            pending.spans,
-            tuple(origin.state.filters),
-            pending.existing,
-            pending.coverage,
-            self.context.entry.oversize,
-            int(target.get("max_msg_size", -1)),
-            origin.reader.files,
-            self.context.deadline,
+        return replace(
+            origin.build_task(pending.spans),
+            existing=pending.existing,
+            coverage=pending.coverage,
+            oversize=self.context.entry.oversize,
+            max_msg_size=int(target.get("max_msg_size", -1)),
+            deadline=self.context.deadline,
         )
 
     # --- copying ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
 from jsplan.backfill.parquet_reader import ParquetReader
 from jsplan.backfill.pinning import Endpoints, export_domains
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from jsplan.context import Context
     from jsplan.jetstream import Pool
-    from jsplan.planning.backfill.model import OriginState
+    from jsplan.planning.backfill.model import OriginState, SeqRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class CopyOrigin:
     def name(self) -> str:
         """The origin as in `Jsplan-Origin`: `domain/stream`."""
         return f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}"
+
+    def build_task(self, spans: Sequence[SeqRange]) -> OriginTask:
+        """Build the task that reads these ranges, with the filters of the origin."""
+        return OriginTask(
+            self.endpoints.source_endpoint,
+            self.endpoints.origin_domain_name,
+            self.state.origin_address.stream,
+            tuple(spans),
+            tuple(self.state.filters),
+            files=self.reader.files,
+        )
 
 
 async def load_origin(

@@ -19,7 +19,7 @@ from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pinning import Endpoints, require_same_streams, require_valid_target
 from jsplan.backfill.protocol.stream_info import parse_time
-from jsplan.backfill.retry import POLL_INTERVAL, retry_transient
+from jsplan.backfill.retry import POLL_INTERVAL
 from jsplan.backfill.rows.message_rows import ComparedOrigin
 from jsplan.backfill.rows.native import (
     NativeComparison,
@@ -33,7 +33,7 @@ from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.promotion_scan import READ_STRIDE
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.temporary_source import (
     attach_source,
     detach_source,
@@ -119,11 +119,7 @@ class NativeCopy:
         The target already has messages of the origin, which the server would copy again, or its
         capacity may be too small, which Spark checks exactly.
         """
-        topology, origin_ = self.context.topology, self.origin
-        scan = PendingScan(origin_.state, origin_.endpoints, topology, origin_.reader)
-        if self.origin_state.seq_range.size <= 0 or len(
-            (await scan_pending([scan]))[0].existing.seq
-        ):
+        if self.origin_state.seq_range.size <= 0 or await self._has_copied():
             return False
         if read_owner(target["config"]) is not None:
             raise RefusedError(
@@ -149,9 +145,8 @@ class NativeCopy:
 
     async def _has_copied(self) -> bool:
         """Check whether the target has messages of the origin."""
-        topology, reader = self.context.topology, self.origin.reader
-        scan = PendingScan(self.origin_state, self.endpoints, topology, reader)
-        return len((await scan_pending([scan]))[0].existing.seq) > 0
+        pending = await scan_pending([PendingScan(self.origin, self.context.topology)])
+        return len(pending[0].existing.seq) > 0
 
     async def _attach(self, source: dict[str, Any]) -> None:
         """Attach the source, unless an earlier request without an answer has done it."""
@@ -316,6 +311,4 @@ class NativeCopy:
         api = (
             self.endpoints.origin if address == self.origin_state.origin else self.endpoints.target
         )
-        return await retry_transient(
-            api, partial(require_stream_info, api, Address.parse(address).stream)
-        )
+        return await await_stream_info(api, Address.parse(address).stream)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.protocol import RawConnection, read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
-from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
 from jsplan.backfill.seq_ranges import subtract
 from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
 from jsplan.errors import ServerRefusedError
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.planning.backfill.model import SeqRange
@@ -37,19 +36,6 @@ MIN_SKIPPED_RUN, MIN_SKIPPED_LONGEST_RUN = 10_000, 100
 MAX_DELETED_DETAILS: Final = 50_000
 #: Attempts to find a message that both the target and the origin have.
 MAX_TRIES: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadRanges:
-    """The `spans` to read, and the messages in them that the target already has.
-
-    `is_exact`: every existing message is known to come from this stream and not from a deleted one
-    of the same name.
-    """
-
-    spans: tuple[SeqRange, ...]
-    existing: ExistingMessages
-    is_exact: bool = True
 
 
 class OriginReader(Protocol):
@@ -91,8 +77,10 @@ class OriginReader(Protocol):
     async def find_first_seq_at(self, time: int) -> int:
         """Return the first sequence that was stored at this time (ns) or later."""
 
-    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
-        """Find the parts of the wanted ranges to read."""
+    async def find_unread(
+        self, wanted: list[SeqRange], existing: ExistingMessages
+    ) -> PendingRanges:
+        """Find the parts of the wanted ranges to read, without regard to sources."""
 
 
 def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
@@ -142,8 +130,7 @@ class StreamReader:
 
     async def fetch_info(self) -> dict[str, Any]:
         """Return STREAM.INFO."""
-        api = self.endpoints.origin
-        return await retry_transient(api, partial(require_stream_info, api, self._stream))
+        return await await_stream_info(self.endpoints.origin, self._stream)
 
     async def count_messages(self) -> int:
         """Count the messages of the range that match the filters."""
@@ -206,13 +193,15 @@ class StreamReader:
         finally:
             connection.close()
 
-    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+    async def find_unread(
+        self, wanted: list[SeqRange], existing: ExistingMessages
+    ) -> PendingRanges:
         """Find the wanted ranges without long runs of existing messages."""
         if not await self._is_origin_of(existing):
-            return UnreadRanges(tuple(wanted), existing, is_exact=False)
+            return PendingRanges(tuple(wanted), existing, is_exact=False)
         if not subtract_present(wanted, existing.seq):
-            return UnreadRanges((), existing)
-        return UnreadRanges(tuple(subtract(wanted, find_skippable_runs(existing))), existing)
+            return PendingRanges((), existing)
+        return PendingRanges(tuple(subtract(wanted, find_skippable_runs(existing))), existing)
 
     async def _is_origin_of(self, existing: ExistingMessages) -> bool:
         """Check that all existing messages come from this origin, not from a deleted stream.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jsplan.backfill.origin_reader import UnreadRanges
 from jsplan.backfill.parquet.log import Transformation
 from jsplan.backfill.parquet.reader import read_sequences
+from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.origin_task import ExistingMessages, find_existing
 
@@ -72,11 +72,13 @@ class ParquetReader:
         later = np.flatnonzero(times >= time)
         return int(seqs[later[0]]) if len(later) else self.state.last + 1
 
-    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+    async def find_unread(
+        self, wanted: list[SeqRange], existing: ExistingMessages
+    ) -> PendingRanges:
         """Find the archived messages that the target does not have, by sequence and time."""
         return await asyncio.to_thread(self._find_unread, wanted, existing)
 
-    def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+    def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> PendingRanges:
         seqs, times = read_sequences(self.files)
         is_pending = np.zeros(len(seqs), dtype=bool)
         for span in wanted:
@@ -85,4 +87,4 @@ class ParquetReader:
             ] = True
         if len(existing.seq):
             is_pending &= ~find_existing(existing, seqs, times)
-        return UnreadRanges(tuple(group_into_ranges(seqs[is_pending])), ExistingMessages())
+        return PendingRanges(tuple(group_into_ranges(seqs[is_pending])), ExistingMessages())

@@ -6,84 +6,28 @@ Messages that the target's own sources copy are not pending either. Nothing is w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jsplan.backfill.origin_reader import OriginReader, fetch_time
-from jsplan.backfill.pinning import Endpoints
+from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.origin_reader import fetch_time
+from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.protocol.stream_info import parse_time
-from jsplan.backfill.retry import gather_limited, retry_transient
-from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
-from jsplan.backfill.seq_ranges import MAX_SEQ, count_sequences, intersect, subtract
+from jsplan.backfill.retry import gather_limited
+from jsplan.backfill.seq_arrays import group_into_ranges
+from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
 from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
 from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.nested import source_header
 from jsplan.topology import Topology
 
 StreamInfo = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingRanges:
-    """The `spans` to read, without messages that are `existing` or in `coverage`.
-
-    `is_exact`: every existing message is known to come from this stream and not from a deleted one
-    of the same name.
-    """
-
-    spans: tuple[SeqRange, ...]
-    existing: ExistingMessages
-    coverage: tuple[SourceCoverage, ...]
-    is_exact: bool = True
-
-    @property
-    def uncopied(self) -> list[SeqRange]:
-        """The sequences that are not in the target: some may be deleted or not match."""
-        return subtract_present(self.spans, self.existing.seq) if self.is_exact else [*self.spans]
-
-    @property
-    def messages(self) -> int:
-        """The maximum of pending messages."""
-        return count_sequences(self.uncopied)
-
-    def restrict(self, first: int, last: int) -> PendingRanges:
-        """Restrict to the sequences from `first` to `last`, both included."""
-        return replace(self, spans=tuple(intersect(self.spans, [SeqRange(first, last)])))
-
-
-def split_by_budget(
-    all_pending: Sequence[PendingRanges], most: int | None
-) -> Iterator[list[PendingRanges]]:
-    """Split ranges into portions of at most `most` sequences, which are copied one by one."""
-    left = list(all_pending)
-    while most is not None and sum(pending.messages for pending in left) > most:
-        budget = most
-        part: list[PendingRanges] = []
-        for number, pending in enumerate(left):
-            cut = _find_budget_end(pending, budget)
-            part.append(pending.restrict(0, cut))
-            left[number], budget = (
-                pending.restrict(cut + 1, MAX_SEQ),
-                max(0, budget - part[-1].messages),
-            )
-        yield part
-    yield left
-
-
-def _find_budget_end(pending: PendingRanges, most: int) -> int:
-    """Return the last sequence of the first `most` sequences."""
-    for span in pending.spans:
-        if span.size > most:
-            return span.first + most - 1
-        most -= span.size
-    return MAX_SEQ
 
 
 async def scan_pending(
@@ -93,10 +37,8 @@ async def scan_pending(
 
     `is_reordered`: the target does not have messages in the order of their sequences.
     """
-    endpoints, stream = scans[0].endpoints, scans[0].state.target_address.stream
-    target = await retry_transient(
-        endpoints.target, partial(require_stream_info, endpoints.target, stream)
-    )
+    endpoints, stream = scans[0].origin.endpoints, scans[0].state.target_address.stream
+    target = await await_stream_info(endpoints.target, stream)
     first, last = int(target["state"]["first_seq"]), int(target["state"]["last_seq"])
     existing = [ExistingMessages() for _ in scans]
     if target["state"]["messages"]:
@@ -114,15 +56,18 @@ async def scan_pending(
 class PendingScan:
     """Find the pending ranges of one origin."""
 
-    state: OriginState
-    endpoints: Endpoints
+    origin: CopyOrigin
     topology: Topology
-    reader: OriginReader
+
+    @property
+    def state(self) -> OriginState:
+        """The pinned range of the origin."""
+        return self.origin.state
 
     async def build_query(self, target: StreamInfo) -> OriginQuery:
         """Build the query for the scan of the target."""
         return OriginQuery(
-            f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}",
+            self.origin.name,
             self.list_source_names(target),
             parse_time(self.state.created),
             await self._is_restored(target["state"]),
@@ -141,14 +86,14 @@ class PendingScan:
         wanted = self._find_wanted(target, existing, is_reordered=is_reordered)
         if not wanted:
             return PendingRanges((), existing, coverage)
-        unread = await self.reader.find_unread(wanted, existing)
-        return PendingRanges(unread.spans, unread.existing, coverage, unread.is_exact)
+        unread = await self.origin.reader.find_unread(wanted, existing)
+        return replace(unread, coverage=coverage)
 
     # --- sources of the target --------------------------------------------------------------------
 
     def list_source_names(self, target: StreamInfo) -> tuple[str, ...]:
         """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
-        if not self.reader.has_domain:
+        if not self.origin.reader.has_domain:
             return ()
         sources = [*self._list_sources(target), self._build_source()]
         return tuple(sorted({source_header(source)[0] for source in sources}))
@@ -161,7 +106,7 @@ class PendingScan:
         api = (source.get("external") or {}).get("api")
         leads_to = self.topology.routes.resolve_prefix(self.state.target_address.domain, api)
         return bool(
-            self.reader.has_domain
+            self.origin.reader.has_domain
             and source["name"] == self.state.origin_address.stream
             and leads_to == self.topology.canonicalize(self.state.origin_address).domain
         )
@@ -190,10 +135,10 @@ class PendingScan:
         if source.get("opt_start_seq"):
             first = int(source["opt_start_seq"])
         elif source.get("opt_start_time"):
-            first = await self.reader.find_first_seq_at(parse_time(source["opt_start_time"]))
+            first = await self.origin.reader.find_first_seq_at(parse_time(source["opt_start_time"]))
         if (existing.seq[existing.time == 0] < first).any():
             query = LastSourcedQuery(
-                self.endpoints.target_endpoint,
+                self.origin.endpoints.target_endpoint,
                 self.state.target_address.stream,
                 int(target["state"]["first_seq"]),
                 int(target["state"]["last_seq"]),
@@ -208,10 +153,10 @@ class PendingScan:
 
     async def _is_restored(self, target: dict[str, Any]) -> bool:
         """Check whether the target was restored from a snapshot, with equal sequences and times."""
-        endpoint, stream = self.endpoints.target_endpoint, self.state.target_address.stream
+        endpoint, stream = self.origin.endpoints.target_endpoint, self.state.target_address.stream
         for seq in {int(target["first_seq"]), min(int(target["last_seq"]), self.state.last)}:
             time = await fetch_time(endpoint, stream, seq)
-            if time is not None and time == await self.reader.fetch_time(seq):
+            if time is not None and time == await self.origin.reader.fetch_time(seq):
                 return True
         return False
 

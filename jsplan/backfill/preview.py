@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
-
-import numpy as np
-import pyarrow.compute as pc
 
 from jsplan.address import Address
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet.location import pin_parquet_origins
-from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending
+from jsplan.backfill.pending import PendingScan, scan_pending
+from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.pinning import (
     Endpoints,
     load_stored_state,
@@ -27,12 +25,9 @@ from jsplan.backfill.pinning import (
     resolve_bounds,
     resolve_entry,
 )
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import count_sequences, intersect
-from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage, find_existing
+from jsplan.backfill.tasks.origin_task import read_messages
 from jsplan.backfill.transforms import is_joint_copy
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
 from jsplan.context import Context, build_inputs, open_context, open_pool
@@ -51,7 +46,6 @@ from jsplan.planning.backfill.strategy import (
 )
 from jsplan.planning.backfill.windows import Clock
 from jsplan.planning.model import PlanRequest
-from jsplan.subjects import is_subset
 from jsplan.topology.routes import is_import
 
 Info = dict[str, Any]
@@ -212,7 +206,7 @@ class _PreviewBuilder:
         return {id(state): pending for state, pending in zip(origin_states, found, strict=True)}
 
     def _build_scan(self, origin: CopyOrigin) -> PendingScan:
-        return PendingScan(origin.state, origin.endpoints, self.world.topology, origin.reader)
+        return PendingScan(origin, self.world.topology)
 
     async def _preview_or_error(
         self,
@@ -303,9 +297,7 @@ class _PreviewBuilder:
                 COUNTED,
             )
         else:
-            left = asyncio.to_thread(
-                _count_pending, origin.endpoints.source_endpoint, origin_state, pending
-            )
+            left = asyncio.to_thread(_count_pending, origin, pending)
             preview.messages, preview.measured = await left, COMPARED
             preview.in_target = int(
                 (
@@ -334,46 +326,12 @@ class _PreviewBuilder:
         return preview
 
 
-def _count_pending(endpoint: Endpoint, origin_state: OriginState, pending: PendingRanges) -> int:
-    """Count the pending messages of the range. Raises the errors of `protocol.read`."""
-    count = 0
-    for span in pending.spans:
-        request = ReadRequest(
-            endpoint.api_prefix,
-            origin_state.origin_address.stream,
-            span.first,
-            span.last,
-            tuple(origin_state.filters),
-            headers_only=True,
-        )
-        for rows in read(endpoint.open, request):
-            queries = _select_new(pending.existing, rows)
-            for claim in pending.coverage:
-                queries &= ~_select_covered(claim, rows)
-            count += int(queries.sum())
-    return count
-
-
-def _select_new(known: ExistingMessages, rows: Any) -> np.ndarray[Any, Any]:
-    seq = rows["seq"].to_numpy()
-    return (
-        ~find_existing(known, seq, rows["time"].to_numpy())
-        if len(known.seq)
-        else np.ones(len(seq), dtype=bool)
+def _count_pending(origin: CopyOrigin, pending: PendingRanges) -> int:
+    """Count the pending messages of a stream. Raises the errors of `protocol.read`."""
+    task = replace(
+        origin.build_task(pending.spans), existing=pending.existing, coverage=pending.coverage
     )
-
-
-def _select_covered(claim: SourceCoverage, rows: Any) -> np.ndarray[Any, Any]:
-    later: np.ndarray[Any, Any] = np.greater_equal(rows["seq"].to_numpy(), claim.first)
-    if not claim.filters:
-        return later
-    encoded = pc.dictionary_encode(rows["subject"])
-    texts = (text.decode(errors="surrogateescape") for text in encoded.dictionary.to_pylist())
-    hit = np.array(
-        [any(is_subset(text, one) for one in claim.filters) for text in texts], dtype=bool
-    )
-    mine: np.ndarray[Any, Any] = np.logical_and(later, hit[encoded.indices.to_numpy()])
-    return mine
+    return sum(rows.num_rows for rows in read_messages(task, headers_only=True))
 
 
 def _determine_status(record: BackfillState | None) -> str:

@@ -117,11 +117,12 @@ class BackfillRun:
         self.observer = observer
         self.runner = runner
         self.entry = resolve_entry(world, options)
+        # Before any server is asked: its errors are those of the workspace.
+        self.transforms = build_transform_spec(world.workspace.root, self.entry)
 
     async def execute(self) -> BackfillResult:
         """Copy the pending messages. Raises as `workflows.backfill.run`."""
         entry, result = self.entry, BackfillResult(self.entry.name)
-        build_transform_spec(self.world.workspace.root, entry)  # before any server is asked
         offline = await self._open_connections()
         if self._is_sure_to_need_spark():
             self.runner.warm_up()
@@ -168,25 +169,23 @@ class BackfillRun:
         self, context: RunContext, record: BackfillState, states: Sequence[OriginState]
     ) -> Copy:
         """Create the copy of these origins. Raises ArchiveError and RefusedError."""
-        transforms = build_transform_spec(self.world.workspace.root, self.entry)
         into_archive = self.entry.target.parquet is not None
         origins = [
             await load_origin(self.world, self.pool, state, into_archive=into_archive)
             for state in states
         ]
         if into_archive:
-            return ParquetExport(self.world, context, origins[0], transforms)
+            return ParquetExport(self.world, context, origins[0], self.transforms)
         require_distinct(self.entry.name, origins)
-        copier = Copier(context, origins, transforms, self._build_fingerprint(record, origins))
+        copier = Copier(context, origins, self.transforms, self._build_fingerprint(record, origins))
         if is_joint_copy(self.entry) or reads_archive(self.entry):
             return copier
         return ServerCopy(context, origins[0], copier)
 
     def _build_fingerprint(self, record: BackfillState, origins: Sequence[CopyOrigin]) -> str:
         """Identify what is copied: the text of the entry, the ranges, and the origins."""
-        transforms = build_transform_spec(self.world.workspace.root, self.entry)
         if is_joint_copy(self.entry):
-            return f"{record.entry_hash} {record.pinned_at} {transforms.fingerprint}"
+            return f"{record.entry_hash} {record.pinned_at} {self.transforms.fingerprint}"
         return f"{record.entry_hash} {origins[0].state.created}"
 
     async def _run_copy(

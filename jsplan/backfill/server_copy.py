@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from jsplan.backfill.copier import Copier
@@ -10,11 +9,10 @@ from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.native_copy import NativeCopy
 from jsplan.backfill.origin_reader import StreamReader
 from jsplan.backfill.pinning import Endpoints
-from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
 from jsplan.backfill.tasks.temporary_source import detach_source, read_owner
 from jsplan.errors import JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
@@ -25,8 +23,7 @@ class ServerCopy:
 
     def __init__(self, context: RunContext, origin: CopyOrigin, copier: Copier) -> None:
         self._context = context
-        self._state, self._endpoints = origin.state, origin.endpoints
-        self._origin = origin
+        self._origin, self._state, self._endpoints = origin, origin.state, origin.endpoints
         self._copier = copier
         self.results = copier.results
 
@@ -46,10 +43,8 @@ class ServerCopy:
         await self._copier.run()
 
     async def _fetch_target_info(self) -> dict[str, Any]:
-        api = self._endpoints.target
-        return await retry_transient(
-            api, partial(require_stream_info, api, self._state.target_address.stream)
-        )
+        target = self._state.target_address.stream
+        return await await_stream_info(self._endpoints.target, target)
 
     async def _remove_orphaned_source(self, native: NativeCopy) -> None:
         """Detach a source of an earlier text of the entry, or of a deleted origin."""

@@ -280,9 +280,7 @@ class Staging:
 
     async def fetch_target_info(self) -> dict[str, Any]:
         """Return STREAM.INFO of the target. Raises ApiError if it does not exist."""
-        return await retry_transient(
-            self.api, partial(staging_sources.require_stream_info, self.api, self.stream)
-        )
+        return await staging_sources.await_stream_info(self.api, self.stream)
 
     async def _write(self, request: Callable[[], Any]) -> Any:
         return await self.context.write(self.api, request)

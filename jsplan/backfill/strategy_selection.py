@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 
-from jsplan.backfill.retry import retry_transient
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.context import Context
 from jsplan.errors import RefusedError
@@ -49,6 +47,6 @@ def require_possible(entry: Backfill, choice: StrategyChoice) -> None:
 async def _fetch_traits(world: Context, pool: Pool, side: BackfillSide) -> StreamTraits:
     domain = world.workspace.domains[side.domain]
     api = pool.api(domain)
-    info = await retry_transient(api, partial(require_stream_info, api, side.stream))
+    info = await await_stream_info(api, side.stream)
     level = int(((await api.request("INFO")).get("api") or {}).get("level") or 0)
     return StreamTraits(info["config"], info["state"], level, imported=is_import(domain))

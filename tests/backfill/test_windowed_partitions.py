@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from jsplan.backfill.pending import PendingRanges, split_by_budget
+from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
 from jsplan.backfill.tasks.origin_task import ExistingMessages
 from jsplan.planning.backfill.model import SeqRange
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, read_all

@@ -161,15 +161,18 @@ def build_target_headers(task: OriginTask, rows: pa.RecordBatch) -> pa.BinaryArr
     )
 
 
-def read_messages(task: OriginTask) -> Generator[pa.RecordBatch, None, None]:
+def read_messages(
+    task: OriginTask, *, headers_only: bool = False
+) -> Generator[pa.RecordBatch, None, None]:
     """Read the messages to copy, in the columns of `MESSAGE_SCHEMA`, in order.
 
-    Raises WindowClosedError where the window closes early.
+    With `headers_only` messages of a stream come without payload. Raises WindowClosedError where
+    the window closes early.
     """
     require_unchanged_files(task.files)
     for span, inside in _plan_reads(task.spans):
         request = ReadRequest(
-            task.source.api_prefix, task.stream, span.first, span.last, task.filters
+            task.source.api_prefix, task.stream, span.first, span.last, task.filters, headers_only
         )
         for rows in (
             read_batches(task.files, span) if task.files else read(task.source.open, request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX, StagingStream
 from jsplan.errors import ApiError
 from jsplan.jetstream import DomainApi
@@ -23,6 +24,11 @@ async def require_stream_info(api: DomainApi, stream: str) -> dict[str, Any]:
             hint="Apply the workspace first: jsplan apply",
         )
     return info
+
+
+async def await_stream_info(api: DomainApi, stream: str) -> dict[str, Any]:
+    """Return STREAM.INFO, and wait for a domain that does not answer. Raises ApiError."""
+    return await retry_transient(api, lambda: require_stream_info(api, stream))
 
 
 def list_staging_sources(config: dict[str, Any]) -> list[str]:

@@ -116,7 +116,7 @@ async def _build_stream_comparison(
     for number, origin in enumerate(origins):
         info = await origin.reader.fetch_info()
         require_same_streams(origin.state, info, target)
-        scan = PendingScan(origin.state, origin.endpoints, context.topology, origin.reader)
+        scan = PendingScan(origin, context.topology)
         compared = _build_compared_origin(number, origin, info, scan.list_source_names(target))
         comparison.origins.append(compared)
         comparison.has_transformed_origin |= origin.reader.is_transformed
@@ -200,24 +200,14 @@ def _add_origin_side(
             else partial(read_origin_rows, endpoint, compared)
         )
         return
-    comparison.tasks.append(_build_task(origin, compared))
+    is_empty = compared.first > compared.last
+    comparison.tasks.append(
+        origin.build_task(() if is_empty else [SeqRange(compared.first, compared.last)])
+    )
     comparison.readers.append(
         partial(read_archived_presence, files, compared)
         if origin.state.archive
         else partial(read_presence_rows, endpoint, compared)
-    )
-
-
-def _build_task(origin: CopyOrigin, compared: ComparedOrigin) -> OriginTask:
-    """Build the task that reads the whole range of an origin."""
-    spans = (SeqRange(compared.first, compared.last),) if compared.first <= compared.last else ()
-    return OriginTask(
-        origin.endpoints.source_endpoint,
-        compared.domain,
-        compared.stream,
-        spans,
-        compared.filters,
-        files=origin.reader.files,
     )
 
 
