@@ -22,7 +22,7 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.conftest import connection_target
 from tests.backfill.thread_runner import DyingRunner, ThreadRunner
-from tests.support.raw import Raw, streams
+from tests.support.raw import NoResponders, Raw, streams
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
@@ -154,6 +154,19 @@ class Pair:
         """Send a request that has to succeed."""
         with self.raw(domain) as raw:
             return raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
+
+    def start_leaf(self) -> None:
+        """Start the leaf again, and wait until the hub reaches its JetStream."""
+        self.sandbox["leaf"].start()
+        self.sandbox.wait_ready()
+        self.sandbox["hub"].wait_until(self._reaches_leaf, "reach the leaf again", 60)
+
+    def _reaches_leaf(self) -> bool:
+        with self.raw("hub") as raw:
+            try:
+                return "error" not in raw.api("$JS.leaf.API.INFO")
+            except NoResponders:
+                return False
 
     def stream(self, domain: str, name: str, rows: Sequence[Row] = (), **config: Any) -> None:
         """Create a stream with these messages, each acknowledged."""

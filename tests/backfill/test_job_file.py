@@ -449,10 +449,7 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
 
     first = run_job_text(text, "--json")
     offline = json.loads(capsys.readouterr().out)
-    pair.sandbox["leaf"].start()
-    pair.sandbox["hub"].wait_until(
-        lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back"
-    )
+    pair.start_leaf()
     second = run_job_text(text, "--json")
     found = json.loads(capsys.readouterr().out)
 

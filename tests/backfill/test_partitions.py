@@ -349,10 +349,7 @@ def test_an_offline_origin(pair: Pair) -> None:
     planned = pair.space.plan()
 
     first, after = pair.result(), pair.space.plan()
-    pair.sandbox["leaf"].start()
-    pair.sandbox["hub"].wait_until(
-        lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back"
-    )
+    pair.start_leaf()
     begun = pair.state_record
     second = pair.result()
 
@@ -372,7 +369,7 @@ def test_no_origin_is_reachable(pair: Pair) -> None:
 
     with pytest.raises(ApiError):
         pair.result()
-    pair.sandbox["leaf"].start()
+    pair.start_leaf()
 
 
 # --- refused entries -------------------------------------------------------------------------------------------------

@@ -225,9 +225,7 @@ def test_several_origins_have_a_range_each(pair: Pair) -> None:
     pair.publish("hub", numbered_rows(5, first=11, subject=b"h.x"))
     apply(pair, first)
     alone = pinned_ranges(pair)
-    pair.sandbox["leaf"].start()
-    pair.sandbox.wait_ready()
-    pair.sandbox["hub"].wait_until(lambda: not pair.space.plan().deferred, "reach the leaf again")
+    pair.start_leaf()
     second = pair.space.plan()
     pair.publish("leaf", numbered_rows(5, first=21))
 

@@ -252,11 +252,7 @@ def test_an_offline_origin(pair: Pair, *, by_time: bool) -> None:
     note = find_note(plan)
     assert f"leaves out {most} earlier messages (domain leaf is offline: " in note.summary
     assert (result.exit_code, pair.space.plan().has_changes) == (0, False)
-    pair.sandbox["leaf"].start()
-    pair.sandbox.wait_ready()
-    pair.sandbox["hub"].wait_until(
-        lambda: not pair.space.plan().deferred, "reach the leaf again", 60
-    )
+    pair.start_leaf()
     assert run_command(pair, note) == 15
     # the server retries its source when it will
     assert [number for number in payloads(pair) if number < 16] == list(range(1, 16))
