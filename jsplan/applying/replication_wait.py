@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64decode
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -156,13 +157,13 @@ class ReplicationFlow:
             and (copied or 0) > (self._copied_seq or 0)
         )
         self._copied_seq = copied
-        missing = await self._next_message(copied) if copied is not None else None
+        found = await self._next_message(copied) if copied is not None else None
         if len(self._heartbeats) < 2:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
-        if missing is not None and not self._has_progressed:
+        if found is not None and not self._has_progressed and not _is_full(live, found[1]):
             return self._set_reason(
                 f"stands at message {copied:,} of {self.origin}, "
-                f"and message {missing:,} does not arrive"
+                f"and message {found[0]:,} does not arrive"
             )
         return True
 
@@ -274,17 +275,17 @@ class ReplicationFlow:
         )
         return StepFailed(text, "skipped")
 
-    async def _next_message(self, after: int) -> int | None:
-        """Return the sequence of the first message after `after` that passes the filters."""
-        seqs = await asyncio.gather(
+    async def _next_message(self, after: int) -> tuple[int, int] | None:
+        """Return sequence and bytes of the first message after `after` that passes the filters."""
+        found = await asyncio.gather(
             *(
                 self._first_message(after + 1, subject)
                 for subject in subject_filters(self.origin_config)
             )
         )
-        return min((seq for seq in seqs if seq is not None), default=None)
+        return min((message for message in found if message is not None), default=None)
 
-    async def _first_message(self, seq: int, subject: str) -> int | None:
+    async def _first_message(self, seq: int, subject: str) -> tuple[int, int] | None:
         request = {"seq": seq, "next_by_subj": subject}
         try:
             answer = await self.context.apis[self.origin.domain].request(
@@ -294,4 +295,16 @@ class ReplicationFlow:
             if error.err_code != NO_MESSAGE:
                 raise
             return None
-        return int(answer["message"]["seq"])
+        message = answer["message"]
+        texts = (message.get("hdrs", ""), message.get("data", ""))
+        size = len(message["subject"]) + sum(len(b64decode(text)) for text in texts)
+        return int(message["seq"]), size
+
+
+def _is_full(live: LiveObject, size: int) -> bool:
+    """Return True if the stream refuses a message of this size: it is full, with discard `new`."""
+    limits, state = live.raw, live.state
+    return limits.get("discard") == "new" and (
+        0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])
+        or 0 < int(limits.get("max_bytes", -1)) < int(state["bytes"]) + size
+    )
