@@ -25,7 +25,7 @@ from jsplan.resources.buckets import (
     lower,
     resolve_alias,
 )
-from jsplan.resources.consumer import CONSUMER
+from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, has_filter
 from jsplan.resources.fields import ABSENT, Config, Field, Table
 from jsplan.resources.nested import ORIGIN
 
@@ -95,7 +95,8 @@ class _Minimizer:
     def minimize(self) -> MinimalConfig:
         """Find the fewest fields. A field that makes no difference is removed again.
 
-        A consumer always has its `ack_policy`: lint would report it as forgotten (JS240).
+        A consumer always has its `ack_policy`: lint would report it as forgotten (JS240). With
+        `last_per_subject` it has a filter: a server refuses it without one (10094).
         """
         body = {name: self.target[name] for name in _NAMES if name in self.target}
         body.setdefault(
@@ -117,6 +118,8 @@ class _Minimizer:
                 body = without
         if self.kind == "consumer":
             body.setdefault("ack_policy", "none")
+            if body.get("deliver_policy") == "last_per_subject" and not has_filter(body):
+                body["filter_subject"] = EVERY_SUBJECT
         return self._build_result(body, remaining)
 
     def _find_differences(self, body: Config) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
+from jsplan.resources.consumer import EVERY_SUBJECT
 from jsplan.subjects import is_subset
 
 #: Levels that changed behaviour: 2.12 acks above the floor, 2.14 starts, 2.15 no consumers at all.
@@ -125,9 +126,10 @@ def _matches_filters(filters: tuple[str, ...], subject: str) -> bool:
 
 
 def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the filters of a consumer's configuration, raw or compact."""
+    """Return the filters of a consumer's configuration, raw or compact; `>` is no filter."""
     single, multiple = config.get("filter_subject"), config.get("filter_subjects") or ()
-    return (single,) if single else tuple(multiple)
+    filters = (single,) if single else tuple(multiple)
+    return () if filters == (EVERY_SUBJECT,) else filters
 
 
 def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jsplan.documents.plan import FieldChange
 from jsplan.planning.diff import field_changes
+from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, has_filter
 from jsplan.resources.fields import ABSENT, OWNER_KEY, Config, Field, Table, sort_objects
 from jsplan.resources.nested import ORIGIN, origin_key
 
@@ -295,7 +296,19 @@ def build_update(
             out[name] = wanted[name]
         else:
             out[name] = after[name]
+    if table is CONSUMER and has_filter(live_raw) and not has_filter(out):
+        _filter_for_all(out)
     return _with_server_metadata(out, live_raw)
+
+
+def _filter_for_all(payload: Config) -> None:
+    """Write "no filter" as the filter `>`, in place.
+
+    A consumer whose filters are removed is not notified of new messages until its server restarts
+    (a fault of 2.10 to 2.15): a push consumer stops, and a waiting pull request gets nothing.
+    """
+    payload.pop("filter_subjects", None)
+    payload["filter_subject"] = EVERY_SUBJECT
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:

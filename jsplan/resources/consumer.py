@@ -6,9 +6,20 @@ server does not make in place is a replacement.
 
 from __future__ import annotations
 
+from typing import Final
+
 from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, require_replacement
 from jsplan.resources.nested import NAME
 from jsplan.units import SECOND
+
+#: The filter that every subject passes.
+EVERY_SUBJECT: Final = ">"
+
+
+def has_filter(config: Config) -> bool:
+    """Return True if a consumer, raw or compact, delivers only some subjects."""
+    filters = [config.get("filter_subject"), *(config.get("filter_subjects") or ())]
+    return any(filters) and EVERY_SUBJECT not in filters
 
 
 def _deliver_subject_effect(change: FieldUpdate) -> Effect:
@@ -65,8 +76,8 @@ CONSUMER = Table(
         Field("ack_wait", "duration", "Time until an unacknowledged message is delivered again, ns.", default=None, minimum=0),
         Field("max_deliver", "int", "Most deliveries of one message.", default=-1, unlimited=True, echoed=True),
         Field("backoff", "durations", "Waits between deliveries; the first replaces ack_wait.", default=[]),
-        Field("filter_subject", "string", "Deliver only these subjects.", default=""),
-        Field("filter_subjects", "strings", "Deliver only these subjects.", default=[], unordered=True),
+        Field("filter_subject", "string", "Deliver only these subjects.", default="", like_omitted=EVERY_SUBJECT),
+        Field("filter_subjects", "strings", "Deliver only these subjects.", default=[], unordered=True, like_omitted=[EVERY_SUBJECT]),
         Field("replay_policy", "enum", "As fast as possible, or at the original pace.", default="instant", values=("instant", "original"), echoed=True, update=require_replacement),
         Field("sample_freq", "percent", "Share of acknowledgements to sample, in percent.", default=""),
         Field("rate_limit_bps", "int", "Bits per second, push only.", default=0, minimum=0),

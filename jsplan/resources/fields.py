@@ -95,7 +95,8 @@ class Field:
     of an omitted field of an existing object: the server's default, the last applied value (the
     live value, when it is adopted), or always the live value. `floor`: the server takes every lower
     value for this one, as a negative time for none; it is written so that older servers, which keep
-    or refuse it, agree. `normalize` maps other spellings of a word to the server's.
+    or refuse it, agree. `normalize` maps other spellings of a word to the server's. `like_omitted`
+    is a value that the server keeps, and that means the same as an omitted field.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Field:
     when_omitted: Literal["default", "last", "live"] = "default"
     value_levels: Mapping[str, int] = field(default_factory=dict)
     normalize: Callable[[str], str] = str
+    like_omitted: Any = None
     table: Table | None = None
     update: UpdateRule = update_in_place
 
@@ -139,7 +141,11 @@ class Field:
             value, bool
         ):
             return ABSENT
-        return ABSENT if value is None or value is False or value in ("", [], {}) else value
+        return (
+            ABSENT
+            if value is None or value is False or value in ("", [], {}, self.like_omitted)
+            else value
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.applying.consumer_helpers import pull, stream_sequence
+from tests.applying.consumer_helpers import consumer_info, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space
 
@@ -370,3 +370,50 @@ def subject_of(raw: Raw, seq: int) -> str | None:
     """Return the subject of a message, or None if it is deleted."""
     answer = raw.api("$JS.API.STREAM.MSG.GET.Q", {"seq": seq})
     return None if "error" in answer else str(answer["message"]["subject"])
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest"])
+@pytest.mark.parametrize("subjects", ["a", "ab"])
+def test_a_consumer_without_its_filters_is_notified_of_new_messages(
+    retention: str, subjects: str, space: Space, raw: Raw, server: Server
+) -> None:
+    """The server has the filter `>` then, which is no difference to the files.
+
+    A server does not notify a consumer that loses its filters (`facts/test_filter_removed.py`).
+    """
+    other = consumer("D", "a")
+    write(space, retention, consumer("C", *subjects), other).apply()
+    publish(raw, "aa")
+
+    plan, result = write(space, retention, consumer("C"), other).apply()
+    publish(raw, "bc")
+
+    server.wait_until(lambda: consumer_info(raw, "Q", "C")["num_pending"] == 4, "count what is new")
+    assert result.exit_code == 0
+    assert [(f.path, f.after) for c in plan.resource_changes for f in c.change.fields] == [
+        ("filter_subject" if subjects == "a" else "filter_subjects", "" if subjects == "a" else [])
+    ]
+    assert pull(raw, "Q", "C", 9) == [1, 2, 3, 4]
+    replaced = len(plan.resource_changes[0].change.actions) > 1
+    assert replaced or consumer_info(raw, "Q", "C")["config"]["filter_subject"] == ">"
+    assert not space.plan().has_changes
+    for same in (consumer("C") | {"filter_subject": ">"}, consumer("C", filter_subjects=[">"])):
+        assert not write(space, retention, same, other).plan().has_changes
+    # from here to other filters as from none
+    _, result = write(space, retention, consumer("C", "b"), other).apply(
+        allow_hazards=("DELETES_MESSAGES",)
+    )
+    assert result.exit_code == 0
+    assert consumer_info(raw, "Q", "C")["config"]["filter_subject"] == "q.b"
+
+
+def test_last_per_subject_keeps_its_filter(space: Space, raw: Raw) -> None:
+    """The server requires a filter with it, also `>`, so a file that lacks it is refused."""
+    last = consumer("C", deliver_policy="last_per_subject") | {"filter_subject": ">"}
+    write(space, "limits", last).apply()
+
+    assert not space.plan().has_changes
+    assert consumer_info(raw, "Q", "C")["config"]["filter_subject"] == ">"
+    forced = last | {"max_waiting": 7}
+    _, result = write(space, "limits", forced).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
+    assert ([s.error for s in result.steps if s.error], space.plan().has_changes) == ([], False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jsplan.address import Address
@@ -149,6 +149,7 @@ def _rename_stream(config: dict[str, Any], old: str, new: str) -> dict[str, Any]
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.consumers("C", "S", NEWEST_LEVEL))
+@example(body={"name": "C", "deliver_policy": "last_per_subject", "filter_subject": ">"})
 def test_any_consumer(body: dict[str, Any]) -> None:
     """Any consumer of a stream, with limits for consumers or without, is written exactly."""
     limits = {"inactive_threshold": 6000 * strategies.SECOND, "max_ack_pending": 50}
