@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--meddled", action="store_true", help="with another person between plan and apply"
     )
+    parser.add_argument("--earlier", action="store_true", help="with a plan applied before")
     parser.add_argument("--named", help="a fixed case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
@@ -51,7 +52,10 @@ def _cases(wanted: argparse.Namespace) -> list[Case]:
         return [f.case for name, f in FIXED.items() if wanted.named in ("all", name)]
     first = wanted.seed[-1]
     seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
-    return [make_case(seed, with_outside_change=wanted.meddled) for seed in seeds]
+    return [
+        make_case(seed, with_outside_change=wanted.meddled, with_earlier_apply=wanted.earlier)
+        for seed in seeds
+    ]
 
 
 def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -> int:

@@ -107,7 +107,8 @@ class Edit:
 class Case:
     """A whole case.
 
-    `between` is what another person does between `plan -o` and `apply`. `refusable`: it may be refused.
+    `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
+    a plan of its own; then `second_load` comes.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Case:
     between: tuple[Action, ...] = ()
     options: Body = field(default_factory=dict)
     first: tuple[Edit, ...] = ()
+    second_load: tuple[Publish, ...] = ()
 
     @property
     def after(self) -> Sections:
@@ -138,6 +140,8 @@ class Case:
         """The same with one thing less: an edit, a deed, an element of the world, a consumer."""
         yield from (replace(self, edits=rest) for rest in _without_one(self.edits))
         yield from (replace(self, between=rest) for rest in _without_one(self.between))
+        yield from (replace(self, first=rest) for rest in _without_one(self.first))
+        yield from (replace(self, second_load=rest) for rest in _without_one(self.second_load))
         yield from (replace(self, load=rest) for rest in _without_one(self.load))
         for place, deed in enumerate(self.load):
             if isinstance(deed, Publish) and len(deed.subjects) > 1:

@@ -5,7 +5,7 @@ Nothing of jsplan is used here. The functions know a message as `Message`, a con
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,11 +63,15 @@ def first_delivery(config: Mapping[str, Any], messages: Iterable[Message]) -> se
 
 @dataclass
 class ConsumerPosition:
-    """Position of a consumer: sequences given, those not acknowledged, and its start."""
+    """Position of a consumer: sequences given, those not acknowledged, and its start.
+
+    `passed_or_not`: an earlier filter did not match them, and the server may have passed them or not.
+    """
 
     delivered: set[int]
     outstanding: set[int]
     start: int = 0
+    passed_or_not: set[int] = field(default_factory=set)
 
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
         """Return what is pending: never given and wanted, or given and not acknowledged."""
@@ -146,7 +150,8 @@ def due_messages(
     What only the new filter lets through comes if it lies behind the position.
     """
     pending = position.unfinished(before, messages)
-    must = {m for m in pending if wants(after, m.subject)}
+    uncertain = position.passed_or_not - position.outstanding
+    must = {m for m in pending if wants(after, m.subject) and m.seq not in uncertain}
     new = {m for m in messages if wants(after, m.subject) and not wants(before, m.subject)}
     may = pending | {m for m in new if m.seq > position.floor}
     return DueMessages(frozenset(must), frozenset(may), frozenset(new))

@@ -13,7 +13,13 @@ from jsplan.workflows.plan import plan as make_plan
 from tests.sequences import checks
 from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
 from tests.sequences.checks import Announced, ConsumedResult, Finding, Snapshot
-from tests.sequences.model import Message, kept_by_interest, passes, removed_before_start
+from tests.sequences.model import (
+    Message,
+    filters_of,
+    kept_by_interest,
+    passes,
+    removed_before_start,
+)
 from tests.sequences.servers import ConsumerLog, DomainClient, SetupError, Stream, wait_until
 from tests.support.workspaces import RecordingObserver, hub_leaf_space
 
@@ -87,6 +93,8 @@ class _CaseRun:
         self.case, self.space, self.sides, self.outcome = case, space, sides, outcome
         self.books: dict[tuple[str, str, str], ConsumerLog] = {}
         self.published: dict[Key, list[Message]] = {}
+        #: Consumers whose log still says what they are owed, of those before; None: all.
+        self.known: set[tuple[str, str, str]] | None = None
         self._count = 0
 
     def run(self) -> None:
@@ -121,6 +129,7 @@ class _CaseRun:
         if code == 0 and not case.between:
             self._check_converged()
             self._check_consumers(announced, before, after)
+            self._check_notified(after)
 
     # --- up to the plan ---------------------------------------------------------------------------
 
@@ -132,8 +141,34 @@ class _CaseRun:
             self._perform(deed)
         self._wait_until_settled(case.before)
         if case.first:
-            self._apply_all(case.before_apply)
-            self._wait_until_settled(case.before_apply)
+            self._apply_earlier()
+
+    def _apply_earlier(self) -> None:
+        """Apply the plan that came before, and publish what came after it."""
+        case, before = self.case, self._list_consumers()
+        self._apply_all(case.before_apply)
+        now = self._list_consumers()
+        self.known = {key for key, was in before.items() if now.get(key, was)[:2] == was[:2]}
+        for key in self.known & now.keys():
+            if now[key][2] != before[key][2]:
+                position = self._log_of(key[:2], key[2]).position
+                position.passed_or_not.update(range(1, before[key][3] + 1))
+        for deed in case.second_load:
+            self._perform(deed)
+        self._wait_for_copies(case.before_apply)
+
+    def _list_consumers(self) -> dict[tuple[str, str, str], Any]:
+        """Each consumer with both creations, its filters, and the last sequence of its stream."""
+        return {
+            (domain, name, consumer): (
+                stream.created,
+                info["created"],
+                filters_of(info["config"]),
+                int(stream.state["last_seq"]),
+            )
+            for (domain, name), stream in self._snapshot().items()
+            for consumer, info in stream.consumers.items()
+        }
 
     def _apply_all(self, sections: Sections) -> None:
         """Apply files of which nothing is judged but that they do not end half way."""
@@ -341,14 +376,15 @@ class _CaseRun:
         """Consume each declared consumer to its end."""
         old = {k: c for k, _, c in _declared(self.case.before_apply)}
         for (domain, stream, name), address, body in _declared(self.case.after):
-            key = (domain, stream)
+            key, was = (domain, stream), old.get((domain, stream, name))
             if key not in after or name not in after[key].consumers:
                 self.outcome.findings.append(Finding("missing", f"{address}/{name}", "is gone"))
+                continue
+            if was is not None and self.known is not None and (*key, name) not in self.known:
                 continue
             books = self._log_of(key, name)
             got = self.sides[domain].drain(stream, name, books.unacknowledged)
             workqueue = after[key].config["retention"] == "workqueue"
-            was = old.get((domain, stream, name))
             others = (
                 self._log_of(key, other)
                 for d, s, other in old
@@ -357,6 +393,25 @@ class _CaseRun:
             out = {seq for other in others for seq in other.position.outstanding}
             one = ConsumedResult(key, address, was, body, books, got, workqueue, frozenset(out))
             self.outcome.findings += checks.check_consumer(announced, one, before, after)
+
+    def _check_notified(self, after: Snapshot) -> None:
+        """Check that each consumer is notified of a new message."""
+        for (domain, stream, name), address, body in _declared(self.case.after):
+            now = after.get((domain, stream))
+            subjects = now.config.get("subjects") if now else None
+            if not subjects or now is None or name not in now.consumers:
+                continue
+            subject = (filters_of(body) or subjects)[0].replace(">", "a")
+            side = self.sides[domain]
+            taken = side.publish(subject, f"{self.case.name}:{name}:new".encode(), {})
+            if taken is None or taken[0] != stream:
+                continue
+            try:
+                side.wait_until_notified(stream, name, taken[1])
+            except SetupError as error:
+                self.outcome.findings.append(
+                    Finding("not notified", f"{address}/{name}", str(error))
+                )
 
 
 def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, Body]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sequences.cases import Ask, Case, Consume, Edit, Publish, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.sequences.cases import Action, Body, Sections
 
@@ -55,20 +55,33 @@ class _CaseBuilder:
         return f"{self.token}.{stream['name'][len(self.token) :].lower()}.{token}"
 
 
-def make_case(seed: int, *, with_outside_change: bool = False) -> Case:
-    """The case of a seed; `meddled` with another person in between."""
-    rng = random.Random(f"{seed}{'m' if with_outside_change else ''}")
-    making = _CaseBuilder(rng, f"{'m' if with_outside_change else 's'}{seed}x")
+def make_case(
+    seed: int, *, with_outside_change: bool = False, with_earlier_apply: bool = False
+) -> Case:
+    """Make the case of a seed, with another person in between or with an earlier apply."""
+    kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
+    rng = random.Random(f"{seed}{kind}")
+    making = _CaseBuilder(rng, f"{kind or 's'}{seed}x")
     for name in "ABC"[: rng.choice((1, 1, 2, 2, 3))]:
         making.streams.append(_origin(making, name))
     _copies(making)
     _buckets(making)
     _load(making)
     before = copy.deepcopy(making.sections)
-    edits = _edits(making)
+    first: tuple[Edit, ...] = ()
+    second_load: tuple[Publish, ...] = ()
+    if with_earlier_apply:
+        first = _edits(making, (1, 1, 2, 3))
+        second_load = tuple(
+            _publish(making, stream, rng.randint(1, 5))
+            for stream in making.streams
+            if stream.get("subjects") and making.chance(0.4)
+        )
+    edits = _edits(making, (2, 2, 3, 3, 4))
     between = tuple(_outside_change(making)) if with_outside_change else ()
     options = {"safe_below": rng.choice((0, 0, 2))} if with_outside_change else {}
-    return Case(making.token, before, tuple(making.load), edits, between, options)
+    load = tuple(making.load)
+    return Case(making.token, before, load, edits, between, options, first, second_load)
 
 
 # --- streams ----------------------------------------------------------------------------------------
@@ -233,12 +246,12 @@ def _consume(making: _CaseBuilder, stream: Body, consumer: Body) -> Consume:
 # --- the edits --------------------------------------------------------------------------------------
 
 
-def _edits(making: _CaseBuilder) -> tuple[Edit, ...]:
-    """Make two to four edits, most of them on one stream; later ones see earlier ones."""
+def _edits(making: _CaseBuilder, counts: Sequence[int]) -> tuple[Edit, ...]:
+    """Make one of `counts` edits, most of them on one stream; later ones see earlier ones."""
     rng = making.rng
     hot = rng.choice(making.streams)
     found: list[Edit] = []
-    wanted = rng.choice((2, 2, 3, 3, 4))
+    wanted = rng.choice(counts)
     for _ in range(40):
         stream = hot if making.chance(0.7) else rng.choice(making.streams)
         make = rng.choices(list(_KINDS), list(_KINDS.values()))[0]

@@ -232,6 +232,15 @@ class DomainClient:
 
     # --- doing ------------------------------------------------------------------------------------
 
+    def wait_until_notified(self, stream: str, consumer: str, seq: int) -> None:
+        """Wait until a consumer counts messages as pending, or was given the message."""
+
+        def notified() -> bool:
+            info = self.consumer(stream, consumer)
+            return bool(info["num_pending"]) or info["delivered"]["stream_seq"] >= seq
+
+        wait_until(notified, f"{stream}/{consumer} to be notified of message {seq}")
+
     def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> tuple[str, int] | None:
         """The stream that took the message and its sequence there; None where none did."""
         try:

@@ -17,8 +17,10 @@ def format_outcome(outcome: Outcome) -> str:
     """Everything that a reader needs to do it again by hand."""
     case = outcome.case
     parts = [f"=== {case.name}: {outcome.word}"]
-    parts += ["--- before", yaml.safe_dump(case.before_apply, sort_keys=False, width=150)]
+    parts += ["--- before", yaml.safe_dump(case.before, sort_keys=False, width=150)]
     parts += ["--- load", *map(str, case.load)]
+    parts += ["--- applied before", *map(str, case.first)] if case.first else []
+    parts += ["--- second load", *map(str, case.second_load)] if case.second_load else []
     parts += ["--- edits", *map(str, case.edits)]
     parts += ["--- after", yaml.safe_dump(case.after, sort_keys=False, width=150)]
     parts += ["--- in between", *map(str, case.between)] if case.between else []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
 PORTION = 25
-PORTIONS = range(6)
+PORTIONS = range(5)
 #: Seeds that `make soak` plays of each kind.
 MANY = 5_000
 #: Cases at a time; most of a case is waiting for servers.
@@ -96,37 +96,54 @@ def test_plans_of_several_edits_with_another_person(
     )
 
 
-#: Seeds that once found something, with another person and without.
+@pytest.mark.matrix
+@pytest.mark.parametrize("portion", PORTIONS[:2])
+def test_plans_after_an_earlier_apply(
+    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
+    """The same where another plan was applied to the loaded world before."""
+    seeds = range(portion * PORTION, (portion + 1) * PORTION)
+    play_all(
+        [make_case(seed, with_earlier_apply=True) for seed in seeds], hub_leaf, record_property
+    )
+
+
+#: How the seeds of each kind are made into cases.
+KINDS: dict[str, dict[str, bool]] = {
+    "alone": {},
+    "another person": {"with_outside_change": True},
+    "earlier apply": {"with_earlier_apply": True},
+}
+#: Seeds that once found something, by kind.
 FOUND = {
-    False: (
+    "alone": (
         1826, 2404, 2839, 2999, 5364, 10000, 12013, 12163, 12212,
         12246, 30208, 30275, 30401, 43010,
     ),
-    True: (1689, 2069, 2668, 2893, 3321, 4111, 4720, 4911),
+    "another person": (1689, 2069, 2668, 2893, 3321, 4111, 4720, 4911),
+    "earlier apply": (121, 1058),
 }  # fmt: skip
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("meddled", FOUND, ids=["alone", "another person"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_seeds_that_found_something(
-    meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+    kind: str, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
     """The seeds that found errors stay mended."""
-    cases = [make_case(seed, with_outside_change=meddled) for seed in FOUND[meddled]]
+    cases = [make_case(seed, **KINDS[kind]) for seed in FOUND[kind]]
     play_all(cases, hub_leaf, record_property, some=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("meddled", [False, True], ids=["alone", "another person"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_very_many_plans(
-    meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+    kind: str, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
     """The same for thousands of seeds that `make test` does not play."""
     seeds = range(1_000, 1_000 + MANY)
-    play_all(
-        [make_case(seed, with_outside_change=meddled) for seed in seeds], hub_leaf, record_property
-    )
+    play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
 
 
 @pytest.mark.matrix
