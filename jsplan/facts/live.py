@@ -59,7 +59,7 @@ class LiveObject:
 
     @property
     def messages_at_risk(self) -> int:
-        """Messages deleted with it: a stream's, or those that a consumer has not finished."""
+        """Messages deleted with it: a stream's, or those that a consumer has not processed yet."""
         if self.address.kind == "consumer":
             return (self.state.get("num_pending") or 0) + (self.state.get("num_ack_pending") or 0)
         return int(self.state.get("messages") or 0)

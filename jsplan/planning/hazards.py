@@ -366,10 +366,9 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
     if decision.reason == PLACEHOLDER_ORPHANED:
         return
     if decision.actions == ["delete"]:
-        text = (
-            f"deletes the consumer with {_count_text(pending, 'message')} it has not finished"
-            if pending
-            else "deletes the consumer"
+        verb = "is" if pending == 1 else "are"
+        text = "deletes the consumer" + (
+            f"; {_count_text(pending, 'message')} {verb} not processed yet" if pending else ""
         )
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
     elif (
