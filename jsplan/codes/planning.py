@@ -162,9 +162,10 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "Remove the field, or the setting that overrides it.",
     ),
     "JS422": CodeText(
-        "A changed filter keeps messages from a consumer.",
+        "A changed filter or max_deliver keeps messages from a consumer.",
         "The consumer does not go back to messages that it has passed, and no longer gets "
-        "those that the new filter excludes.",
+        "those that the new filter excludes. A lower `max_deliver` also counts for messages that "
+        "workers have now: what was delivered that often is not delivered again.",
         "Let the consumer finish first, or create another consumer for these messages.",
     ),
     "JS423": CodeText(

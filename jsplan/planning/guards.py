@@ -60,6 +60,7 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
         yield Diagnostic("warning", "JS412", summary, detail, address, place)
     yield from _check_overruled(inputs, decision)
     yield from stranded.check_undelivered(inputs, decision)
+    yield from stranded.check_last_deliveries(inputs, decision)
     yield from stranded.check_starved_consumers(inputs, decision)
     yield from _check_pinned_client(decision, place)
     if decision.preserves and decision.address.kind == "consumer":

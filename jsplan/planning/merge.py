@@ -296,19 +296,24 @@ def build_update(
             out[name] = wanted[name]
         else:
             out[name] = after[name]
-    if table is CONSUMER and has_filter(live_raw) and not has_filter(out):
-        _filter_for_all(out)
+    if table is CONSUMER:
+        _write_filters(out, live_raw)
     return _with_server_metadata(out, live_raw)
 
 
-def _filter_for_all(payload: Config) -> None:
-    """Write "no filter" as the filter `>`, in place.
+def _write_filters(payload: Config, live_raw: Config) -> None:
+    """Write "no filter" as the filter `>` where the consumer has filters now, in place.
 
     A consumer whose filters are removed is not notified of new messages until its server restarts
     (a fault of 2.10 to 2.15): a push consumer stops, and a waiting pull request gets nothing.
     """
-    payload.pop("filter_subjects", None)
-    payload["filter_subject"] = EVERY_SUBJECT
+    if payload.get("filter_subject") and payload.get("filter_subjects"):
+        # one of them is `>`, which compact forms do not have, so it was not removed
+        is_single = payload["filter_subject"] != EVERY_SUBJECT
+        del payload["filter_subjects" if is_single else "filter_subject"]
+    if has_filter(live_raw) and not has_filter(payload):
+        payload.pop("filter_subjects", None)
+        payload["filter_subject"] = EVERY_SUBJECT
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:

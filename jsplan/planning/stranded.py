@@ -330,6 +330,35 @@ def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterabl
         )
 
 
+def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Warn about messages that workers have now and that a lower max_deliver makes final.
+
+    It counts for them at once (measured on 2.10 to 2.15): what was delivered that often is not
+    delivered again.
+    """
+    address, live, after = decision.address, decision.live, decision.after or {}
+    most = int(after.get("max_deliver") or -1)
+    if address.parent is None or live is None or decision.replaces or most <= 0:
+        return
+    if 0 < int(live.compact.get("max_deliver") or -1) <= most:
+        return
+    # each message out with a worker was delivered once, each redelivered one twice at least
+    count = int(live.state.get("num_ack_pending" if most == 1 else "num_redelivered") or 0)
+    if count:
+        many = "1 message" if count == 1 else f"{count:,} messages"
+        declared = inputs.declared(address)
+        yield Diagnostic(
+            "warning",
+            "JS422",
+            f"up to {many} that workers have now will not be delivered again: "
+            f"max_deliver becomes {most}",
+            "A message that a worker acknowledges is done. "
+            "If the others matter, let the consumer finish first.",
+            str(address),
+            declared.range if declared else None,
+        )
+
+
 def _format_count(answer: Measurement) -> str:
     least, most = answer.at_least, answer.at_most
     return (

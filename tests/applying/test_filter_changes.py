@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.facts.interest import filters_of
 from tests.applying.consumer_helpers import consumer_info, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space
@@ -373,9 +374,9 @@ def subject_of(raw: Raw, seq: int) -> str | None:
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest"])
-@pytest.mark.parametrize("subjects", ["a", "ab"])
+@pytest.mark.parametrize(("subjects", "after"), [("a", "b"), ("a", "bc"), ("ab", "b")])
 def test_a_consumer_without_its_filters_is_notified_of_new_messages(
-    retention: str, subjects: str, space: Space, raw: Raw, server: Server
+    retention: str, subjects: str, after: str, space: Space, raw: Raw, server: Server
 ) -> None:
     """The server has the filter `>` then, which is no difference to the files.
 
@@ -400,11 +401,11 @@ def test_a_consumer_without_its_filters_is_notified_of_new_messages(
     for same in (consumer("C") | {"filter_subject": ">"}, consumer("C", filter_subjects=[">"])):
         assert not write(space, retention, same, other).plan().has_changes
     # from here to other filters as from none
-    _, result = write(space, retention, consumer("C", "b"), other).apply(
+    _, result = write(space, retention, consumer("C", *after), other).apply(
         allow_hazards=("DELETES_MESSAGES",)
     )
     assert result.exit_code == 0
-    assert consumer_info(raw, "Q", "C")["config"]["filter_subject"] == "q.b"
+    assert filters_of(consumer_info(raw, "Q", "C")["config"]) == tuple(f"q.{s}" for s in after)
 
 
 def test_last_per_subject_keeps_its_filter(space: Space, raw: Raw) -> None:
@@ -417,3 +418,30 @@ def test_last_per_subject_keeps_its_filter(space: Space, raw: Raw) -> None:
     forced = last | {"max_waiting": 7}
     _, result = write(space, "limits", forced).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
     assert ([s.error for s in result.steps if s.error], space.plan().has_changes) == ([], False)
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+def test_a_lower_max_deliver_is_final_for_messages_of_workers(
+    retention: str, space: Space, raw: Raw, server: Server
+) -> None:
+    """The plan counts the messages that were delivered so often, and none of them comes again."""
+    short = {"ack_wait": "1s"}
+    write(space, retention, consumer("C", "a", **short)).apply()
+    publish(raw, "aaa")
+    assert pull(raw, "Q", "C", 2) == [1, 2]
+
+    for most, warning in (
+        (2, []),  # each was delivered once
+        (1, ["up to 2 messages that workers have now will not be delivered again"]),
+    ):
+        plan, result = write(
+            space, retention, consumer("C", "a", max_deliver=most, **short)
+        ).apply()
+        assert [text.partition(":")[0] for text in filter_findings(plan)] == warning
+        assert result.exit_code == 0
+
+    server.wait_until(
+        lambda: consumer_info(raw, "Q", "C")["num_ack_pending"] == 0, "end the deliveries", 30
+    )
+    assert pull(raw, "Q", "C", 9) == [3]
+    assert filter_findings(space.plan()) == []
