@@ -27,7 +27,7 @@ from jsplan.planning.measurements import new_origins, origin_measurement, update
 from jsplan.planning.preserve.methods import becomes_workqueue
 from jsplan.planning.preserve.staged_measurements import resized_storage, staging_measurement
 from jsplan.planning.replication.removed_sources import uncopied_measurement
-from jsplan.resources.fields import Config
+from jsplan.resources.fields import NEWEST_LEVEL, Config
 
 #: Effect of each step on the position of its consumer.
 _POSITION_EFFECTS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {
@@ -355,4 +355,8 @@ def exceeds_plan(count: int, planned: int, safe_below: int) -> bool:
 
 def _target_config(step: Step) -> Config:
     payload = (step.request or {}).get("payload") or {}
-    return table_of(Address.parse(step.address)).compact(config_of_payload(payload))
+    table = table_of(Address.parse(step.address))
+    config = table.compact(config_of_payload(payload))
+    if config.get("sealed"):  # the server sets discard: new then
+        table.fill_derived(config, NEWEST_LEVEL)
+    return config
