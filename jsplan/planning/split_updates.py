@@ -27,7 +27,7 @@ RETENTION = "retention"
 #: The fields of a stream that limit the values and the number of its consumers.
 CONSUMER_LIMITS, MAX_CONSUMERS = "consumer_limits", "max_consumers"
 #: The fields that a consumer without a value of its own inherits from `consumer_limits`.
-INHERITED_LIMITS: Final = ("max_ack_pending", "inactive_threshold")
+INHERITED_LIMITS: Final = frozenset({"max_ack_pending", "inactive_threshold"})
 
 
 def is_reorganised(before: Config, after: Config) -> bool:
@@ -200,21 +200,12 @@ def split_update(
 def delay_limit_updates(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], drafts: Drafts
 ) -> None:
-    """Let shrinking limits wait for the consumers; create those with the new limits."""
+    """Let shrinking limits wait for the consumers."""
     waiting = {address for address, kind in drafts if kind == "last"}
-    for key, draft in drafts.items() if waiting else ():
+    for key in drafts if waiting else ():
         if key[0].parent is None or (stream := stream_of(inputs, decisions, key[0])) not in waiting:
             continue
         drafts[stream, "last"].depends_on.add(key)
-        if draft.op in ("consumer.create", "consumer.replace") and draft.request is not None:
-            after = decisions[key[0]].after or {}
-            draft.request = draft.request | {
-                "payload": _with_limits(draft.request["payload"], after)
-            }
-
-
-def _with_limits(payload: Config, after: Config) -> Config:
-    return payload | {"config": with_inherited_limits(payload["config"], after)}
 
 
 def with_inherited_limits(config: Config, after: Config) -> Config:
@@ -223,5 +214,7 @@ def with_inherited_limits(config: Config, after: Config) -> Config:
     The limits of the stream apply only later.
     """
     return config | {
-        name: after[name] for name in INHERITED_LIMITS if name in after and not config.get(name)
+        name: after[name]
+        for name in sorted(INHERITED_LIMITS)
+        if name in after and not config.get(name)
     }

@@ -13,6 +13,7 @@ from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
     ResourceDecision,
+    inherited_settings,
     table_of,
 )
 from jsplan.planning.interest import (
@@ -40,6 +41,7 @@ from jsplan.planning.replication.checks import (
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
 from jsplan.planning.source_cycles import order_sources
 from jsplan.planning.split_updates import (
+    INHERITED_LIMITS,
     RETENTION,
     is_reorganised,
     split_reorganisation,
@@ -219,14 +221,17 @@ def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: 
         name: (decision.after or {}).get(name)
         for name in _verifiable_fields(body, inputs.body(address))
     }
-    payload = _request_payload(
-        decision, build_create(table_of(address), body, inputs.level(address)), "create"
-    )
+    config = build_create(table_of(address), body, inputs.level(address))
+    if address.parent is not None and inherited_settings(inputs, address).keys() & INHERITED_LIMITS:
+        config = with_inherited_limits(config, decision.after or {})
     return Draft(
         (address, "create"),
         op,
         f"create {_object_label(decision)}",
-        {"api": _api_subject(decision, "CREATE"), "payload": payload},
+        {
+            "api": _api_subject(decision, "CREATE"),
+            "payload": _request_payload(decision, config, "create"),
+        },
         precondition,
         expect,
         build_state_record(inputs, decision, "created"),
