@@ -172,21 +172,26 @@ def server_version() -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="session")
-def hub_leaf() -> Iterator[Sandbox]:
-    """Share a hub and a leaf among all tests of this worker.
-
-    Name what you create uniquely, or use `clean_hub_leaf`.
-    """
+def _hub_leaf() -> Iterator[Sandbox]:
     with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
+def hub_leaf(_hub_leaf: Sandbox) -> Sandbox:
+    """The worker's hub and leaf, running and linked.
+
+    Name what you create uniquely, or use `clean_hub_leaf`. An earlier test may have stopped them.
+    """
+    for server in _hub_leaf.servers.values():
+        server.resume()
+    _hub_leaf.start()
+    return _hub_leaf
+
+
+@pytest.fixture
 def clean_hub_leaf(hub_leaf: Sandbox) -> Sandbox:
     """The worker's hub and leaf, running, linked, and without a stream in either domain."""
-    for server in hub_leaf.servers.values():
-        server.resume()
-    hub_leaf.start()
     for server in hub_leaf.servers.values():
         with Raw(server.url, server.user, server.password) as raw:
             delete_all_streams(raw)

@@ -330,8 +330,8 @@ async def test_waiting_for_the_lock(state_location: StateLocation) -> None:
 
     async with open_backend(state_location) as first, open_backend(state_location) as second:
         holding, waiting = asyncio.create_task(hold(first)), asyncio.create_task(wait(second))
-        await taken.wait()
-        await asyncio.wait({waiting}, timeout=0.3)
+        await asyncio.wait({waiting, holding}, timeout=0.3)
+        assert not holding.done(), holding.exception()
         release.set()
         await asyncio.gather(holding, waiting)
 
