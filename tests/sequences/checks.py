@@ -120,7 +120,9 @@ def check_messages(
         address = address_of(section, body)
         was, now = before[key], after.get(key)
         kept = now.bodies if now else {}
-        gone = sorted(m.seq for b, m in was.bodies.items() if b not in kept)
+        acknowledged = _copied_bodies(case, body, before, after)
+        gone = {b: m.seq for b, m in was.bodies.items() if b not in kept}
+        lost = sorted(seq for b, seq in gone.items() if b not in acknowledged)
         if announced.has("DELETES_STREAM", address):
             said = announced.bounds("DELETES_STREAM", [address])
             if slack is None and said.high != len(was.messages):
@@ -128,7 +130,7 @@ def check_messages(
             continue
         said = announced.bounds("DELETES_MESSAGES", [address, *_consumer_addresses(announced, key)])
         drained = _announced_consumption(case, announced, body)
-        yield from _check_counts(address, len(gone), said, drained, slack, gone)
+        yield from _check_counts(address, len(gone), said, drained, slack, lost)
         if now is not None:
             yield from _check_content(
                 address, was, now, replaced=len(announced.actions.get(address, ())) > 1
@@ -136,14 +138,14 @@ def check_messages(
 
 
 def _check_counts(
-    address: str, gone: int, said: Bounds, drained: int, slack: int | None, which: list[int]
+    address: str, gone: int, said: Bounds, drained: int, slack: int | None, lost: list[int]
 ) -> Iterator[Finding]:
     high = said.high + drained
     # What is at most `safe_below` is no hazard, so not announced, and may grow by as much again until it is applied.
     limit = high if slack is None else max(high * 11 // 10, (high or slack) + slack)
-    if gone > limit:
+    if len(lost) > limit:
         kind = "lost" if not high else "lost-more"
-        yield Finding(kind, address, f"{gone} gone ({which}), announced {said.low} to {high}")
+        yield Finding(kind, address, f"{lost} gone, announced {said.low} to {high}")
     elif gone < said.low and slack is None:
         yield Finding("count", address, f"{gone} gone, announced {said.low} to {high}")
 
@@ -151,6 +153,20 @@ def _check_counts(
 def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]:
     prefix = f"{key[0]}/consumer/{key[1]}/"
     return [address for address in announced.actions if address.startswith(prefix)]
+
+
+def _copied_bodies(case: Case, body: Body, before: Snapshot, after: Snapshot) -> set[bytes]:
+    """Return what copies of an interest stream have: they acknowledge it some time later."""
+    if not case.first or body.get("retention") != "interest":
+        return set()
+    return {
+        stored
+        for section, copy in bodies(case.before_apply)
+        if body.get("name") in origins_of(copy)
+        for snapshot in (before, after)
+        if (stream := snapshot.get((str(copy["domain"]), stream_of(section, copy)))) is not None
+        for stored in stream.bodies
+    }
 
 
 def _announced_consumption(case: Case, announced: Announced, origin: Body) -> int:

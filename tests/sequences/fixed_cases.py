@@ -414,6 +414,34 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
     yield "stream became interest after the plan", FixedCase(case, frozenset({"applied", "stale"}))
 
 
+def _setting_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Changes of settings that meet other changes of the same plan."""
+    t = "fxax"
+    sealed = Edit("set", f"{t}S", fields={"sealed": True, "max_msgs": 4})
+    case = Case(t, {"streams": [stream(t, "limits")]}, (publish(t, "abcab"),), (sealed,))
+    yield "stream sealed with a lower limit", FixedCase(case, deletes=False)
+    for retention in ("limits", "interest"):
+        t = f"fxb{retention[0]}x"
+        limits: Body = {"consumer_limits": {"max_ack_pending": 100}}
+        limits |= {"lifecycle": {"on_replace": "preserve"}}
+        first = consumer("C", filter_subject=f"{t}.a", max_ack_pending=50)
+        world = {"streams": [stream(t, "workqueue", first, **limits)]}
+        added = Edit("add", f"{t}S", "F", fields=consumer("F", filter_subject=f"{t}.b"))
+        case = Case(t, world, (publish(t, "abab"),), (added, retain(t, retention)))
+        yield f"consumer added to a replaced stream with limits, {retention}", FixedCase(case)
+    t = "fxcx"
+    full = {"max_msgs": 2, "discard": "new", "sources": [{"name": f"{t}S", "domain": "hub"}]}
+    copy = {"name": f"{t}M", "domain": "leaf"} | full
+    world = {"streams": [stream(t, "limits", lifecycle={"on_replace": "preserve"}), copy]}
+    moved = Edit("set", f"{t}S", fields={"storage": "memory"})
+    case = Case(t, world, (publish(t, "abc"),), (moved,))
+    yield "downstream stream of a replaced stream is full", FixedCase(case)
+    t = "fxdx"
+    world = {"streams": [stream(t, "limits", consumer("C", filter_subjects=[f"{t}.a", f"{t}.b"]))]}
+    case = Case(t, world, (publish(t, "abc"),), (change(t, "C", filter_subjects=None),))
+    yield "consumer loses its filters", FixedCase(case)
+
+
 #: By what they are about.
 FIXED: Final[dict[str, FixedCase]] = {
     name: fixed
@@ -425,6 +453,7 @@ FIXED: Final[dict[str, FixedCase]] = {
         _start_cases,
         _full_cases,
         _other_cases,
+        _setting_cases,
     )
     for name, fixed in group()
 }

@@ -151,6 +151,8 @@ def due_messages(
     """
     pending = position.unfinished(before, messages)
     uncertain = position.passed_or_not - position.outstanding
+    if after.get("max_deliver"):  # what was delivered that often is not delivered again
+        uncertain |= position.outstanding
     must = {m for m in pending if wants(after, m.subject) and m.seq not in uncertain}
     new = {m for m in messages if wants(after, m.subject) and not wants(before, m.subject)}
     may = pending | {m for m in new if m.seq > position.floor}

@@ -71,13 +71,13 @@ def make_case(
     first: tuple[Edit, ...] = ()
     second_load: tuple[Publish, ...] = ()
     if with_earlier_apply:
-        first = _edits(making, (1, 1, 2, 3))
+        first = _edits(making, (1, 1, 2, 3), _ALL_KINDS)
         second_load = tuple(
             _publish(making, stream, rng.randint(1, 5))
             for stream in making.streams
             if stream.get("subjects") and making.chance(0.4)
         )
-    edits = _edits(making, (2, 2, 3, 3, 4))
+    edits = _edits(making, (2, 2, 3, 3, 4), _ALL_KINDS if with_earlier_apply else _KINDS)
     between = tuple(_outside_change(making)) if with_outside_change else ()
     options = {"safe_below": rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
@@ -246,7 +246,7 @@ def _consume(making: _CaseBuilder, stream: Body, consumer: Body) -> Consume:
 # --- the edits --------------------------------------------------------------------------------------
 
 
-def _edits(making: _CaseBuilder, counts: Sequence[int]) -> tuple[Edit, ...]:
+def _edits(making: _CaseBuilder, counts: Sequence[int], kinds: EditKinds) -> tuple[Edit, ...]:
     """Make one of `counts` edits, most of them on one stream; later ones see earlier ones."""
     rng = making.rng
     hot = rng.choice(making.streams)
@@ -254,7 +254,7 @@ def _edits(making: _CaseBuilder, counts: Sequence[int]) -> tuple[Edit, ...]:
     wanted = rng.choice(counts)
     for _ in range(40):
         stream = hot if making.chance(0.7) else rng.choice(making.streams)
-        make = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
+        make = rng.choices(list(kinds), list(kinds.values()))[0]
         edits = make(making, stream)
         for edit in edits:
             edit.apply(making.sections)
@@ -496,8 +496,48 @@ def _remove(making: _CaseBuilder, stream: Body) -> list[Edit]:
     ]
 
 
-#: Kinds of edits with their weights.
-_KINDS: dict[Callable[[_CaseBuilder, Body], list[Edit]], int] = {
+def _setting(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """Set a field that limits what a stream takes or how it may change."""
+    rng = making.rng
+    choices: tuple[Body, ...] = (
+        {"max_msg_size": rng.choice((100, 1000))},
+        {"duplicate_window": rng.choice(("1s", "1m"))},
+        {"deny_delete": True},
+        {"deny_purge": True},
+        {"sealed": True},
+        {"discard": "new", "max_msgs_per_subject": 3, "discard_new_per_subject": True},
+        {"discard": "old", "discard_new_per_subject": None},
+        {"allow_rollup_hdrs": True},
+        {"compression": "s2"},
+        {"republish": {"src": ">", "dest": f"{making.token}.again.>"}},
+        {"subject_transform": {"src": ">", "dest": f"{making.token}.to.>"}},
+        {"subject_transform": None},
+    )
+    fields = rng.choice(choices)
+    if "discard" in fields and (stream.get("mirror") or stream.get("sources")):
+        return []  # one that is full stops its flows
+    return [Edit("set", stream["name"], fields=fields)]
+
+
+def _delivery(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """Set how often and how long a consumer delivers."""
+    rng = making.rng
+    if not stream["consumers"]:
+        return []
+    consumer = rng.choice(stream["consumers"])
+    choices: tuple[Body, ...] = ({"inactive_threshold": "1h"}, {"description": "z"})
+    if consumer["ack_policy"] != "none":
+        choices += (
+            {"max_deliver": rng.choice((1, 5))},
+            {"backoff": ["40s", "1m"], "max_deliver": 3},
+            {"replay_policy": "original"},
+        )
+    return [Edit("consumer", stream["name"], consumer["name"], fields=rng.choice(choices))]
+
+
+#: Functions that make edits of a kind, with their weights.
+EditKinds = dict["Callable[[_CaseBuilder, Body], list[Edit]]", int]
+_KINDS: EditKinds = {
     _retention: 16,
     _limit: 14,
     _subjects: 8,
@@ -513,6 +553,7 @@ _KINDS: dict[Callable[[_CaseBuilder, Body], list[Edit]], int] = {
     _bucket: 6,
     _remove: 1,
 }
+_ALL_KINDS: EditKinds = _KINDS | {_setting: 18, _delivery: 6}
 
 
 # --- another person -----------------------------------------------------------------------------------

@@ -232,6 +232,12 @@ class DomainClient:
 
     # --- doing ------------------------------------------------------------------------------------
 
+    def is_connected(self, stream: str, origin: str) -> bool:
+        """Return True if the mirror or source has heard from its origin."""
+        info = self.api_ok(f"STREAM.INFO.{stream}")
+        flows = [info["mirror"]] if info.get("mirror") else info.get("sources") or ()
+        return all(f.get("active", -1) >= 0 for f in flows if f["name"] == origin)
+
     def wait_until_notified(self, stream: str, consumer: str, seq: int) -> None:
         """Wait until a consumer counts messages as pending, or was given the message."""
 
