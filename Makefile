@@ -64,7 +64,7 @@ test-matrix: spark-classes ## the reports in a browser, and the tests marked `ma
 	done
 
 soak: spark-classes ## long runs
-	$(PYTEST) -m soak --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --dist worksteal -m soak --timeout 7200 $(PYTEST_ARGS)
 	$(PYTEST) -m "hypothesis and not download" --hypothesis-profile open $(PYTEST_ARGS)
 
 bench: setup ## what the performance claims are measured with, as JSON
