@@ -172,21 +172,22 @@ def server_version() -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="session")
-def _hub_leaf() -> Iterator[Sandbox]:
+def shared_hub_leaf() -> Iterator[Sandbox]:
+    """Share a hub and a leaf among all tests of this worker, for fixtures of the same scope."""
     with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def hub_leaf(_hub_leaf: Sandbox) -> Sandbox:
+def hub_leaf(shared_hub_leaf: Sandbox) -> Sandbox:
     """The worker's hub and leaf, running and linked.
 
     Name what you create uniquely, or use `clean_hub_leaf`. An earlier test may have stopped them.
     """
-    for server in _hub_leaf.servers.values():
+    for server in shared_hub_leaf.servers.values():
         server.resume()
-    _hub_leaf.start()
-    return _hub_leaf
+    shared_hub_leaf.start()
+    return shared_hub_leaf
 
 
 @pytest.fixture

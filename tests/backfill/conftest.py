@@ -61,7 +61,7 @@ def object_store(reserved_object_store: S3Server) -> S3Server:
 @pytest.fixture(scope="session")
 def spark(
     tmp_path_factory: pytest.TempPathFactory,
-    hub_leaf: Sandbox,
+    shared_hub_leaf: Sandbox,
     reserved_object_store: S3Server,
 ) -> Iterator[SparkSession]:
     """One Spark session for all tests of a worker, since it takes long to start.
@@ -73,7 +73,7 @@ def spark(
     folder = tmp_path_factory.mktemp("spark")
     # Workers get the environment that the session starts with.
     os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)
-    export_connection(connection_target(hub_leaf["hub"]))
+    export_connection(connection_target(shared_hub_leaf["hub"]))
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(folder),

@@ -48,13 +48,14 @@ def denials(document: Any, when: datetime, **data: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def plans(shared_hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Plan one change in two environments.
 
     A deletion, a replacement, fewer messages, a longer age, and a new stream.
     """
     folder: Path = tmp_path_factory.mktemp("policy")
-    space = hub_leaf_space(folder, hub_leaf)
+    shared_hub_leaf.start()
+    space = hub_leaf_space(folder, shared_hub_leaf)
     environments: dict[str, Any] = {"prod": {}, "staging": {}}
     old, store = (
         {"name": "POLICY_OLD", "domain": "hub"},
@@ -70,7 +71,7 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     }
     space.write(streams=[old, store, cut, kept], **sections)
     apply(LoadOptions(folder, environment="prod"), PlanOptions(), approve, RecordingObserver())
-    leaf = hub_leaf["leaf"]
+    leaf = shared_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         for _ in range(20):
             raw.publish("policy.cut", b"x")

@@ -115,10 +115,14 @@ class FilledServer:
 
     def restart(self) -> None:
         """Stop the server and start it with the same data."""
-        self.raw.close()
         self.server.stop()
         self.server.start()
-        self.raw = Raw(self.server.url, timeout=20)
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Connect again: a server ends a connection that is silent for some minutes."""
+        self.raw.close()
+        self.raw = Raw(self.server.url, self.server.user, self.server.password, timeout=20)
 
     def end_old_messages(self) -> None:
         """Make the stored messages old and the next ones young, by a pause."""
@@ -220,6 +224,7 @@ def _filled_server() -> Iterator[FilledServer]:
 @pytest.fixture
 def filled_server(_filled_server: FilledServer) -> Iterator[FilledServer]:
     """The filled server of the worker; a test's other streams are deleted."""
+    _filled_server.reconnect()
     yield _filled_server
     delete_other_streams(_filled_server)
 
