@@ -3,8 +3,8 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-# Much of it is waiting for servers: four keep two cores busy.
-WORKERS ?= 4
+# Much of it is waiting for servers: six keep two cores busy.
+WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest
 # Whatever the shell says: hundreds of processes, each of which would compile all of jsplan for itself.
 export PYTHONDONTWRITEBYTECODE :=
