@@ -26,6 +26,7 @@ from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
+from jsplan.facts.stored_message import stored_size
 from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.nested import origin_key
@@ -160,10 +161,10 @@ class ReplicationFlow:
         found = await self._next_message(copied) if copied is not None else None
         if len(self._heartbeats) < 2:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
-        if found is not None and not self._has_progressed and not _is_full(live, found[1]):
+        if found is not None and not self._has_progressed and not _is_full(live, found):
             return self._set_reason(
                 f"stands at message {copied:,} of {self.origin}, "
-                f"and message {found[0]:,} does not arrive"
+                f"and message {found['seq']:,} does not arrive"
             )
         return True
 
@@ -275,17 +276,21 @@ class ReplicationFlow:
         )
         return StepFailed(text, "skipped")
 
-    async def _next_message(self, after: int) -> tuple[int, int] | None:
-        """Return sequence and bytes of the first message after `after` that passes the filters."""
+    async def _next_message(self, after: int) -> dict[str, Any] | None:
+        """Return the first message after `after` that passes the filters, as in its answer."""
         found = await asyncio.gather(
             *(
                 self._first_message(after + 1, subject)
                 for subject in subject_filters(self.origin_config)
             )
         )
-        return min((message for message in found if message is not None), default=None)
+        return min(
+            (message for message in found if message is not None),
+            key=lambda message: int(message["seq"]),
+            default=None,
+        )
 
-    async def _first_message(self, seq: int, subject: str) -> tuple[int, int] | None:
+    async def _first_message(self, seq: int, subject: str) -> dict[str, Any] | None:
         request = {"seq": seq, "next_by_subj": subject}
         try:
             answer = await self.context.apis[self.origin.domain].request(
@@ -295,15 +300,18 @@ class ReplicationFlow:
             if error.err_code != NO_MESSAGE:
                 raise
             return None
-        message = answer["message"]
-        texts = (message.get("hdrs", ""), message.get("data", ""))
-        size = len(message["subject"]) + sum(len(b64decode(text)) for text in texts)
-        return int(message["seq"]), size
+        message: dict[str, Any] = answer["message"]
+        return message
 
 
-def _is_full(live: LiveObject, size: int) -> bool:
-    """Return True if the stream refuses a message of this size: it is full, with discard `new`."""
+def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:
+    """Return True if the stream refuses the message: it is full, with discard `new`."""
     limits, state = live.raw, live.state
+    size = stored_size(
+        limits.get("storage", "file"),
+        len(message["subject"].encode()),
+        *(len(b64decode(message.get(part) or "")) for part in ("hdrs", "data")),
+    )
     return limits.get("discard") == "new" and (
         0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])
         or 0 < int(limits.get("max_bytes", -1)) < int(state["bytes"]) + size

@@ -429,13 +429,17 @@ def _setting_cases() -> Iterator[tuple[str, FixedCase]]:
         added = Edit("add", f"{t}S", "F", fields=consumer("F", filter_subject=f"{t}.b"))
         case = Case(t, world, (publish(t, "abab"),), (added, retain(t, retention)))
         yield f"consumer added to a replaced stream with limits, {retention}", FixedCase(case)
-    t = "fxcx"
-    full = {"max_msgs": 2, "discard": "new", "sources": [{"name": f"{t}S", "domain": "hub"}]}
-    copy = {"name": f"{t}M", "domain": "leaf"} | full
-    world = {"streams": [stream(t, "limits", lifecycle={"on_replace": "preserve"}), copy]}
-    moved = Edit("set", f"{t}S", fields={"storage": "memory"})
-    case = Case(t, world, (publish(t, "abc"),), (moved,))
-    yield "downstream stream of a replaced stream is full", FixedCase(case)
+    for name, most in (("max_msgs", 2), ("max_bytes", 500)):
+        t = f"fxc{name[4]}x"
+        full = {name: most, "discard": "new", "sources": [{"name": f"{t}S", "domain": "hub"}]}
+        copy = {"name": f"{t}M", "domain": "leaf"} | full
+        world = {"streams": [stream(t, "limits", lifecycle={"on_replace": "preserve"}), copy]}
+        moved = Edit("set", f"{t}S", fields={"storage": "memory"})
+        load = (publish(t, "ab"), Publish("hub", (f"{t}.c",), 400))
+        yield (
+            f"downstream stream of a replaced stream is full, {name}",
+            FixedCase(Case(t, world, load, (moved,))),
+        )
     t = "fxdx"
     world = {"streams": [stream(t, "limits", consumer("C", filter_subjects=[f"{t}.a", f"{t}.b"]))]}
     case = Case(t, world, (publish(t, "abc"),), (change(t, "C", filter_subjects=None),))
