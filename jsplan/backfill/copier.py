@@ -67,7 +67,6 @@ class Copier:
     fingerprint: str
     results: list[OriginResult] = field(init=False)
     staging: Staging = field(init=False)
-    scans: list[PendingScan] = field(init=False)
     _copied: int = 0
 
     def __post_init__(self) -> None:
@@ -84,7 +83,6 @@ class Copier:
             [state.origin for state in states],
             self.fingerprint,
         )
-        self.scans = [PendingScan(origin, self.context.topology) for origin in self.origins]
 
     # --- the sequence -----------------------------------------------------------------------------
 
@@ -213,7 +211,8 @@ class Copier:
             require_same_streams(origin.state, info, target)
 
     async def _scan_pending(self) -> list[PendingRanges]:
-        return await scan_pending(self.scans, is_reordered=self.transforms.order != "stream")
+        scans = [PendingScan(origin, self.context.topology) for origin in self.origins]
+        return await scan_pending(scans, is_reordered=self.transforms.order != "stream")
 
     def _compute_sequence_budget(self, states: Sequence[dict[str, Any]]) -> int | None:
         """Limit the sequences of one portion, which a shuffle loses if the window closes."""
