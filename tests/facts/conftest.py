@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.config.model import Connection, Domain
 from jsplan.errors import JsplanError
+from jsplan.jetstream import Pool
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
     from jsplan.documents.plan import Hazard, Plan
+    from jsplan.jetstream import DomainApi
     from jsplan.sandbox import Server
 
 #: Messages of a stream, several batches of a reader, and how many are old. The pauses, in seconds, separate old and
@@ -191,6 +194,21 @@ def fill_sources(filled_server: FilledServer) -> None:
         "HOLED",
         [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)],
     )
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to the worker's single server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[DomainApi]:
+    """The API of the same server, on a connection that only reads."""
+    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
+        await pool.open(["main"])
+        yield pool.api(Domain("main", "main", None, "$JS.API"))
 
 
 @contextmanager

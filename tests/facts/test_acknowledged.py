@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.config.model import Connection, Domain
 from jsplan.facts.limit_trimming import ExceededLimits
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, Measurement, MeasurementRequest
-from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream import DomainApi
 from tests.support.raw import Raw
 from tests.support.stream_content import acknowledge, pull_acks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.matrix
 
 STREAM = Address("main", "stream", "A")
-DOMAIN = Domain("main", "main", None, "$JS.API")
 #: With one message per subject, the server deletes the first two of these.
 SUBJECTS = ("a.1", "a.1", "a.1", "a.2", "a.3")
 LAST_OF_EACH = ExceededLimits(max_msgs_per_subject=1)
@@ -39,15 +37,6 @@ def raw(server: Server) -> Iterator[Raw]:
         config = {"name": "ALL", "durable_name": "ALL", "ack_policy": "all"}
         connection.api_ok("$JS.API.CONSUMER.CREATE.A.ALL", {"stream_name": "A", "config": config})
         yield connection
-
-
-@pytest.fixture
-async def api(server: Server, raw: Raw) -> AsyncIterator[DomainApi]:
-    """The API of the server, read-only."""
-    connections = {"main": Connection("main", url=server.url)}
-    async with Pool(connections, {}, read_only=True) as pool:
-        await pool.open(["main"])
-        yield pool.api(DOMAIN)
 
 
 async def measure(

@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from jsplan.address import Address
-from jsplan.config.model import Connection, Domain
 from jsplan.facts.interest import build_change
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MeasurementRequest
-from jsplan.jetstream import Pool
 from tests.applying.consumer_helpers import fill, pull
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
     from jsplan.jetstream import DomainApi
     from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.matrix
 
-DOMAIN = Domain("main", "main", None, "$JS.API")
 #: The subjects of the stream in order, and how many messages OTHER asks for.
 LOADS: Final = {
     "searched to the end": ("abaa", 5),
@@ -40,21 +35,6 @@ FILTERS: Final[tuple[tuple[dict[str, Any], int], ...]] = (
     ({"filter_subject": "i.a"}, 3),
 )
 STREAM: Final = {"name": "I", "subjects": ["i.>"], "storage": "memory"}
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """Return a connection to the worker's server."""
-    with Raw(server.url) as connection:
-        yield connection
-
-
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[DomainApi]:
-    """Return the API on a connection that only reads."""
-    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
-        await pool.open(["main"])
-        yield pool.api(DOMAIN)
 
 
 def put_consumer(raw: Raw, name: str, **config: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from jsplan.address import Address
-from jsplan.config.model import Connection, Domain
 from jsplan.facts.consumer_position import EXACT_START_LEVEL, position_of
 from jsplan.facts.interest import (
     ACKS_ABOVE_FLOOR_LEVEL,
@@ -18,14 +17,12 @@ from jsplan.facts.interest import (
 )
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MeasurementRequest
-from jsplan.jetstream import Pool
 from tests.applying.consumer_helpers import consumer_info, fill, pull
 from tests.facts.conftest import deletes_messages
 from tests.support.raw import Raw
 from tests.support.workspaces import single_space
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from jsplan.jetstream import DomainApi
@@ -33,24 +30,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-DOMAIN = Domain("main", "main", None, "$JS.API")
 ACK_POLICIES: Final = ("none", "all", "explicit")
 LAST: Final = 7
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """Return a connection to the worker's server."""
-    with Raw(server.url) as connection:
-        yield connection
-
-
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[DomainApi]:
-    """Return the API on a connection that only reads."""
-    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
-        await pool.open(["main"])
-        yield pool.api(DOMAIN)
 
 
 def start_at(seq: int) -> dict[str, Any]:

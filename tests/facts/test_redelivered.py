@@ -248,13 +248,6 @@ def space(tmp_path: Path, server: Server) -> Space:
     return single_space(tmp_path, server)
 
 
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the same server."""
-    with Raw(server.url) as connection:
-        yield connection
-
-
 def write(space: Space, **consumer: Any) -> Space:
     """Write a stream with one consumer."""
     stream = {

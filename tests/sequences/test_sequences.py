@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 #: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
 PORTION = 25
-PORTIONS = range(5)
 #: Seeds that `make soak` plays of each kind.
 MANY = 5_000
 #: Cases at a time; most of a case is waiting for servers.
@@ -74,46 +73,29 @@ def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
         assert ("DELETES_MESSAGES" in codes) == fixed.deletes, format_outcome(outcome)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("portion", PORTIONS)
-def test_plans_of_several_edits(
-    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
-) -> None:
-    """Nothing is lost but what the plan announced, and the next plan is empty."""
-    seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all([make_case(seed) for seed in seeds], hub_leaf, record_property)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("portion", PORTIONS[:3])
-def test_plans_of_several_edits_with_another_person(
-    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
-) -> None:
-    """A change of another person makes the plan stale, or nothing more is deleted."""
-    seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all(
-        [make_case(seed, with_outside_change=True) for seed in seeds], hub_leaf, record_property
-    )
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("portion", PORTIONS[:2])
-def test_plans_after_an_earlier_apply(
-    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
-) -> None:
-    """The same where another plan was applied to the loaded world before."""
-    seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all(
-        [make_case(seed, with_earlier_apply=True) for seed in seeds], hub_leaf, record_property
-    )
-
-
 #: How the seeds of each kind are made into cases.
 KINDS: dict[str, dict[str, bool]] = {
     "alone": {},
     "another person": {"with_outside_change": True},
     "earlier apply": {"with_earlier_apply": True},
 }
+#: Portions of each kind in `make test`.
+PORTIONS = [(kind, n) for kind, many in zip(KINDS, (5, 3, 2), strict=True) for n in range(many)]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("kind", "portion"), PORTIONS)
+def test_plans_of_several_edits(
+    kind: str, portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
+    """Nothing is lost but what the plan announced, and the next plan is empty.
+
+    A change of another person makes the plan stale, or nothing more is deleted.
+    """
+    seeds = range(portion * PORTION, (portion + 1) * PORTION)
+    play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
+
+
 #: Seeds that once found something, by kind.
 FOUND = {
     "alone": (
