@@ -31,7 +31,6 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError, ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
-from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
@@ -44,6 +43,7 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 
 #: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.

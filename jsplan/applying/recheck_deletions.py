@@ -15,7 +15,7 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step, config_of_payload
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.duplicate_count import count_skipped
-from jsplan.facts.interest import ConsumerChange, build_change, filters_of, parse_interest
+from jsplan.facts.interest import ConsumerChange, build_change, parse_interest
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, FinishedConsumer, MeasurementRequest
@@ -27,6 +27,7 @@ from jsplan.planning.measurements import new_origins, origin_measurement, update
 from jsplan.planning.preserve.methods import becomes_workqueue
 from jsplan.planning.preserve.staged_measurements import resized_storage, staging_measurement
 from jsplan.planning.replication.removed_sources import uncopied_measurement
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import NEWEST_LEVEL, Config
 
 #: Effect of each step on the position of its consumer.

@@ -25,7 +25,7 @@ from jsplan.resources.buckets import (
     lower,
     resolve_alias,
 )
-from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, has_filter
+from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, filters_of
 from jsplan.resources.fields import ABSENT, Config, Field, Table
 from jsplan.resources.nested import ORIGIN
 
@@ -118,7 +118,7 @@ class _Minimizer:
                 body = without
         if self.kind == "consumer":
             body.setdefault("ack_policy", "none")
-            if body.get("deliver_policy") == "last_per_subject" and not has_filter(body):
+            if body.get("deliver_policy") == "last_per_subject" and not filters_of(body):
                 body["filter_subject"] = EVERY_SUBJECT
         return self._build_result(body, remaining)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
-from jsplan.resources.consumer import EVERY_SUBJECT
+from jsplan.resources.consumer import filters_of
 from jsplan.subjects import is_subset
 
 #: Levels that changed behaviour: 2.12 acks above the floor, 2.14 starts, 2.15 no consumers at all.
@@ -123,13 +123,6 @@ def _shows_passed(consumer: ConsumerInterest) -> bool:
 
 def _matches_filters(filters: tuple[str, ...], subject: str) -> bool:
     return not filters or any(is_subset(subject, other) for other in filters)
-
-
-def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the filters of a consumer's configuration, raw or compact; `>` is no filter."""
-    single, multiple = config.get("filter_subject"), config.get("filter_subjects") or ()
-    filters = (single,) if single else tuple(multiple)
-    return () if filters == (EVERY_SUBJECT,) else filters
 
 
 def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:

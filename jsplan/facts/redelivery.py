@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.facts.interest import filters_of
+from jsplan.resources.consumer import filters_of
 from jsplan.subjects import passes_filters
 
 

@@ -24,7 +24,6 @@ from jsplan.facts.interest import (
     ConsumerChange,
     InterestSnapshot,
     build_change,
-    filters_of,
 )
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
@@ -32,6 +31,7 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.order import Draft, Drafts
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.documents.plan import FieldChange
 from jsplan.planning.diff import field_changes
-from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, has_filter
+from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, filters_of
 from jsplan.resources.fields import ABSENT, OWNER_KEY, Config, Field, Table, sort_objects
 from jsplan.resources.nested import ORIGIN, origin_key
 
@@ -311,7 +311,7 @@ def _write_filters(payload: Config, live_raw: Config) -> None:
         # one of them is `>`, which compact forms do not have, so it was not removed
         is_single = payload["filter_subject"] != EVERY_SUBJECT
         del payload["filter_subjects" if is_single else "filter_subject"]
-    if has_filter(live_raw) and not has_filter(payload):
+    if filters_of(live_raw) and not filters_of(payload):
         payload.pop("filter_subjects", None)
         payload["filter_subject"] = EVERY_SUBJECT
 

@@ -14,13 +14,13 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
 from jsplan.planning.decide import ResourceDecision, planned_config
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.unmanaged import StreamReaders, changes_subjects
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered, overlaps
 from jsplan.topology.replication_graph import apply_transform

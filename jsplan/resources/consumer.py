@@ -6,7 +6,8 @@ server does not make in place is a replacement.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, require_replacement
 from jsplan.resources.nested import NAME
@@ -16,10 +17,11 @@ from jsplan.units import SECOND
 EVERY_SUBJECT: Final = ">"
 
 
-def has_filter(config: Config) -> bool:
-    """Return True if a consumer, raw or compact, delivers only some subjects."""
-    filters = [config.get("filter_subject"), *(config.get("filter_subjects") or ())]
-    return any(filters) and EVERY_SUBJECT not in filters
+def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the filters of a consumer's configuration, raw or compact; `>` is no filter."""
+    single, multiple = config.get("filter_subject"), config.get("filter_subjects") or ()
+    filters = (single,) if single else tuple(multiple)
+    return () if filters == (EVERY_SUBJECT,) else filters
 
 
 def _deliver_subject_effect(change: FieldUpdate) -> Effect:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.facts.interest import filters_of
+from jsplan.resources.consumer import filters_of
 from tests.applying.consumer_helpers import consumer_info, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space

@@ -29,7 +29,6 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
-from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_expired
@@ -40,6 +39,7 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.planning.preserve.staging import probe_address
 from jsplan.planning.replication.impact import ORIGIN_IDENTITY_LEVEL
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 

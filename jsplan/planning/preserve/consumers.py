@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
-from jsplan.facts.interest import PURGE_LEVEL, filters_of
+from jsplan.facts.interest import PURGE_LEVEL
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.redelivery import build_redelivery
@@ -24,6 +24,7 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry
 from jsplan.subjects import is_covered

@@ -9,7 +9,6 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import FinishedConsumer, Measurement
 from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
@@ -23,6 +22,7 @@ from jsplan.planning.preserve.methods import (
 )
 from jsplan.planning.preserve.start_override import start_sequence
 from jsplan.planning.replication.checks import find_downstream
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
