@@ -59,6 +59,13 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Remove `max_ack_pending` from the `consumer_limits` of the origin, and set it at each "
         "consumer.",
     ),
+    "JS459": CodeText(
+        "An interest stream with consumers becomes a limits stream on nats-server 2.10.",
+        "Its consumers keep the old retention in themselves: each update of one of them deletes "
+        "the messages that no consumer wants, until the server restarts. An application that "
+        "creates its consumer at each start updates it.",
+        "Restart the server after the change, or update it to 2.11.",
+    ),
     "JS460": CodeText(
         "A server of the rehearsal refuses a step.",
         "An apply would fail there in the same way. The number is the err_code of the server.",

@@ -13,6 +13,7 @@ from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, ResourceDecision, table_of
+from jsplan.planning.interest import check_kept_interest
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.ownership import OWNER_CHANGED
@@ -62,6 +63,7 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from stranded.check_undelivered(inputs, decision)
     yield from stranded.check_last_deliveries(inputs, decision)
     yield from stranded.check_starved_consumers(inputs, decision)
+    yield from check_kept_interest(decision, inputs.level(decision.address))
     yield from _check_pinned_client(decision, place)
     if decision.preserves and decision.address.kind == "consumer":
         yield from check_consumer_replacement(inputs, decision)

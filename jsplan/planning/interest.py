@@ -8,6 +8,8 @@ a consumer wants after the plan must therefore be wanted after each step:
 - Where one consumer releases messages that another will want, a placeholder consumer wants all
   messages meanwhile. After it is deleted, the server deletes the messages that no consumer wants.
   They are measured once for all consumers.
+- Before 2.11, each stream with limits may be one that was an interest stream. There the server
+  still deletes unwanted messages when a consumer is updated, so the placeholder prevents it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from jsplan.facts.interest import (
     InterestSnapshot,
     build_change,
 )
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision
@@ -37,11 +39,13 @@ from jsplan.subjects import is_covered
 
 #: The reason of an orphaned placeholder that no other change of this plan needs.
 PLACEHOLDER_ORPHANED = "delete_because_orphan"
-#: Before 2.11 (level 1), changing a consumer still deletes unwanted messages of a stream that
-#: was an interest stream and has limits retention now.
-INTEREST_LEVEL = 1
+#: Before 2.11 (level 1), each update of a consumer that was there while its stream was an interest
+#: stream still deletes unwanted messages, although the stream has limits retention now.
+LIMITS_LEVEL = 1
 #: Shortest `inactive_threshold` (ns) of a stream under which a placeholder outlives an apply.
 MIN_INACTIVE_THRESHOLD = 300 * 10**9
+
+Retention = Literal["is", "becomes", "was", "limits"]
 
 
 @dataclass(slots=True)
@@ -49,12 +53,13 @@ class InterestChange:
     """The changed consumers of one stream, and the retention of the stream meanwhile.
 
     `is`: an interest stream throughout; `becomes` and `was`: the plan changes its retention from
-    or to limits. `consumers` are the changes as `facts.measure` takes them. `reporting_consumer`
-    is the consumer whose hazard reports the deletions.
+    or to limits; `limits`: it may have been an interest stream earlier. `consumers` are the changes
+    as `facts.measure` takes them. `reporting_consumer` is the consumer whose hazard reports the
+    deletions.
     """
 
     stream: LiveObject
-    retention: Literal["is", "becomes", "was"]
+    retention: Retention
     decisions: list[ResourceDecision] = field(default_factory=list)
     consumers: tuple[ConsumerChange, ...] = ()
     reporting_consumer: Address | None = None
@@ -112,7 +117,7 @@ def _is_changed(decision: ResourceDecision) -> bool:
 
 def _retention_change(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
-) -> Literal["is", "becomes", "was"] | None:
+) -> Retention | None:
     """Return the retention of a stream during the plan; None if interest does not matter."""
     stream, live = stream_decision(inputs, decisions, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
@@ -130,7 +135,8 @@ def _retention_change(
         else before
     )
     if "interest" not in (before, after):
-        return None
+        forgets = before == "workqueue" or inputs.level(parent) >= LIMITS_LEVEL
+        return None if forgets else "limits"
     return "is" if before == after else "becomes" if after == "interest" else "was"
 
 
@@ -144,11 +150,13 @@ def stream_decision(
 
 
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
-    releasing = [v for v in change.decisions if _may_release_messages(v, inputs.level(parent))]
+    level = inputs.level(parent)
+    releasing = [v for v in change.decisions if _may_release_messages(v, level)]
     wanting = [v for v in change.decisions if _may_want_more(v)]
-    if change.retention == "was" and inputs.level(parent) < INTEREST_LEVEL and releasing:
-        change.needs_placeholder, change.reporting_consumer = True, releasing[0].address
     if change.retention != "is":
+        updated = [v for v in releasing if not v.deletes and v.restored_with is None]
+        if level < LIMITS_LEVEL and updated:
+            change.needs_placeholder, change.reporting_consumer = True, updated[0].address
         return
     exists = inputs.live.get(placeholder_of(inputs, parent)) is not None
     change.needs_placeholder = exists or any(
@@ -209,7 +217,7 @@ def interest_measurement(
     """Request the deletions after all consumers have changed; None if none are possible."""
     if (
         change.reporting_consumer is None
-        or change.retention == "was"
+        or change.retention != "is"
         or not change.stream.state.get("messages")
     ):
         return None
@@ -255,14 +263,40 @@ def check_placeholders(
         ) or _threshold_too_short(change)
         if found is not None:
             names = ", ".join(v.address.consumer for v in change.decisions)
-            text = (
-                f"consumers of interest stream {parent.stream} cannot be changed together "
-                f"({names}): {found[0]}"
+            text = f"consumers of stream {parent.stream} cannot be changed ({names}): {found[0]}"
+            reason = (
+                "messages that the changed consumers want would be deleted."
+                if change.retention == "is"
+                else "nats-server 2.10 deletes messages that no consumer wants if the stream "
+                "was ever an interest stream."
             )
-            detail = (
-                f"Without it, messages that the changed consumers want would be deleted. {found[1]}"
-            )
+            detail = f"Without it, {reason} {found[1]}"
             yield Diagnostic("error", "JS303", text, detail, str(change.reporting_consumer))
+
+
+def check_kept_interest(decision: ResourceDecision, level: int) -> Iterable[Diagnostic]:
+    """Warn about an interest stream that becomes a limits stream before 2.11.
+
+    Its consumers keep the old retention in themselves until the server restarts.
+    """
+    live, after = decision.live, decision.after or {}
+    if (
+        level >= LIMITS_LEVEL
+        or decision.actions != ["update"]
+        or live is None
+        or (get_retention(live.compact), get_retention(after)) != ("interest", "limits")
+        or not live.state.get("consumer_count")
+    ):
+        return
+    yield Diagnostic(
+        "warning",
+        "JS459",
+        "until nats-server 2.10 restarts, each update of a consumer of this stream, also by an "
+        "application, deletes the messages that no consumer wants",
+        "jsplan prevents it in its own plans. Restart the server after this change, "
+        "or update it to 2.11.",
+        str(decision.address),
+    )
 
 
 def _no_consumer_capacity(
@@ -353,11 +387,12 @@ def add_placeholders(
             for draft in drafts.values()
             if draft.key[0].parent == parent and draft.request is not None
         ]
-        if change.retention == "was" and (stream, "update") in drafts:
+        update = drafts.get((stream, "update"))
+        if change.retention == "was" and update is not None:
             for draft in changing:
-                draft.depends_on.add((stream, "update"))
+                draft.depends_on.add(update.key)
         if change.needs_placeholder and change.reporting_consumer is not None:
-            _add_placeholder(inputs, parent, change.reporting_consumer, changing, drafts)
+            _add_placeholder(inputs, parent, change, changing, drafts)
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (
         ()
@@ -375,13 +410,19 @@ def add_placeholders(
 
 
 def _add_placeholder(
-    inputs: PlanInputs, parent: Address, lead: Address, changing: list[Draft], drafts: Drafts
+    inputs: PlanInputs,
+    parent: Address,
+    change: InterestChange,
+    changing: list[Draft],
+    drafts: Drafts,
 ) -> None:
     address, where = placeholder_of(inputs, parent), f"stream {parent.stream} in {parent.domain}"
+    lead = change.reporting_consumer
+    assert lead is not None
     release = _draft_release(lead, address)
     if changing:
         text = (
-            "jsplan: holds the messages of this interest stream while its consumers change; "
+            "jsplan: holds the messages of this stream while its consumers change; "
             "jsplan apply removes it"
         )
         config = {
@@ -416,6 +457,8 @@ def _add_placeholder(
         for draft in changing:
             draft.depends_on.add(hold.key)
         release.depends_on |= {draft.key for draft in changing}
+        if (last := drafts.get((stream, "last"))) is not None:
+            last.depends_on.add(release.key)  # it may turn to interest, or allow fewer consumers
         drafts[hold.key] = hold
     drafts[release.key] = release
 

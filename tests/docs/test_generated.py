@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from jsplan.codes import CODES
+from jsplan.codes import CODES, FILE_CODES, LINT
+from jsplan.codes.operations import OPERATIONS
+from jsplan.codes.planning import PLANNING
 from tests.docs.pages import ROOT
 from tools import make_docs
 
@@ -24,7 +26,7 @@ def test_codes_are_in_order() -> None:
 
 
 def test_every_code_is_explained() -> None:
-    """The codes in the package are those of its tables."""
+    """The codes in the package are those of its tables, each in one table."""
     sources = [path for path in (ROOT / "jsplan").rglob("*.py") if path.parent.name != "codes"]
     used = {
         code
@@ -33,3 +35,5 @@ def test_every_code_is_explained() -> None:
     }
 
     assert used == set(CODES)
+    tables = (FILE_CODES, LINT, PLANNING, OPERATIONS)
+    assert len(CODES) == sum(len(table) for table in tables)

@@ -225,10 +225,10 @@ def check_consumer(
     now = after[one.key]
     old = before.get(one.key)
     fresh = old is None or one.before is None or one.books is None
-    fresh = fresh or (
-        len(announced.actions.get(address, ())) == 2
-        and announced.has("LOSES_CONSUMER_POSITION", address)
-    )
+    if announced.actions.get(address) == ("delete", "create"):
+        # A consumer that was given nothing has no position to lose.
+        given = one.books is not None and one.books.position.delivered
+        fresh = fresh or not given or announced.has("LOSES_CONSUMER_POSITION", address)
     fresh = fresh or announced.has("DELETES_STREAM", one.stream)
     wanted = _expect_new_consumer(one, old, now) if fresh else _expect_kept_consumer(one, old, now)
     # By sequence: a consumer with `headers_only` is given no body.

@@ -447,6 +447,22 @@ def _setting_cases() -> Iterator[tuple[str, FixedCase]]:
 
 
 #: By what they are about.
+def _once_interest_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Consumers of a stream that an earlier apply made a limits stream."""
+    for retention in ("limits", "interest"):
+        t = f"fy{retention[0]}x"
+        case = Case(
+            t,
+            {"streams": [stream(t, "interest", filtered("C", t, "ab"), consumer("D"))]},
+            (publish(t, "abcab"),),
+            (change(t, "C", filter_subjects=[f"{t}.a"], max_deliver=7), retain(t, retention)),
+            first=(retain(t, "limits"), Edit("drop", f"{t}S", "D")),
+            second_load=(publish(t, "abc"),),
+        )
+        text = f"consumer of a former interest stream changes, {retention} now"
+        yield text, FixedCase(case, deletes=False)
+
+
 FIXED: Final[dict[str, FixedCase]] = {
     name: fixed
     for group in (
@@ -458,6 +474,7 @@ FIXED: Final[dict[str, FixedCase]] = {
         _full_cases,
         _other_cases,
         _setting_cases,
+        _once_interest_cases,
     )
     for name, fixed in group()
 }
