@@ -1,4 +1,4 @@
-"""Consumers of a stream that was an interest stream: before 2.11, their updates delete messages."""
+"""Before 2.11, consumers apply the interest retention that their stream had once."""
 
 from __future__ import annotations
 
