@@ -26,20 +26,19 @@ from jsplan.options import Observer, PlanOptions
 from jsplan.planning.backfill.entries import list_streams, list_time_lookups
 from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses
-from jsplan.planning.crash_recovery import recover_interrupted
-from jsplan.planning.decide import ResourceDecision
+from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.forgotten_entries import find_forgotten
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import (
     PlanInputs,
     PlanRequest,
+    ResourceDecision,
     apply_moves,
     apply_moves_to_records,
     select_addresses,
 )
 from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.options import PlanningOptions
-from jsplan.planning.preserve.interrupted import staging_streams
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +62,15 @@ def test_a_library_is_known_only_where_it_belongs(library: str) -> None:
         for path in PACKAGE
         if library in imported(path) and not package_of(path).startswith(homes)
     ]
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    """There is no cycle of imports, also none of types alone or inside functions."""
+    graph = grimp.build_graph("jsplan", cache_dir=None)
+
+    TopologicalSorter(
+        {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    ).prepare()
 
 
 def test_only_workflows_start_an_event_loop() -> None:

@@ -22,7 +22,8 @@ from jsplan.documents.apply import (
     StepStarted,
     StepStatus,
 )
-from jsplan.documents.plan import VERIFY_OP, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.errors import ApiError, StateError
 from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State

@@ -17,7 +17,8 @@ from jsplan.applying.replicated_streams import (
 )
 from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
-from jsplan.documents.plan import DELETE_OPS, Op, Step
+from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import DELETE_OPS, Op
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.documents.plan import Hazard, Op, Plan, Step, config_of_payload
+from jsplan.documents.plan import Hazard, Plan, Step, config_of_payload
+from jsplan.documents.plan_types import Op
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.duplicate_count import count_skipped
 from jsplan.facts.interest import ConsumerChange, build_change, parse_interest

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from jsplan.address import STAGING_PREFIX, Address
-from jsplan.documents.plan import DELETE_OPS, Op, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import DELETE_OPS, Op
 from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE

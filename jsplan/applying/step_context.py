@@ -16,7 +16,8 @@ from jsplan.applying.preconditions import exceeded_bound, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.apply import StepStatus
-from jsplan.documents.plan import DELETE_OPS, UPDATE_OPS, VERIFY_OP, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import DELETE_OPS, UPDATE_OPS, VERIFY_OP
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,

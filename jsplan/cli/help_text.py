@@ -13,7 +13,7 @@ from jsplan.codes import HAZARDS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jsplan.cli.lazy import CommandEntry
+    from jsplan.cli.commands import CommandEntry
 
 _GLOBAL_OPTIONS_HINT = "Global options such as -C, -e and --json are listed by: jsplan help options"
 #: The values of options and arguments, by their placeholder.

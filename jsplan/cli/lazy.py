@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsplan.cli.commands import CommandEntry
 from jsplan.cli.settings import with_globals
 from jsplan.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """One command of the command line. `module` is below `jsplan.cli.commands`."""
-
-    help: str
-    module: str
-    attribute: str = "command"
 
 
 #: Every command has both, as in git, docker and kubectl.

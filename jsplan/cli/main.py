@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan import __version__, secrets
-from jsplan.cli.lazy import CommandEntry, sectioned_group
+from jsplan.cli.commands import CommandEntry
+from jsplan.cli.lazy import sectioned_group
 from jsplan.cli.settings import Settings
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.plan import Deferred, ResourceChange, Severity
+from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.documents.plan_types import Severity
 
 FORMAT_VERSION = "1.0"
 

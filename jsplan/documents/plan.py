@@ -6,37 +6,15 @@ Views and the executor read only this document, so they cannot disagree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import DocumentError, check_format, digest, known_fields
+from jsplan.documents.plan_types import VERIFY_OP, Action, Effect, Op, Severity
 from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
-
-Action = Literal["no-op", "create", "update", "delete", "forget"]
-Effect = Literal["in_place", "one_way", "replace", "ignored"]
-Severity = Literal["destructive", "functional", "cosmetic"]
-Op = Literal[
-    "stream.create", "stream.update", "stream.delete",
-    "stream.probe", "stream.quiesce", "stream.pause_consumers",
-    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers",
-    "stream.activate", "stream.delete_staging",
-    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace",
-    "consumer.cleanup",
-    "consumer.create_placeholder", "consumer.delete_placeholder",
-    "origin.delete", "origin.create", "sources.detach", "sources.attach",
-    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
-    "replication.verify",
-]  # fmt: skip
-#: The step that checks that a downstream stream receives from its recreated origin.
-#: It writes nothing and may wait for a long time.
-VERIFY_OP: Final = "replication.verify"
-#: The operations that create, update and delete the object of a resource.
-CREATE_OPS: Final[tuple[Op, ...]] = ("stream.create", "consumer.create", "origin.create")
-DELETE_OPS: Final[tuple[Op, ...]] = ("stream.delete", "consumer.delete", "origin.delete")
-UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update")
 
 
 @dataclass(slots=True)

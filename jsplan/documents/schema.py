@@ -13,7 +13,7 @@ from jsplan.documents.alert import EventType, Kind
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.graph import PlannedAction
-from jsplan.documents.plan import Op, Severity
+from jsplan.documents.plan_types import Op, Severity
 from jsplan.documents.schema_files import (
     ATTEMPT,
     BACKUP,

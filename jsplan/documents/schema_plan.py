@@ -6,7 +6,7 @@ from typing import get_args
 
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
-from jsplan.documents.plan import Effect, Op, Severity
+from jsplan.documents.plan_types import Effect, Op, Severity
 from jsplan.documents.schema_configs import CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
 from jsplan.documents.schema_state import (
     ACTIONS,

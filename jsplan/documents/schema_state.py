@@ -7,7 +7,7 @@ from typing import get_args
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES
-from jsplan.documents.plan import DELETE_OPS, VERIFY_OP, Op
+from jsplan.documents.plan_types import DELETE_OPS, VERIFY_OP, Op
 from jsplan.documents.schema_configs import CONFIG_DEFS, CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
 from jsplan.documents.schema_types import (
     ADDRESS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jsplan.documents.plan import Severity
+from jsplan.documents.plan_types import Severity
 
 #: First words of causes that lose messages; the others only delay them.
 _LOSING_CAUSES: Final = ("origin re-created", "draining a workqueue")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jsplan.documents.drift import Unmanaged
-from jsplan.documents.plan import Severity
+from jsplan.documents.plan_types import Severity
 from jsplan.facts.live import Live, LiveObject
 
 #: Retention policies with which a consumer decides which messages its stream keeps.

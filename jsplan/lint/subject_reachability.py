@@ -1,4 +1,4 @@
-"""Domains that share messages, and the subjects that a stream stores.
+"""Domains that share messages.
 
 Domains over one connection are in one account whose servers are joined, by leafnodes or as one. A
 message published in one reaches all of them, unless a leafnode denies the subject, which no file of
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from jsplan.topology.replication_graph import apply_transform, map_subjects
 from jsplan.topology.routes import is_import
 
 if TYPE_CHECKING:
-    from jsplan.address import Address
     from jsplan.config.model import Workspace
-    from jsplan.lint.view import View
     from jsplan.topology import Topology
 
 T = TypeVar("T")
@@ -61,22 +58,3 @@ class ConnectedDomains:
     def shares_interest(self, one: str, other: str) -> bool:
         """Check whether a message published in one domain reaches the other."""
         return self.group_of(one) == self.group_of(other)
-
-
-def stored_subjects(view: View, address: Address) -> list[str] | None:
-    """See `View.stored_subjects`."""
-    item = view.all_streams.get(address)
-    if item is None:
-        return None
-    config = item.config
-    found = apply_transform(config.get("subjects", ()), config.get("subject_transform"))
-    edges = view.origins.get(address, [])
-    if len(edges) < len(config.get("sources", ())) + bool(config.get("mirror")):
-        return None
-    for edge in edges:
-        theirs = view.stored_subjects(edge.origin)
-        if theirs is None:
-            return None
-        arriving = map_subjects(theirs, edge.config)
-        found += [*arriving, *apply_transform(arriving, config.get("subject_transform"))]
-    return list(dict.fromkeys(found))

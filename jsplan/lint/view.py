@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from jsplan.lint.subject_reachability import ConnectedDomains, stored_subjects
+from jsplan.lint.subject_reachability import ConnectedDomains
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import NEWEST_LEVEL, Config
+from jsplan.topology.replication_graph import apply_transform, map_subjects
 
 if TYPE_CHECKING:
     from jsplan.address import Address
@@ -190,8 +191,25 @@ class View:
         """Return patterns of the subjects that a stream stores; None if an origin is unknown."""
         if address not in self._stored_cache:
             self._stored_cache[address] = None  # the subjects of a circle are unknown
-            self._stored_cache[address] = stored_subjects(self, address)
+            self._stored_cache[address] = self._find_stored_subjects(address)
         return self._stored_cache[address]
+
+    def _find_stored_subjects(self, address: Address) -> list[str] | None:
+        item = self.all_streams.get(address)
+        if item is None:
+            return None
+        config = item.config
+        found = apply_transform(config.get("subjects", ()), config.get("subject_transform"))
+        edges = self.origins.get(address, [])
+        if len(edges) < len(config.get("sources", ())) + bool(config.get("mirror")):
+            return None
+        for edge in edges:
+            theirs = self.stored_subjects(edge.origin)
+            if theirs is None:
+                return None
+            arriving = map_subjects(theirs, edge.config)
+            found += [*arriving, *apply_transform(arriving, config.get("subject_transform"))]
+        return list(dict.fromkeys(found))
 
     @cached_property
     def _stored_cache(self) -> dict[Address, list[str] | None]:

@@ -15,8 +15,8 @@ from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import account_limits, tier_name
 from jsplan.planning.consumer_count import ConsumerCount, count_consumers
-from jsplan.planning.decide import ResourceDecision, account_max_ack_pending
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.decide import account_max_ack_pending
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.units import format_size
 

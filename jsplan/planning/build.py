@@ -16,7 +16,7 @@ from jsplan.planning.backfill.entries import defer_backfills, diagnose_impossibl
 from jsplan.planning.backfill.source_history import diagnose_source_history
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.crash_recovery import describe_interruption
-from jsplan.planning.decide import ResourceDecision, decide, decide_dependent_consumers, table_of
+from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
 from jsplan.planning.deletion_bounds import bound_deletions
 from jsplan.planning.domain_findings import check_domains
 from jsplan.planning.drift import detect_drift
@@ -30,7 +30,7 @@ from jsplan.planning.guards import (
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
-from jsplan.planning.model import PlanInputs, select_addresses
+from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners

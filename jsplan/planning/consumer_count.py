@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES
-from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision, planned_config
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, planned_config
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.split_updates import MAX_CONSUMERS, stream_of
 
 if TYPE_CHECKING:

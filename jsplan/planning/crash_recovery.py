@@ -6,17 +6,26 @@ does not need `--adopt` (contract, promise 7).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.documents.plan import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op
+from jsplan.documents.plan_types import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
+from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.interrupted import load_interrupted
+from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
+from jsplan.planning.preserve.methods import choose_preserve_method
+from jsplan.planning.preserve.staging import (
+    belongs_to_replacement,
+    initial_config,
+    needs_recreation,
+)
 from jsplan.planning.replication.detached_sources import restore_detached_view
+from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.state.document import Entry
 
 #: The operations whose last request leaves the expected object.
@@ -33,7 +42,7 @@ def recover_interrupted(inputs: PlanInputs) -> None:
     """
     _recover_deletions(inputs)
     _recover_replacements(inputs)
-    load_interrupted(inputs)
+    _load_interrupted(inputs)
     for address, begun in inputs.unfinished_steps.items():
         live = inputs.live.get(address)
         if live is None or not _was_written(inputs, address, begun, live):
@@ -131,3 +140,94 @@ def _was_written(
     if begun["op"] not in CREATE_OPS and entry is not None and not known:
         return False
     return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})
+
+
+# --- interrupted replacements of streams ---
+
+
+def staging_streams(inputs: PlanInputs) -> set[Address]:
+    """Return the streams that must be read to determine the progress of the replacements."""
+    return {
+        Address.parse(r["staging"])
+        for a, r in inputs.replacement_records.items()
+        if a.kind != "consumer" and "staging" in r
+    }
+
+
+def _load_interrupted(inputs: PlanInputs) -> None:
+    """Determine the progress of each replacement; restore the previous view of its resources.
+
+    `inputs.live` must include the staging streams.
+    """
+    for address, record in inputs.replacement_records.items():
+        if "staging" not in record or not inputs.live.is_reachable(address.domain):
+            continue
+        found = _inspect_replacement(inputs, address, record)
+        inputs.interrupted[address] = found
+        if found.next_step != "clear":
+            _restore_previous_view(inputs, address, found)
+
+
+def _inspect_replacement(
+    inputs: PlanInputs, address: Address, record: dict[str, Any]
+) -> InterruptedReplacement:
+    found = determine_progress(
+        address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["staging"]))
+    )
+    if (
+        found.next_step in ("recompare", "resume", "update")
+        and found.current is not None
+        and inputs.declared(address) is not None
+    ):
+        return (
+            replace(found, next_step="refill") if _needs_refill(inputs, address, found) else found
+        )
+    return found
+
+
+def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplacement) -> bool:
+    """Check whether the new stream was created for older files and must be created again."""
+    assert found.current is not None
+    level, old = (
+        inputs.level(address),
+        LiveObject(address, found.record["old"]["config"], found.record["old"]["created"], {}),
+    )
+    creation = build_create(BACKING_TABLES[address.kind], inputs.creation_body(address), level)
+    wanted = initial_config(
+        address, old, creation, can_mirror=choose_preserve_method(level) == "snapshot"
+    )
+    return belongs_to_replacement(found.current.raw, found.record["id"]) and needs_recreation(
+        found.current.raw, wanted
+    )
+
+
+def _restore_previous_view(
+    inputs: PlanInputs, address: Address, found: InterruptedReplacement
+) -> None:
+    """Put the stream and its consumers as they were before into `inputs.live`.
+
+    The stream has as many messages as there are now.
+    """
+    old, counted = (
+        found.record["old"],
+        found.staging if found.staging is not None and not found.has_old_stream else found.current,
+    )
+    state = counted.state if counted is not None else old.get("state", {})
+    server = found.current.server if found.current is not None else {}
+    _put_live(inputs, LiveObject(address, old["config"], old["created"], state, server))
+    for name, consumer in found.record.get("consumers", {}).items():
+        consumer_address = Address(address.domain, "consumer", f"{address.stream}/{name}")
+        _put_live(
+            inputs,
+            LiveObject(
+                consumer_address, consumer["config"], consumer["created"], consumer["state"]
+            ),
+        )
+
+
+def _put_live(inputs: PlanInputs, before: LiveObject) -> None:
+    """Replace the live object by the previous one; if the new one was managed, so is that."""
+    now, entry = inputs.live.get(before.address), inputs.entries.get(before.address)
+    if now is not None and entry is not None and entry.created == now.created:
+        inputs.entries[before.address] = replace(entry, created=before.created)
+    inputs.live.objects[before.address] = before

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Action, FieldChange
 from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.diff import differing_fields, field_changes
 from jsplan.planning.merge import expected_new, expected_update, is_within_limits, without_ignored
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import (
     is_update_purging,
     preserve_position,
@@ -32,70 +31,6 @@ UNTOUCHED = "equal"
 REPLACEMENT_INTERRUPTED = "replacement_interrupted"
 #: The reason of a stream that is restored because the files no longer ask for its replacement.
 REPLACEMENT_ROLLED_BACK = "replacement_rolled_back"
-
-
-@dataclass(slots=True)
-class ResourceDecision:
-    """The decision about one resource.
-
-    `after`: the compact configuration that it should end with; None if it is removed.
-    `ignored`: changes that the server accepts without effect.
-    `deleted_with`: the stream whose replacement or deletion also deletes this consumer.
-    `restored_with`: the stream whose replacement creates this consumer again, as desired.
-    `adopts`: the live object was not managed until now.
-    `recreates_consumers`: a preserving replacement creates each consumer of the stream as desired,
-    at its ack floor.
-    `unknown`: fields of `after` whose value is known only during the apply.
-    `sources_to_detach`: sources that are removed before their origins are recreated.
-    `sources_to_attach`: sources that are added again at the sequence where they stopped.
-    """
-
-    address: Address
-    actions: list[Action]
-    reason: str
-    live: LiveObject | None = None
-    entry: Entry | None = None
-    after: Config | None = None
-    fields: list[FieldChange] = field(default_factory=list)
-    ignored: list[FieldChange] = field(default_factory=list)
-    adopts: bool = False
-    deleted_with: Address | None = None
-    restored_with: Address | None = None
-    unknown: list[str] = field(default_factory=list)
-    recreates_consumers: bool = False
-    sources_to_detach: set[str] = field(default_factory=set)
-    sources_to_attach: set[str] = field(default_factory=set)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-
-    @property
-    def replaces(self) -> bool:
-        """Return True if the object is deleted and created again, with or without its content."""
-        return len(self.actions) == 2
-
-    @property
-    def preserves(self) -> bool:
-        """Return True if a replacement keeps the content of the object."""
-        return self.actions == ["create", "delete"]
-
-    @property
-    def loses_content(self) -> bool:
-        """Return True if the content of the live object is deleted with it."""
-        return self.deletes and not self.preserves
-
-    @property
-    def is_removed(self) -> bool:
-        """Return True if the object is deleted or forgotten after the plan."""
-        return self.actions[-1] in ("delete", "forget") and not self.preserves
-
-    @property
-    def writes(self) -> bool:
-        """Return True if the plan creates or updates the object."""
-        return self.actions[-1] in ("create", "update") or self.preserves
-
-    @property
-    def deletes(self) -> bool:
-        """Return True if the live object is deleted."""
-        return "delete" in self.actions
 
 
 def table_of(address: Address) -> Table:

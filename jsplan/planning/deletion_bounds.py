@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 
 
 def bound_deletions(

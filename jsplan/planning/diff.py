@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jsplan.documents.plan import Effect, FieldChange
+from jsplan.documents.plan import FieldChange
+from jsplan.documents.plan_types import Effect
 from jsplan.resources.fields import Config, Field, FieldUpdate, Table
 from jsplan.resources.nested import ORIGIN, origin_key
 

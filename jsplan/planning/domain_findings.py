@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.guards import check_environment, check_moves
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import check_overdue_domains
 from jsplan.planning.reinstalled_domains import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from jsplan.address import Address
-from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
+from jsplan.documents.plan import Change, FieldChange, ResourceChange
+from jsplan.documents.plan_types import Severity
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of

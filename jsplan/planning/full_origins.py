@@ -19,7 +19,8 @@ from jsplan.planning.consumer_count import (
     count_stream,
     max_consumers,
 )
-from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.decide import planned_config
+from jsplan.planning.model import ResourceDecision
 
 if TYPE_CHECKING:
     from jsplan.address import Address

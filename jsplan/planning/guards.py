@@ -12,10 +12,10 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
-from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, ResourceDecision, table_of
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, table_of
 from jsplan.planning.interest import check_kept_interest
 from jsplan.planning.merge import overruled_fields
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
 from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.consumers import check_consumer_replacement, replacement_fields

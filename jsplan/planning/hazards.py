@@ -15,9 +15,8 @@ from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
-from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import describe_redelivery
 from jsplan.planning.preserve.hazards import assess_preserved
 from jsplan.planning.replication.checks import find_downstream

@@ -30,9 +30,9 @@ from jsplan.facts.interest import (
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
-from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision
-from jsplan.planning.model import PlanInputs
-from jsplan.planning.order import Draft, Drafts
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
+from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered

@@ -16,9 +16,8 @@ from jsplan.facts.limit_trimming import ExceededLimits
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.facts.stored_message import TargetStorage
-from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.interest import InterestChange, find_interest_changes, interest_measurement
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage

@@ -1,4 +1,4 @@
-"""The inputs of planning: desired, live, last applied, and the request. Pure data."""
+"""The data of planning: its inputs, and the decision about each resource."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 from jsplan.address import Address, matches, move_address
 from jsplan.config.model import DeclaredResource, Workspace
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import FieldChange
+from jsplan.documents.plan_types import Action
 from jsplan.facts.duplicates import DuplicateCount
-from jsplan.facts.live import Live
+from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
@@ -18,6 +21,7 @@ from jsplan.planning.origins import with_live_externals
 from jsplan.planning.preserve.interrupted import InterruptedReplacement
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
+from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
@@ -116,6 +120,70 @@ class PlanInputs:
         """Return the API level of the address's domain."""
         facts = self.live.domains.get(address.domain)
         return facts.level if facts else 0
+
+
+@dataclass(slots=True)
+class ResourceDecision:
+    """The decision about one resource.
+
+    `after`: the compact configuration that it should end with; None if it is removed.
+    `ignored`: changes that the server accepts without effect.
+    `deleted_with`: the stream whose replacement or deletion also deletes this consumer.
+    `restored_with`: the stream whose replacement creates this consumer again, as desired.
+    `adopts`: the live object was not managed until now.
+    `recreates_consumers`: a preserving replacement creates each consumer of the stream as desired,
+    at its ack floor.
+    `unknown`: fields of `after` whose value is known only during the apply.
+    `sources_to_detach`: sources that are removed before their origins are recreated.
+    `sources_to_attach`: sources that are added again at the sequence where they stopped.
+    """
+
+    address: Address
+    actions: list[Action]
+    reason: str
+    live: LiveObject | None = None
+    entry: Entry | None = None
+    after: Config | None = None
+    fields: list[FieldChange] = field(default_factory=list)
+    ignored: list[FieldChange] = field(default_factory=list)
+    adopts: bool = False
+    deleted_with: Address | None = None
+    restored_with: Address | None = None
+    unknown: list[str] = field(default_factory=list)
+    recreates_consumers: bool = False
+    sources_to_detach: set[str] = field(default_factory=set)
+    sources_to_attach: set[str] = field(default_factory=set)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def replaces(self) -> bool:
+        """Return True if the object is deleted and created again, with or without its content."""
+        return len(self.actions) == 2
+
+    @property
+    def preserves(self) -> bool:
+        """Return True if a replacement keeps the content of the object."""
+        return self.actions == ["create", "delete"]
+
+    @property
+    def loses_content(self) -> bool:
+        """Return True if the content of the live object is deleted with it."""
+        return self.deletes and not self.preserves
+
+    @property
+    def is_removed(self) -> bool:
+        """Return True if the object is deleted or forgotten after the plan."""
+        return self.actions[-1] in ("delete", "forget") and not self.preserves
+
+    @property
+    def writes(self) -> bool:
+        """Return True if the plan creates or updates the object."""
+        return self.actions[-1] in ("create", "update") or self.preserves
+
+    @property
+    def deletes(self) -> bool:
+        """Return True if the live object is deleted."""
+        return "delete" in self.actions
 
 
 def apply_moves(

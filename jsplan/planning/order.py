@@ -7,56 +7,17 @@ frees it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
 from jsplan.address import PARKING_PREFIX, Address
-from jsplan.documents.plan import Op, Step
+from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.split_updates import delay_limit_updates
 from jsplan.subjects import SubjectTree
-
-
-@dataclass(slots=True)
-class Draft:
-    """A step without a number.
-
-    `freed_subjects` and `taken_subjects` are subjects. Streams of one domain take subjects
-    from each other, consumers of one work queue take filters; see `scope`.
-
-    `depends_on` are keys of other drafts. `soft_dependencies` are those of `depends_on` that the
-    server does not require: they are dropped first when steps wait for each other. `stable_stream`
-    is a stream that the cluster must have finished moving or scaling. `object_address` and `params`
-    are the step's `object` and `params`.
-    """
-
-    key: tuple[Address, str]
-    op: Op
-    title: str
-    request: dict[str, Any] | None
-    precondition: str
-    expect: dict[str, Any] | None = None
-    record: dict[str, Any] | None = None
-    freed_subjects: list[str] = field(default_factory=list)
-    taken_subjects: list[str] = field(default_factory=list)
-    depends_on: set[tuple[Address, str]] = field(default_factory=set)
-    soft_dependencies: set[tuple[Address, str]] = field(default_factory=set)
-    stable_stream: Address | None = None
-    object_address: Address | None = None
-    params: dict[str, Any] | None = None
-
-    @property
-    def scope(self) -> str:
-        """The scope in which a subject has one owner: a domain, or the stream of a work queue."""
-        address = self.key[0]
-        return address.domain if address.parent is None else str(address.parent)
-
-
-Drafts = dict[tuple[Address, str], Draft]
 
 #: Steps around those of all consumers of a stream. `interest` sets their order.
 PLACEHOLDER_KINDS = ("hold", "release")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
-from jsplan.documents.plan import FieldChange, Op, config_of_payload
+from jsplan.documents.plan import FieldChange, config_of_payload
+from jsplan.documents.plan_types import Op
 from jsplan.resources.fields import OWNER_KEY, Config
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
-    from jsplan.planning.order import Drafts
+    from jsplan.planning.drafts import Drafts
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 #: The reason of an update that only writes or removes the owner tag.
 OWNER_CHANGED: Final = "update_because_owner"

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
-from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.guards import REINSTALLED, is_same_server
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.state.document import Entry
 
 #: One missing stream may have been deleted. From this number on they are not missing by chance.

@@ -14,9 +14,9 @@ from jsplan.config.checks_consumers import check_queue_consumer
 from jsplan.config.problem import Problem, Problems
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.consumer_count import count_consumers
-from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_refused_copies, starts_copying
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unmanaged import (
     StreamReaders,

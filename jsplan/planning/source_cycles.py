@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.config.problem import Problem
-from jsplan.planning.decide import ResourceDecision, table_of
+from jsplan.planning.decide import table_of
 from jsplan.planning.merge import build_create, build_update
+from jsplan.planning.model import ResourceDecision
 from jsplan.topology.cycles import (
     FindConfig,
     find_circle,
@@ -22,8 +23,8 @@ from jsplan.topology.cycles import (
 )
 
 if TYPE_CHECKING:
+    from jsplan.planning.drafts import Drafts
     from jsplan.planning.model import PlanInputs
-    from jsplan.planning.order import Drafts
 
 #: Findings about real circles of mirrors and sources.
 _CYCLE_CODES = ("JS406", "JS407")

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision, table_of
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.merge import build_update
+from jsplan.planning.model import ResourceDecision
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
     from jsplan.address import Address
+    from jsplan.planning.drafts import Drafts
     from jsplan.planning.model import PlanInputs
-    from jsplan.planning.order import Drafts
 
 #: The fields that make a cluster reorganise a stream.
 PLACEMENT, REPLICAS = "placement", "num_replicas"

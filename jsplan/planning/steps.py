@@ -8,14 +8,15 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
-from jsplan.documents.plan import VERIFY_OP, Op, Step
+from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import VERIFY_OP, Op
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
-    ResourceDecision,
     inherited_settings,
     table_of,
 )
+from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.interest import (
     PLACEHOLDER_ORPHANED,
     add_placeholders,
@@ -23,8 +24,8 @@ from jsplan.planning.interest import (
     is_placeholder,
 )
 from jsplan.planning.merge import build_create, build_update
-from jsplan.planning.model import PlanInputs
-from jsplan.planning.order import Draft, Drafts, order_steps, partial_update_params
+from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.order import order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
 from jsplan.planning.preserve.consumers import params

@@ -17,8 +17,8 @@ from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
-from jsplan.planning.decide import ResourceDecision, planned_config
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.decide import planned_config
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config

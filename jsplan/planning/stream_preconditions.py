@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.hazards import list_consumers
 from jsplan.planning.split_updates import stream_of
 

@@ -9,9 +9,9 @@ from typing import Final
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.facts.measurement import UnmanagedRequest
 from jsplan.planning.consumer_count import count_consumers
-from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
-from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.measurements import new_origins
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.documents.plan import VERIFY_OP, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.rehearsal.live_snapshot import sent_config
 
 

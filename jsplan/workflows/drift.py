@@ -32,12 +32,16 @@ from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import read_into, read_live
 from jsplan.jetstream import Pool
 from jsplan.options import DriftOptions, Observer
-from jsplan.planning.crash_recovery import describe_interruption, recover_interrupted
+from jsplan.planning.crash_recovery import (
+    describe_interruption,
+    recover_interrupted,
+    staging_streams,
+)
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.model import PlanInputs, PlanRequest
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
-from jsplan.planning.preserve.interrupted import list_interrupted, staging_streams
+from jsplan.planning.preserve.interrupted import list_interrupted
 from jsplan.planning.replication.impact import source_names
 from jsplan.units import format_timestamp
 from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker

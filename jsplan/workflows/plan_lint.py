@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.diagnostics import Diagnostic
     from jsplan.lint import Rule
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 _UNCHANGED = (["no-op"], ["delete"], ["forget"])
 #: A consumer whose filter matches no subject of its stream. Also checked for unchanged consumers.

@@ -14,8 +14,7 @@ from jsplan.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from jsplan.context import Context
     from jsplan.jetstream import Pool
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.workflows.replication_health import FlowHealth
 
 NOT_REPLICATING = "JS457"

@@ -19,7 +19,8 @@ from jsplan.applying.executor import INTERRUPTED, Execution
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
-from jsplan.documents.plan import DELETE_OPS, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import DELETE_OPS
 from jsplan.errors import ApiError, UsageError
 from jsplan.facts.last_seen import matches_edge
 from jsplan.facts.reader import read_object, run_parallel

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.drift import Drift
-    from jsplan.documents.plan import Op, Plan, Step
+    from jsplan.documents.plan import Plan, Step
+    from jsplan.documents.plan_types import Op
     from jsplan.sandbox import Server
 
 #: Older servers need more than ten seconds until a source resumes.

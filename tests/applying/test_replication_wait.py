@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying import replication_wait
-from jsplan.documents.plan import VERIFY_OP
+from jsplan.documents.plan_types import VERIFY_OP
 from tests.support.raw import Raw
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, single_space

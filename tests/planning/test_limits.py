@@ -9,8 +9,8 @@ import pytest
 
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.account_limits import check_account_limits
-from jsplan.planning.decide import ResourceDecision, decide
-from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.decide import decide
+from jsplan.planning.model import PlanInputs, PlanRequest, ResourceDecision
 from tests.support.raw import Raw
 from tests.support.state import load_context
 from tests.support.workspaces import Space

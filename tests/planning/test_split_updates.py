@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.decide import ResourceDecision
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.split_updates import (
     delayed_limits,
     is_reorganised,

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.documents.plan import Op, Plan, Step
+from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan_types import Op
 from jsplan.rehearsal.steps import build_steps
 
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")

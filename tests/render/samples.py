@@ -8,7 +8,6 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import (
-    Action,
     Change,
     Deferred,
     FieldChange,
@@ -17,9 +16,9 @@ from jsplan.documents.plan import (
     Rehearsal,
     RehearsalServer,
     ResourceChange,
-    Severity,
     Step,
 )
+from jsplan.documents.plan_types import Action, Severity
 from jsplan.units import SECOND
 
 DAY = 86400 * SECOND

@@ -11,7 +11,8 @@ import pytest
 from jsplan.applying.step_consistency import OP_RULES, require_consistent_steps
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import dumps
-from jsplan.documents.plan import Op, Plan
+from jsplan.documents.plan import Plan
+from jsplan.documents.plan_types import Op
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
 from tests.documents.test_hostile import with_checksum

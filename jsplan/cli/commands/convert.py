@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsplan.cli.commands import CommandEntry
 from jsplan.cli.commands.init import workspace_name
-from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.lazy import declare, group
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, display_path
 

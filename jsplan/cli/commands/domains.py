@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.commands import CommandEntry
+from jsplan.cli.lazy import declare, group
 from jsplan.cli.run import start
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan.cli import views
-from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.commands import CommandEntry
+from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import parallelism_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, HostPort, ParamType

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.commands import CommandEntry
+from jsplan.cli.lazy import declare, group
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath
 from jsplan.errors import UsageError

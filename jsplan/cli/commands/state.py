@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.commands import CommandEntry
+from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob

@@ -39,8 +39,7 @@ from jsplan.units import next_instant
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import State
 
 IMPOSSIBLE_CODE: Final = "JS472"

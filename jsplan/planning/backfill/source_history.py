@@ -22,8 +22,7 @@ from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 LEFT_OUT_CODE: Final = "JS475"
 

@@ -31,8 +31,7 @@ from jsplan.subjects import is_covered
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 #: A position behind every message.
 _MAX_SEQUENCE = 1 << 62

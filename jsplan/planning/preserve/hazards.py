@@ -26,8 +26,7 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 #: Bytes and messages per second through a client or a server, cautiously. Each message moves twice.
 BYTES_PER_SECOND, MESSAGES_PER_SECOND = 20_000_000, 40_000

@@ -8,25 +8,17 @@ so that everything is decided as for the first plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import nouns_of
-from jsplan.planning.merge import build_create
-from jsplan.planning.preserve.methods import choose_preserve_method
 from jsplan.planning.preserve.staging import (
     belongs_to_replacement,
-    initial_config,
-    needs_recreation,
 )
-from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.subjects import is_covered
-
-if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs
 
 #: The hint for streams that were changed outside jsplan meanwhile.
 INSPECT_HINT: Final = (
@@ -152,15 +144,6 @@ class InterruptedReplacement:
         return found.fingerprint if found is not None else "absent"
 
 
-def staging_streams(inputs: PlanInputs) -> set[Address]:
-    """Return the streams that must be read to determine the progress of the replacements."""
-    return {
-        Address.parse(r["staging"])
-        for a, r in inputs.replacement_records.items()
-        if a.kind != "consumer" and "staging" in r
-    }
-
-
 def list_interrupted(found: Mapping[Address, InterruptedReplacement]) -> list[dict[str, Any]]:
     """List the unfinished ones for documents; one that only left its staging stream is finished."""
     shown = {
@@ -174,53 +157,6 @@ def list_interrupted(found: Mapping[Address, InterruptedReplacement]) -> list[di
             shown.items(), key=lambda item: (not item[1].rejected_subjects, item[0])
         )
     ]
-
-
-def load_interrupted(inputs: PlanInputs) -> None:
-    """Determine the progress of each replacement; restore the previous view of its resources.
-
-    `inputs.live` must include the staging streams.
-    """
-    for address, record in inputs.replacement_records.items():
-        if "staging" not in record or not inputs.live.is_reachable(address.domain):
-            continue
-        found = _inspect_replacement(inputs, address, record)
-        inputs.interrupted[address] = found
-        if found.next_step != "clear":
-            _restore_previous_view(inputs, address, found)
-
-
-def _inspect_replacement(
-    inputs: PlanInputs, address: Address, record: dict[str, Any]
-) -> InterruptedReplacement:
-    found = determine_progress(
-        address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["staging"]))
-    )
-    if (
-        found.next_step in ("recompare", "resume", "update")
-        and found.current is not None
-        and inputs.declared(address) is not None
-    ):
-        return (
-            replace(found, next_step="refill") if _needs_refill(inputs, address, found) else found
-        )
-    return found
-
-
-def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplacement) -> bool:
-    """Check whether the new stream was created for older files and must be created again."""
-    assert found.current is not None
-    level, old = (
-        inputs.level(address),
-        LiveObject(address, found.record["old"]["config"], found.record["old"]["created"], {}),
-    )
-    creation = build_create(BACKING_TABLES[address.kind], inputs.creation_body(address), level)
-    wanted = initial_config(
-        address, old, creation, can_mirror=choose_preserve_method(level) == "snapshot"
-    )
-    return belongs_to_replacement(found.current.raw, found.record["id"]) and needs_recreation(
-        found.current.raw, wanted
-    )
 
 
 def determine_progress(
@@ -285,35 +221,3 @@ def _next_in_new_stream(record: Mapping[str, Any], current: LiveObject) -> str:
     if done < PHASES.index("refilled") or current.created != record.get("new_created"):
         return "refill"
     return {"refilled": "recompare", "recompared": "resume"}.get(PHASES[done], "update")
-
-
-def _restore_previous_view(
-    inputs: PlanInputs, address: Address, found: InterruptedReplacement
-) -> None:
-    """Put the stream and its consumers as they were before into `inputs.live`.
-
-    The stream has as many messages as there are now.
-    """
-    old, counted = (
-        found.record["old"],
-        found.staging if found.staging is not None and not found.has_old_stream else found.current,
-    )
-    state = counted.state if counted is not None else old.get("state", {})
-    server = found.current.server if found.current is not None else {}
-    _put_live(inputs, LiveObject(address, old["config"], old["created"], state, server))
-    for name, consumer in found.record.get("consumers", {}).items():
-        consumer_address = Address(address.domain, "consumer", f"{address.stream}/{name}")
-        _put_live(
-            inputs,
-            LiveObject(
-                consumer_address, consumer["config"], consumer["created"], consumer["state"]
-            ),
-        )
-
-
-def _put_live(inputs: PlanInputs, before: LiveObject) -> None:
-    """Replace the live object by the previous one; if the new one was managed, so is that."""
-    now, entry = inputs.live.get(before.address), inputs.entries.get(before.address)
-    if now is not None and entry is not None and entry.created == now.created:
-        inputs.entries[before.address] = replace(entry, created=before.created)
-    inputs.live.objects[before.address] = before

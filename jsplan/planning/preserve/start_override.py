@@ -17,8 +17,7 @@ from jsplan.resources import CONSUMER
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
 
 
 def start_sequence(

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.documents.plan import Op
-from jsplan.planning.decide import ResourceDecision, table_of
+from jsplan.documents.plan_types import Op
+from jsplan.planning.decide import table_of
+from jsplan.planning.drafts import Draft
 from jsplan.planning.merge import build_create
-from jsplan.planning.order import Draft
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.preserve.capacity import (
     additional_bytes,
     sized_staging_config,

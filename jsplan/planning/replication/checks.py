@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import VERIFY_OP
-from jsplan.planning.order import Draft, Drafts
+from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.replication.impact import (
     ORIGIN_IDENTITY_LEVEL,
     can_continue_sequence,
@@ -22,8 +22,7 @@ from jsplan.planning.replication.impact import (
 from jsplan.resources.nested import origin_key
 
 if TYPE_CHECKING:
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.resources.fields import Config
 
 #: The last part of the keys of the calls after which a recreated stream exists again.

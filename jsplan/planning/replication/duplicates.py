@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key, source_header
 from jsplan.subjects import overlaps

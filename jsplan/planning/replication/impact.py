@@ -23,8 +23,7 @@ from jsplan.resources.nested import origin_key
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.decide import ResourceDecision
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import Entry
 
 #: The API level (2.15) whose servers detect another origin of the same name.

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND, format_duration, format_size
 

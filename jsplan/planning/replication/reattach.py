@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from jsplan.documents.plan import Op
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.order import Draft, Drafts
+from jsplan.documents.plan_types import Op
+from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.replication.impact import source_names
 from jsplan.resources.nested import origin_key
 

@@ -11,8 +11,7 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Hazard, Step
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
-from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key, source_header

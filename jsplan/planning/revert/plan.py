@@ -12,8 +12,8 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan, Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import with_bucket_names
-from jsplan.planning.decide import ResourceDecision, decide, table_of
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.decide import decide, table_of
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.revert.targets import RevertTarget
 from jsplan.planning.revert.values import format_declaration, format_value
 from jsplan.state.document import Entry

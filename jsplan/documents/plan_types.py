@@ -1,0 +1,28 @@
+"""The words of the plan document: actions, effects, severities and the operations of steps."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Action = Literal["no-op", "create", "update", "delete", "forget"]
+Effect = Literal["in_place", "one_way", "replace", "ignored"]
+Severity = Literal["destructive", "functional", "cosmetic"]
+Op = Literal[
+    "stream.create", "stream.update", "stream.delete",
+    "stream.probe", "stream.quiesce", "stream.pause_consumers",
+    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers",
+    "stream.activate", "stream.delete_staging",
+    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace",
+    "consumer.cleanup",
+    "consumer.create_placeholder", "consumer.delete_placeholder",
+    "origin.delete", "origin.create", "sources.detach", "sources.attach",
+    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
+    "replication.verify",
+]  # fmt: skip
+#: The step that checks that a downstream stream receives from its recreated origin.
+#: It writes nothing and may wait for a long time.
+VERIFY_OP: Final = "replication.verify"
+#: The operations that create, update and delete the object of a resource.
+CREATE_OPS: Final[tuple[Op, ...]] = ("stream.create", "consumer.create", "origin.create")
+DELETE_OPS: Final[tuple[Op, ...]] = ("stream.delete", "consumer.delete", "origin.delete")
+UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update")
