@@ -11,9 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from jsplan.address import Address
+from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
 from jsplan.applying.operations import Operation
 from jsplan.applying.preconditions import find_changes
+from jsplan.applying.resume_plan import deferred_steps, resume_plan, unplanned_note
+from jsplan.applying.rollout import Rollout, Wave, require_known_terms, split_into_waves
 from jsplan.applying.step_consistency import OP_RULES, require_consistent_steps
 from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
 from jsplan.backfill.planned_ranges import collect_planned_ranges, require_unchanged_origins
@@ -49,11 +52,8 @@ from jsplan.planning.preserve.interrupted import (
     list_interrupted,
 )
 from jsplan.planning.refusals import explain_refusals, list_refusals
-from jsplan.workflows.backup_before_delete import BackupBeforeDelete
 from jsplan.workflows.history_writer import HistoryWriter
 from jsplan.workflows.plan import compute_plan, load_plan
-from jsplan.workflows.resume_plan import deferred_steps, resume_plan, unplanned_note
-from jsplan.workflows.rollout import Rollout, Wave, require_known_terms, split_into_waves
 
 
 def apply(

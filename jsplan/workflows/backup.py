@@ -12,6 +12,7 @@ from typing import Any
 from jsplan.address import Address, is_glob, matches
 from jsplan.backup.folder import BackupError, BackupFolder, open_for_writing
 from jsplan.backup.manifest import Manifest
+from jsplan.backup.save_stream import save_stream
 from jsplan.config.model import Domain, LoadOptions
 from jsplan.context import Context, known_domains, open_context, open_pool, state_bucket
 from jsplan.diagnostics import did_you_mean
@@ -32,7 +33,6 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Observer
 from jsplan.subjects import is_valid
 from jsplan.units import format_timestamp
-from jsplan.workflows.stream_backup import save_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from jsplan.address import Address
+from jsplan.applying.rollout import Wave, split_into_waves
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepFinished
 from jsplan.documents.plan import Plan, Step
@@ -15,7 +16,6 @@ from jsplan.errors import UsageError
 from jsplan.options import PlanOptions
 from jsplan.topology import Edge
 from jsplan.workflows import apply as applying
-from jsplan.workflows.rollout import Wave, split_into_waves
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.workspaces import RecordingObserver, approve
 

@@ -11,6 +11,7 @@ from typing import Any
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepFailed
 from jsplan.backup.folder import BackupError, BackupFolder, open_for_writing
+from jsplan.backup.save_stream import MEMORY_HINT, MEMORY_NOT_SUPPORTED, save_stream
 from jsplan.documents.apply import BytesMoved
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, RefusedError
@@ -19,7 +20,6 @@ from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
 from jsplan.planning.restore import ANY_NAME_LEVEL
 from jsplan.units import format_timestamp
-from jsplan.workflows.stream_backup import MEMORY_HINT, MEMORY_NOT_SUPPORTED, save_stream
 
 #: Steps that may delete messages without deleting their stream; a hazard says if they do.
 TRIMMING_OPERATIONS = (
