@@ -41,6 +41,7 @@ from jsplan.event_loop import run_until_complete
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import DomainFacts
 from jsplan.facts.reader import identify_domains, open_answering, read_object
+from jsplan.history.record import HistoryWriter
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.guards import is_guarded, is_same_server, server_label
@@ -52,7 +53,6 @@ from jsplan.planning.preserve.interrupted import (
     list_interrupted,
 )
 from jsplan.planning.refusals import explain_refusals, list_refusals
-from jsplan.workflows.history_writer import HistoryWriter
 from jsplan.workflows.plan import compute_plan, load_plan
 
 

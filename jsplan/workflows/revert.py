@@ -26,6 +26,7 @@ from jsplan.documents.plan import Plan
 from jsplan.errors import ConflictError, JsplanError, PlanError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.reader import read_live
+from jsplan.history.read import find_entry
 from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan, decide_all
@@ -41,7 +42,6 @@ from jsplan.planning.revert.targets import (
 from jsplan.state.history import JsonObject, unpack_changes
 from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan, require_permission
-from jsplan.workflows.history import find_entry
 
 #: Sessions that changed only state: there is nothing on a server to undo.
 STATE_ONLY_OPERATIONS = ("state push", "state rm", "state mv", "refresh")

@@ -12,11 +12,11 @@ from jsplan.context import Context, hold_lock, make_wait_reporter, open_backend,
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.event_loop import run_until_complete
+from jsplan.history.record import build_state_entry
 from jsplan.options import Observer
 from jsplan.planning.model import rename_dependencies
 from jsplan.state import Backend, LockInfo, State
 from jsplan.state.history import merge_histories
-from jsplan.workflows.history_writer import build_state_entry
 
 
 def show(load: LoadOptions) -> dict[str, Any]:

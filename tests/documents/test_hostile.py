@@ -23,6 +23,7 @@ from jsplan.documents.plan import Plan
 from jsplan.documents.schema import schemas
 from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
+from jsplan.history.read import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
 from jsplan.planning.backfill.entries import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text
@@ -30,7 +31,6 @@ from jsplan.state import State, journal
 from jsplan.state.bucket import KeyRevision
 from jsplan.state.lease import parse_holder
 from jsplan.state.parts import PartsHead, join_parts, read_head
-from jsplan.workflows.history import with_changes
 from tests.documents import valid_documents
 from tests.support.mutations import mutate, nested_lists
 
