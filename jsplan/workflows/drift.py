@@ -43,8 +43,8 @@ from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
 from jsplan.planning.preserve.interrupted import list_interrupted
 from jsplan.planning.replication.impact import source_names
+from jsplan.replication.health import FlowHealth, ReplicationChecker
 from jsplan.units import format_timestamp
-from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker
 
 #: The reason why a resource is deferred although its domain answers.
 INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"

@@ -26,8 +26,8 @@ from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan, decide_all
 from jsplan.planning.forgotten_entries import select_forgotten
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
+from jsplan.replication.warnings import find_replication_warnings
 from jsplan.workflows.plan_lint import lint_plan
-from jsplan.workflows.replication_warnings import find_replication_warnings
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:

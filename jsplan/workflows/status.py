@@ -40,8 +40,8 @@ from jsplan.planning.preserve.interrupted import (
     determine_progress,
     list_interrupted,
 )
+from jsplan.replication.health import FlowHealth, ReplicationChecker, SampleHistory
 from jsplan.units import format_timestamp
-from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker, SampleHistory
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:

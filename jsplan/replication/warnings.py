@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jsplan.context import Context
     from jsplan.jetstream import Pool
     from jsplan.planning.model import PlanInputs, ResourceDecision
-    from jsplan.workflows.replication_health import FlowHealth
+    from jsplan.replication.health import FlowHealth
 
 NOT_REPLICATING = "JS457"
 _NOT_REPLACED = (["no-op"], ["update"])
@@ -33,7 +33,7 @@ async def find_replication_warnings(
     if not downstreams or inputs.request.destroy or inputs.request.imports:
         return []
     # Loaded only here: most plans have no downstream streams.
-    from jsplan.workflows.replication_health import ReplicationChecker  # noqa: PLC0415
+    from jsplan.replication.health import ReplicationChecker  # noqa: PLC0415
 
     changing = {
         address for address, decision in decisions.items() if decision.actions not in _NOT_REPLACED

@@ -1,0 +1,1 @@
+"""Checks over open connections whether mirrors and sources follow their origins."""
