@@ -72,7 +72,7 @@ async def compute_plan(
     )
     if options.rehearse:
         # Loaded only here: most plans need neither the executor nor servers.
-        from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415
+        from jsplan.rehearsal.run import rehearse  # noqa: PLC0415
 
         built.options["rehearse"] = True
         await rehearse(built, context.workspace, inputs.live, pool, observer, options.parallelism)

@@ -13,7 +13,7 @@ from jsplan.documents.plan import Plan, Step
 from jsplan.event_loop import run_until_complete
 from jsplan.options import PlanOptions
 from jsplan.planning.build import build_plan, decide_all
-from jsplan.workflows.rehearse import rehearse
+from jsplan.rehearsal.run import rehearse
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver
 
