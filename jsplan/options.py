@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from jsplan.documents.apply import ApplyEvent
     from jsplan.documents.plan import Plan
-    from jsplan.drift.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +48,6 @@ class DriftOptions:
     parallelism: int = 10
     fail_on: frozenset[str] = frozenset({"changed", "missing", "replication"})
     replication: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """Options of the drift job. `schedule` is that of full checks; `notify` are alert kinds.
-
-    `grace` is ns that a domain, or the whole check, may fail before an alert. `metrics` is
-    HOST:PORT. `metrics_file` and `report` are written whenever their content changes.
-    """
-
-    schedule: Schedule
-    notify: frozenset[str]
-    grace: int = 30 * SECOND
-    metrics: str | None = None
-    metrics_file: Path | None = None
-    report: Path | None = None
 
 
 class Observer(Protocol):

@@ -106,7 +106,7 @@ class Crontab(ParamType):
     name = "CRON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from jsplan.drift.schedule import Cron
+        from jsplan.drift.service.schedule import Cron
 
         try:
             return Cron(str(value)).line
@@ -120,7 +120,7 @@ class HostPort(ParamType):
     name = "[HOST]:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from jsplan.drift.endpoint import parse_listen_address
+        from jsplan.drift.service.endpoint import parse_listen_address
 
         try:
             parse_listen_address(str(value))

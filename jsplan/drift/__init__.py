@@ -1,1 +1,1 @@
-"""The parts of the drift job: alerts, mutes, schedule, advisories, sinks and metrics."""
+"""Finds changes made outside jsplan: one check, and the job that repeats it (`service`)."""

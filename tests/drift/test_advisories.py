@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsplan.drift.advisories import AdvisoryEvent, parse_advisory
+from jsplan.drift.service.advisories import AdvisoryEvent, parse_advisory
 
 CREATED = "$JS.EVENT.ADVISORY.STREAM.CREATED.A"
 AUDIT = "$JS.EVENT.ADVISORY.API"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.drift import endpoint
-from jsplan.drift.endpoint import MAX_CONNECTIONS, serve, text_answer
+from jsplan.drift.service import endpoint
+from jsplan.drift.service.endpoint import MAX_CONNECTIONS, serve, text_answer
+from jsplan.drift.service.outputs import JobHealth
 from jsplan.errors import JsplanError
-from jsplan.workflows.drift_outputs import JobHealth
 
 if TYPE_CHECKING:
-    from jsplan.drift.endpoint import Routes
+    from jsplan.drift.service.endpoint import Routes
 
 ROUTES: Routes = {"/healthz": lambda: text_answer(HTTPStatus.OK, "alive")}
 #: Seconds: far more than a probe waits, and far less than the test may take.

@@ -11,19 +11,19 @@ import pytest
 from jsplan import disk
 from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.documents.drift import Drift
-from jsplan.drift.schedule import Interval
-from jsplan.drift.sinks import file as files
-from jsplan.drift.sinks import snapshot_file
-from jsplan.drift.sinks import webhook as webhooks
-from jsplan.drift.sinks.file import FileSink
-from jsplan.drift.sinks.sink import Sink, SinkError
-from jsplan.drift.sinks.snapshot_file import SnapshotFile
-from jsplan.drift.sinks.webhook import Webhook
-from jsplan.drift.worker import Worker
-from jsplan.options import WatchOptions
+from jsplan.drift.service import outputs as job_outputs
+from jsplan.drift.service.options import WatchOptions
+from jsplan.drift.service.outputs import DriftOutputs
+from jsplan.drift.service.schedule import Interval
+from jsplan.drift.service.sinks import file as files
+from jsplan.drift.service.sinks import snapshot_file
+from jsplan.drift.service.sinks import webhook as webhooks
+from jsplan.drift.service.sinks.file import FileSink
+from jsplan.drift.service.sinks.sink import Sink, SinkError
+from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
+from jsplan.drift.service.sinks.webhook import Webhook
+from jsplan.drift.service.worker import Worker
 from jsplan.units import SECOND
-from jsplan.workflows import drift_outputs
-from jsplan.workflows.drift_outputs import DriftOutputs
 from tests.support.listening_server import ListeningServer
 from tests.support.workspaces import RecordingObserver
 
@@ -54,7 +54,7 @@ def deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short deadlines for every sink and for the end of the job."""
     monkeypatch.setattr(webhooks, "POST_TIMEOUT", DEADLINE)
     monkeypatch.setattr(files, "WRITE_TIMEOUT", DEADLINE)
-    monkeypatch.setattr(drift_outputs, "FINAL_DELIVERY_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(job_outputs, "FINAL_DELIVERY_TIMEOUT", DEADLINE)
 
 
 def count_threads(name: str) -> int:

@@ -15,17 +15,17 @@ from jsplan.address import Address
 from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.schema import schemas
-from jsplan.drift.advisories import Actor, AdvisoryEvent, parse_advisory
-from jsplan.drift.alerts import AlertRegister, build_alerts, format_fields
-from jsplan.drift.endpoint import parse_listen_address
-from jsplan.drift.own_change_filter import (
+from jsplan.drift.service.advisories import Actor, AdvisoryEvent, parse_advisory
+from jsplan.drift.service.alerts import AlertRegister, build_alerts, format_fields
+from jsplan.drift.service.endpoint import parse_listen_address
+from jsplan.drift.service.own_change_filter import (
     DEAD_AFTER,
     QUIET_TIME,
     RECHECK_INTERVALS,
     STUCK_AFTER,
     OwnChangeFilter,
 )
-from jsplan.drift.schedule import Cron, Interval
+from jsplan.drift.service.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND

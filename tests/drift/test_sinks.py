@@ -12,12 +12,12 @@ import pytest
 
 from jsplan.config.model import Connection
 from jsplan.documents.alert import Alert, AlertEvent
-from jsplan.drift.sinks.delivery import MAX_QUEUED, Delivery, deliver_all
-from jsplan.drift.sinks.file import FileSink
-from jsplan.drift.sinks.sink import SinkError
-from jsplan.drift.sinks.snapshot_file import SnapshotFile
-from jsplan.drift.sinks.subject import SubjectSink
-from jsplan.drift.sinks.webhook import Webhook, build_payload
+from jsplan.drift.service.sinks.delivery import MAX_QUEUED, Delivery, deliver_all
+from jsplan.drift.service.sinks.file import FileSink
+from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
+from jsplan.drift.service.sinks.subject import SubjectSink
+from jsplan.drift.service.sinks.webhook import Webhook, build_payload
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
 from tests.drift.conftest import STREAMS

@@ -17,8 +17,8 @@ import yaml
 from jsplan.cli.main import root
 from jsplan.config.model import LoadOptions
 from jsplan.documents.drift import Drift
-from jsplan.drift.advisories import Actor
-from jsplan.drift.metrics import Metrics
+from jsplan.drift.service.advisories import Actor
+from jsplan.drift.service.metrics import Metrics
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox

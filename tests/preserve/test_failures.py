@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.drift.alerts import build_alerts
+from jsplan.drift.service.alerts import build_alerts
 from jsplan.errors import ExitCode
 from jsplan.options import DriftOptions
 from jsplan.render import drift_rows

@@ -16,7 +16,7 @@ from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, HostP
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from jsplan.drift.schedule import Schedule
+    from jsplan.drift.service.schedule import Schedule
 
 CAUSES = ("changed", "missing", "replication", "unmanaged")
 
@@ -170,7 +170,7 @@ def watch(
     """
     settings, output = start(ctx)
     from jsplan.cli.drift_watch_view import AlertPrinter, describe_changes
-    from jsplan.options import WatchOptions
+    from jsplan.drift.service.options import WatchOptions
     from jsplan.workflows import drift_service
 
     options = WatchOptions(
@@ -188,7 +188,7 @@ def watch(
 
 
 def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
-    from jsplan.drift.schedule import Cron, Interval
+    from jsplan.drift.service.schedule import Cron, Interval
     from jsplan.units import SECOND
 
     if every is not None and cron is not None:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from jsplan.address import Address
-from jsplan.drift.advisories import SUBJECTS, parse_advisory
+from jsplan.drift.service.advisories import SUBJECTS, parse_advisory
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
 

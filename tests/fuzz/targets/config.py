@@ -11,10 +11,10 @@ import yaml
 
 from jsplan.config import LoadOptions, load
 from jsplan.context import Context
+from jsplan.drift.service.outputs import build_sinks
 from jsplan.errors import ConfigError
 from jsplan.state import State
 from jsplan.topology import build_topology
-from jsplan.workflows.drift_outputs import build_sinks
 from tests.fuzz import hostile_values
 from tests.fuzz.document_run import CREDENTIALS
 from tests.fuzz.harness import WRONG, Target

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from jsplan.documents.alert import AlertEvent
-from jsplan.drift.sinks.sink import Sink, SinkError
+from jsplan.drift.service.sinks.sink import Sink, SinkError
 
 #: Notifications that wait for one sink at most.
 MAX_QUEUED: Final = 10_000

@@ -18,26 +18,27 @@ from jsplan.address import Address
 from jsplan.context import Context, open_pool
 from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
-from jsplan.drift.advisory_listener import AdvisoryListener
-from jsplan.drift.alerts import (
+from jsplan.drift.check import check_addresses, check_drift, check_replication
+from jsplan.drift.service.advisory_listener import AdvisoryListener
+from jsplan.drift.service.alerts import (
     WORKSPACE,
     AlertRegister,
     DescribeChange,
     build_alerts,
     check_failed_alert,
 )
-from jsplan.drift.asyncio_utils import cancel_and_wait
-from jsplan.drift.own_change_filter import OwnChangeFilter, has_changed_between
-from jsplan.drift.schedule import Schedule
-from jsplan.drift.worker import Worker
+from jsplan.drift.service.asyncio_utils import cancel_and_wait
+from jsplan.drift.service.options import WatchOptions
+from jsplan.drift.service.outputs import DriftOutputs
+from jsplan.drift.service.own_change_filter import OwnChangeFilter, has_changed_between
+from jsplan.drift.service.schedule import Schedule
+from jsplan.drift.service.worker import Worker
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
-from jsplan.options import DriftOptions, WatchOptions
+from jsplan.options import DriftOptions
 from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, format_timestamp
-from jsplan.workflows.drift import check_addresses, check_drift, check_replication
-from jsplan.workflows.drift_outputs import DriftOutputs
 
 #: Seconds in which advisories of one change may arrive, and between two partial checks.
 DEBOUNCE: Final = 0.02

@@ -11,7 +11,7 @@ from jsplan.documents.alert import Alert, AlertEvent, EventType
 from jsplan.documents.base import digest
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import ResourceChange
-from jsplan.drift.advisories import Actor
+from jsplan.drift.service.advisories import Actor
 
 #: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.drift import Drift
-from jsplan.drift.asyncio_utils import cancel_and_wait
-from jsplan.drift.endpoint import Answer, serve, text_answer
-from jsplan.drift.sinks.delivery import Delivery, deliver_all
-from jsplan.drift.sinks.file import FileSink
-from jsplan.drift.sinks.sink import Sink
-from jsplan.drift.sinks.snapshot_file import SnapshotFile
-from jsplan.drift.sinks.subject import SubjectSink
-from jsplan.drift.sinks.webhook import Webhook
+from jsplan.drift.service.asyncio_utils import cancel_and_wait
+from jsplan.drift.service.endpoint import Answer, serve, text_answer
+from jsplan.drift.service.options import WatchOptions
+from jsplan.drift.service.sinks.delivery import Delivery, deliver_all
+from jsplan.drift.service.sinks.file import FileSink
+from jsplan.drift.service.sinks.sink import Sink
+from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
+from jsplan.drift.service.sinks.subject import SubjectSink
+from jsplan.drift.service.sinks.webhook import Webhook
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
-from jsplan.options import Observer, WatchOptions
+from jsplan.options import Observer
 
 if TYPE_CHECKING:
-    from jsplan.drift.metrics import Metrics
+    from jsplan.drift.service.metrics import Metrics
 
 #: Seconds for the last delivery to the sinks at the end.
 FINAL_DELIVERY_TIMEOUT: Final = 3.0
@@ -199,7 +200,7 @@ class DriftOutputs:
         return self.metrics.expose() if self.metrics is not None else None
 
     def _answer_metrics(self) -> Answer:
-        from jsplan.drift.metrics import CONTENT_TYPE  # noqa: PLC0415 - loads a library
+        from jsplan.drift.service.metrics import CONTENT_TYPE  # noqa: PLC0415 - loads a library
 
         return HTTPStatus.OK, CONTENT_TYPE, self._render_metrics() or b""
 
@@ -239,6 +240,6 @@ class DriftOutputs:
 
 
 def _create_metrics(name: str) -> Metrics:
-    from jsplan.drift.metrics import Metrics  # noqa: PLC0415 - loads a library
+    from jsplan.drift.service.metrics import Metrics  # noqa: PLC0415 - loads a library
 
     return Metrics(name)

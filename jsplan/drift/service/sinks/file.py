@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.sinks.sink import SinkError
-from jsplan.drift.worker import Worker
+from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.worker import Worker
 from jsplan.secrets import conceal
 
 #: Seconds for one batch; a network file system may hang.

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.sinks.sink import SinkError
-from jsplan.drift.worker import Worker
+from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.worker import Worker
 
 #: Seconds for one POST, from the name resolution to the last byte of the answer.
 POST_TIMEOUT: float = 10.0

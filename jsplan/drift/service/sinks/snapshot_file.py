@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from jsplan.disk import replace_file
-from jsplan.drift.worker import Worker
+from jsplan.drift.service.worker import Worker
 
 #: Seconds until a failed write is retried.
 RETRY_INTERVAL: Final = 2.0

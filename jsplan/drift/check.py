@@ -1,0 +1,159 @@
+"""Checks live against last applied, read-only: everything, some addresses, or only the flows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+
+from jsplan.address import Address
+from jsplan.context import (
+    Context,
+    build_inputs,
+    known_domains,
+    read_domain_names,
+    state_bucket,
+    with_parent_streams,
+)
+from jsplan.documents.drift import Drift
+from jsplan.drift.document import build_document, is_ignored
+from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
+from jsplan.facts.reader import read_into, read_live
+from jsplan.jetstream import Pool
+from jsplan.options import DriftOptions, Observer
+from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
+from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.replication.health import FlowHealth, ReplicationChecker
+
+
+async def check_drift(
+    context: Context, pool: Pool, options: DriftOptions, observer: Observer
+) -> Drift:
+    """Check everything selected over guarded connections, for `drift` and the drift job."""
+    request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
+    inputs = build_inputs(context, request)
+    checked = sorted(
+        a
+        for a in {*inputs.entries, *inputs.unfinished_steps}
+        if a in inputs.selected and not is_ignored(context.workspace, a)
+    )
+    observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
+    needed, domains = (
+        [*with_parent_streams(checked), *sorted(staging_streams(inputs))],
+        context.workspace.domains,
+    )
+    also = (
+        ()
+        if options.targets
+        else [key for key, domain in domains.items() if domain.same_as is None]
+    )
+    inputs.live = await read_live(pool, domains, needed, known_domains(context), also)
+    recover_interrupted(inputs)
+    await read_domain_names(inputs, pool)
+    unmanaged = (
+        []
+        if options.targets
+        else await list_unmanaged(pool, domains, inputs.live, _known_addresses(context, inputs))
+    )
+    managed = [a for a in checked if a in inputs.entries]
+    flows = await _check_flows(context, pool, inputs, managed) if options.replication else ()
+    return build_document(context, inputs, managed, unmanaged, options, flows)
+
+
+async def check_replication(context: Context, pool: Pool) -> Drift:
+    """Check only mirrors and sources, which takes longer for one that does not follow."""
+    inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
+    copying = [
+        a
+        for a, entry in inputs.entries.items()
+        if entry.config.get("mirror") or entry.config.get("sources")
+    ]
+    copying = sorted(
+        a
+        for a in copying
+        if a.domain in context.workspace.domains and not is_ignored(context.workspace, a)
+    )
+    flows: Iterable[FlowHealth] = ()
+    if copying:
+        inputs.live = await read_live(
+            pool,
+            context.workspace.domains,
+            [*copying, *sorted(staging_streams(inputs))],
+            known_domains(context),
+        )
+        recover_interrupted(inputs)
+        flows = await _check_flows(context, pool, inputs, copying)
+    return build_document(context, inputs, [], [], DriftOptions(), flows)
+
+
+async def _check_flows(
+    context: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
+) -> list[FlowHealth]:
+    health = ReplicationChecker(context, pool, inputs.live)
+    return await health.check_until_conclusive(
+        _list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources}
+    )
+
+
+def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Address]:
+    """Return the streams that may have flows. One in a replacement has them afterwards."""
+    return [
+        a
+        for a in managed
+        if a.kind != "consumer" and a not in inputs.interrupted and a not in inputs.detached_sources
+    ]
+
+
+async def check_addresses(
+    context: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions
+) -> Drift:
+    """Check only these addresses, managed or not, as `check_drift` would check them."""
+    request = PlanRequest(now=datetime.now(UTC))
+    inputs = build_inputs(context, request)
+    requested = {
+        a
+        for a in addresses
+        if a.domain in context.workspace.domains and not is_ignored(context.workspace, a)
+    }
+    checked = sorted(requested & {*inputs.entries, *inputs.unfinished_steps})
+    known = _known_addresses(context, inputs)
+    others = {a for a in requested - known if may_be_listed(a)}
+    if requested:
+        needed = [*with_parent_streams(checked), *sorted(staging_streams(inputs))]
+        inputs.live = await read_live(
+            pool,
+            context.workspace.domains,
+            needed,
+            known_domains(context),
+            {a.domain for a in requested},
+        )
+        await _read_unmanaged(context, pool, inputs, with_parent_streams(others))
+        recover_interrupted(inputs)
+    managed = [a for a in checked if a in inputs.entries]
+    found = (inputs.live.get(a) for a in sorted(others))
+    return build_document(
+        context,
+        inputs,
+        managed,
+        [o for o in found if o is not None and not is_state_bucket(o)],
+        options,
+    )
+
+
+async def _read_unmanaged(
+    context: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]
+) -> None:
+    """Read unmanaged objects, as far as this user may and they are not read yet."""
+    for address in addresses:
+        if inputs.live.is_reachable(address.domain) and inputs.live.get(address) is None:
+            api = pool.api(context.workspace.domains[address.domain])
+            await ask_if_permitted(
+                read_into(api, inputs.live, address), address.domain, inputs.live
+            )
+
+
+def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:
+    """Return addresses of the files, of state, and of the state's bucket, with `same_as` ones."""
+    known = {*context.workspace.resources, *inputs.entries, *state_bucket(context.workspace)}
+    return known | {
+        context.topology.canonicalize(a) for a in known if a.domain in context.workspace.domains
+    }

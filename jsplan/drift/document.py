@@ -1,0 +1,175 @@
+"""Builds the drift document from what one check has read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+
+from jsplan import __version__
+from jsplan.address import Address, matches
+from jsplan.config.model import Workspace
+from jsplan.context import Context
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.drift import Drift
+from jsplan.documents.plan import Deferred
+from jsplan.drift.mutes import apply_mutes
+from jsplan.drift.replication_severity import with_severity
+from jsplan.drift.unmanaged import build_unmanaged_element
+from jsplan.errors import ExitCode, combine_exit_codes
+from jsplan.facts.live import Live, LiveObject
+from jsplan.options import DriftOptions
+from jsplan.planning.crash_recovery import describe_interruption
+from jsplan.planning.drift import detect_drift
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.never_answered_domains import check_never_answered
+from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
+from jsplan.planning.preserve.interrupted import list_interrupted
+from jsplan.planning.replication.impact import source_names
+from jsplan.replication.health import FlowHealth
+from jsplan.units import format_timestamp
+
+#: The reason why a resource is deferred although its domain answers.
+INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"
+
+
+def is_ignored(workspace: Workspace, address: Address) -> bool:
+    """Return True if `drift: ignore` names it."""
+    return any(matches(glob, address) for glob in workspace.drift.ignore)
+
+
+def build_document(
+    context: Context,
+    inputs: PlanInputs,
+    managed: list[Address],
+    unmanaged: list[LiveObject],
+    options: DriftOptions,
+    flows: Iterable[FlowHealth] = (),
+) -> Drift:
+    """Build the document of one check. What `drift: ignore` names is left out."""
+    live, workspace = inputs.live, context.workspace
+    out = Drift(
+        __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
+    )
+    for address in managed:
+        _compare_managed(out, inputs, address)
+    out.interrupted.sort(key=lambda item: not item["rejected"])
+    out.replication = [
+        with_severity(found.to_json())
+        for found in flows
+        if not is_ignored(workspace, found.flow.downstream)
+    ]
+    out.unmanaged = [
+        build_unmanaged_element(o, live) for o in unmanaged if not is_ignored(workspace, o.address)
+    ]
+    seen = last_seen(inputs)
+    out.offline = [
+        _offline_element(inputs, key, seen.get(key))
+        for key, facts in sorted(live.domains.items())
+        if not facts.reachable
+    ]
+    out.pending = _count_pending(inputs)
+    out.diagnostics += check_never_answered(inputs)
+    apply_mutes(out, workspace.drift.mute, inputs.request.now)
+    out.declared_at = {
+        r.address: d.range
+        for r in out.resource_drift
+        if (d := workspace.resources.get(Address.parse(r.address))) is not None
+    }
+    out.diagnostics += _unlisted_diagnostics(live)
+    out.exit_code = int(_exit_code(out, options, live))
+    return out
+
+
+def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
+    """Add the drift of one resource, or the reason why it cannot be compared now."""
+    if reason := _unreadable_reason(inputs, address):
+        out.deferred.append(Deferred(str(address), reason))
+        return
+    interrupted = inputs.interrupted.get(address)
+    if interrupted is not None and interrupted.next_step != "clear":
+        out.interrupted += list_interrupted({address: interrupted})
+        return
+    if progress := describe_interruption(inputs, address):
+        out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
+        return
+    declared = inputs.workspace.resources.get(address)
+    found = detect_drift(
+        address,
+        inputs.entries[address],
+        inputs.live.get(address),
+        inputs.level(address),
+        declared.lifecycle.ignore_changes if declared else (),
+        now=inputs.request.now,
+    )
+    if found is not None:
+        out.resource_drift.append(found)
+    elif address in inputs.detached_sources:
+        names = source_names(inputs.detached_sources[address])
+        reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
+        out.deferred.append(Deferred(str(address), reason))
+
+
+def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:
+    """Return why the resource cannot be read; empty if it can."""
+    live = inputs.live
+    if not live.is_reachable(address.domain):
+        return live.domains[address.domain].offline_text
+    if address in live.unreadable:
+        return f"it is offline on its server: {live.unreadable[address]}"
+    return ""
+
+
+def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dict[str, object]:
+    return {
+        "domain": key,
+        "reason": inputs.live.domains[key].short_reason,
+        "may_be_offline": inputs.workspace.domains[key].may_be_offline,
+        "last_seen": format_timestamp(seen) if seen else None,
+        "excused": is_within_offline_limit(inputs, key, seen),
+    }
+
+
+def _count_pending(inputs: PlanInputs) -> int:
+    """Count the resources whose files differ from the last applied configuration."""
+    resources = inputs.workspace.resources
+    count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
+    for address, entry in inputs.entries.items():
+        if address in inputs.selected:
+            same = address in resources and inputs.declared_fields(address) == entry.declared
+            count += not same
+    return count
+
+
+def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
+    for domain, reason in sorted(live.unlisted.items()):
+        text = (
+            f"what else is in domain {domain} cannot be listed,"
+            f" so what is unmanaged there is not known: {reason}"
+        )
+        yield Diagnostic(
+            "warning",
+            "JS447",
+            text,
+            "Let this user ask STREAM.NAMES, CONSUMER.NAMES and their INFO.",
+            f"{domain}/**",
+        )
+
+
+def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
+    """Return the exit code. For drift, 2 comes before 1 (contract, section 3)."""
+    counts = out.summary
+    names = {
+        "changed": "changed",
+        "missing": "missing",
+        "replication": "unhealthy",
+        "unmanaged": "unmanaged",
+    }
+    if (out.interrupted and options.fail_on) or any(
+        counts[names[what]] for what in options.fail_on
+    ):
+        return ExitCode.CHANGES
+    unread = any(not domain["excused"] for domain in out.offline) or (
+        live.unlisted and "unmanaged" in options.fail_on
+    )
+    return combine_exit_codes([ExitCode.ERROR] if unread else [])

@@ -1,0 +1,1 @@
+"""The drift job: full checks by schedule, partial checks by advisories, alerts and sinks."""
