@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from jsplan.address import Address
-from jsplan.context import (
-    Context,
-    build_inputs,
-    known_domains,
-    read_domain_names,
-    state_bucket,
-    with_parent_streams,
-)
+from jsplan.context import Context, build_inputs, known_domains, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
+from jsplan.facts.live import Live
 from jsplan.facts.reader import read_into, read_live
 from jsplan.jetstream import Pool
 from jsplan.options import DriftOptions, Observer
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs, PlanRequest
 from jsplan.replication.health import FlowHealth, ReplicationChecker
+from jsplan.server_reader import read_domain_names, with_parent_streams
 
 
 async def check_drift(
@@ -33,7 +29,7 @@ async def check_drift(
     inputs = build_inputs(context, request)
     checked = sorted(
         a
-        for a in {*inputs.entries, *inputs.unfinished_steps}
+        for a in {*inputs.entries, *inputs.interrupted.steps}
         if a in inputs.selected and not is_ignored(context.workspace, a)
     )
     observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
@@ -46,9 +42,9 @@ async def check_drift(
         if options.targets
         else [key for key, domain in domains.items() if domain.same_as is None]
     )
-    inputs.live = await read_live(pool, domains, needed, known_domains(context), also)
-    recover_interrupted(inputs)
-    await read_domain_names(inputs, pool)
+    live = await read_live(pool, domains, needed, known_domains(context), also)
+    inputs = recover_interrupted(replace(inputs, live=live))
+    inputs = await read_domain_names(inputs, pool)
     unmanaged = (
         []
         if options.targets
@@ -74,13 +70,13 @@ async def check_replication(context: Context, pool: Pool) -> Drift:
     )
     flows: Iterable[FlowHealth] = ()
     if copying:
-        inputs.live = await read_live(
+        live = await read_live(
             pool,
             context.workspace.domains,
             [*copying, *sorted(staging_streams(inputs))],
             known_domains(context),
         )
-        recover_interrupted(inputs)
+        inputs = recover_interrupted(replace(inputs, live=live))
         flows = await _check_flows(context, pool, inputs, copying)
     return build_document(context, inputs, [], [], DriftOptions(), flows)
 
@@ -89,18 +85,11 @@ async def _check_flows(
     context: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
 ) -> list[FlowHealth]:
     health = ReplicationChecker(context, pool, inputs.live)
+    # A stream in a replacement has its flows afterwards.
+    replaced = {*inputs.interrupted.streams, *inputs.interrupted.detached_sources}
     return await health.check_until_conclusive(
-        _list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources}
+        [a for a in managed if a.kind != "consumer" and a not in replaced], replaced
     )
-
-
-def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Address]:
-    """Return the streams that may have flows. One in a replacement has them afterwards."""
-    return [
-        a
-        for a in managed
-        if a.kind != "consumer" and a not in inputs.interrupted and a not in inputs.detached_sources
-    ]
 
 
 async def check_addresses(
@@ -114,20 +103,20 @@ async def check_addresses(
         for a in addresses
         if a.domain in context.workspace.domains and not is_ignored(context.workspace, a)
     }
-    checked = sorted(requested & {*inputs.entries, *inputs.unfinished_steps})
+    checked = sorted(requested & {*inputs.entries, *inputs.interrupted.steps})
     known = _known_addresses(context, inputs)
     others = {a for a in requested - known if may_be_listed(a)}
     if requested:
         needed = [*with_parent_streams(checked), *sorted(staging_streams(inputs))]
-        inputs.live = await read_live(
+        live = await read_live(
             pool,
             context.workspace.domains,
             needed,
             known_domains(context),
             {a.domain for a in requested},
         )
-        await _read_unmanaged(context, pool, inputs, with_parent_streams(others))
-        recover_interrupted(inputs)
+        await _read_unmanaged(context, pool, live, with_parent_streams(others))
+        inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
     return build_document(
@@ -140,15 +129,13 @@ async def check_addresses(
 
 
 async def _read_unmanaged(
-    context: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]
+    context: Context, pool: Pool, live: Live, addresses: Iterable[Address]
 ) -> None:
-    """Read unmanaged objects, as far as this user may and they are not read yet."""
+    """Read unmanaged objects into `live`, as far as this user may and they are not read yet."""
     for address in addresses:
-        if inputs.live.is_reachable(address.domain) and inputs.live.get(address) is None:
+        if live.is_reachable(address.domain) and live.get(address) is None:
             api = pool.api(context.workspace.domains[address.domain])
-            await ask_if_permitted(
-                read_into(api, inputs.live, address), address.domain, inputs.live
-            )
+            await ask_if_permitted(read_into(api, live, address), address.domain, live)
 
 
 def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:

@@ -86,7 +86,7 @@ def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
     if reason := _unreadable_reason(inputs, address):
         out.deferred.append(Deferred(str(address), reason))
         return
-    interrupted = inputs.interrupted.get(address)
+    interrupted = inputs.interrupted.streams.get(address)
     if interrupted is not None and interrupted.next_step != "clear":
         out.interrupted += list_interrupted({address: interrupted})
         return
@@ -104,8 +104,8 @@ def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
     )
     if found is not None:
         out.resource_drift.append(found)
-    elif address in inputs.detached_sources:
-        names = source_names(inputs.detached_sources[address])
+    elif address in inputs.interrupted.detached_sources:
+        names = source_names(inputs.interrupted.detached_sources[address])
         reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
         out.deferred.append(Deferred(str(address), reason))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan.address import (
@@ -219,6 +219,25 @@ class Live:
     def get(self, address: Address) -> LiveObject | None:
         """Return the object, or None where the server reported that there is none."""
         return self.objects.get(address)
+
+    def with_objects(self, objects: Iterable[LiveObject]) -> Live:
+        """Return the same with these objects in addition, or in place of others."""
+        return replace(self, objects=self.objects | {found.address: found for found in objects})
+
+    def merge(self, other: Live) -> Live:
+        """Return both together. A domain that is in both is that of the first."""
+        return replace(
+            self,
+            domains=other.domains | self.domains,
+            objects=self.objects | other.objects,
+            unreadable=self.unreadable | other.unreadable,
+            unlisted=self.unlisted | other.unlisted,
+            requested=self.requested | other.requested,
+        )
+
+    def copy(self) -> Live:
+        """Return the same in containers of its own, to read more into."""
+        return self.merge(Live())
 
     def is_absent(self, address: Address) -> bool:
         """Return True if its domain reported that it does not exist."""

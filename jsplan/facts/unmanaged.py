@@ -23,15 +23,17 @@ PAGE_STREAMS = 256
 
 async def read_unmanaged(
     pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[UnmanagedRequest], live: Live
-) -> None:
-    """Read unmanaged objects into `live`; a domain that forbids it into `live.unlisted`.
+) -> Live:
+    """Return `live` with unmanaged objects; `unlisted` has the domains that forbid it.
 
     Costs nothing where the account has no more streams, and the stream no more consumers, than are
     known.
     """
+    live = live.copy()
     await asyncio.gather(
         *(_read_domain(pool.api(domains[request.domain]), request, live) for request in wanted)
     )
+    return live
 
 
 async def _read_domain(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:

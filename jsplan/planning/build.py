@@ -48,7 +48,12 @@ from jsplan.units import format_timestamp
 def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
     """Collect the addresses in the files and in state, in declared domains."""
     declared = () if inputs.request.destroy else inputs.workspace.resources
-    known = {*declared, *inputs.entries, *inputs.unfinished_steps, *inputs.replacement_records}
+    known = {
+        *declared,
+        *inputs.entries,
+        *inputs.interrupted.steps,
+        *inputs.interrupted.replacements,
+    }
     return frozenset(a for a in known if a.domain in inputs.workspace.domains)
 
 
@@ -80,7 +85,7 @@ def build_plan(
 ) -> Plan:
     """Build the plan document from the decisions of `decide_all`.
 
-    `inputs.measurements` must have the results of `list_measurements`.
+    `inputs.measured.deletions` must have the results of `list_measurements`.
     """
     offline = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
     plan = _empty_plan(inputs)

@@ -6,6 +6,7 @@ does not need `--adopt` (contract, promise 7).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,58 +35,84 @@ _WRITE_OPS: Final[tuple[Op, ...]] = (
 )  # fmt: skip
 
 
-def recover_interrupted(inputs: PlanInputs) -> None:
-    """Record the results of unfinished steps in `inputs.entries`. `inputs.live` must cover them.
+def recover_interrupted(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the results of unfinished steps. `inputs.live` must cover them.
 
     A step counts as done only if the object equals its expected result. Before its request the
     step saw the object absent (or managed), and no other client knows that exact configuration.
     """
-    _recover_deletions(inputs)
-    _recover_replacements(inputs)
-    _load_interrupted(inputs)
-    for address, begun in inputs.unfinished_steps.items():
+    inputs = _recover_deletions(inputs)
+    inputs = _recover_replacements(inputs)
+    inputs = _load_interrupted(inputs)
+    inputs = _recover_steps(inputs)
+    return restore_detached_view(inputs)
+
+
+def _recover_deletions(inputs: PlanInputs) -> PlanInputs:
+    """Remove the entries of resources that the apply deleted, and those of their consumers."""
+    deleted = {
+        a
+        for a, begun in inputs.interrupted.steps.items()
+        if begun.get("op") in DELETE_OPS and inputs.live.is_absent(a)
+    }
+    gone = frozenset(a for a in inputs.entries if a in deleted or a.parent in deleted)
+    return replace(
+        inputs,
+        entries={a: entry for a, entry in inputs.entries.items() if a not in gone},
+        interrupted=replace(inputs.interrupted, recovered_deletions=gone),
+    )
+
+
+def _recover_steps(inputs: PlanInputs) -> PlanInputs:
+    """Record what the unfinished steps wrote."""
+    found: dict[Address, Entry] = {}
+    for address, begun in inputs.interrupted.steps.items():
         live = inputs.live.get(address)
         if live is None or not _was_written(inputs, address, begun, live):
             continue
         record = begun["record"]
-        if record is None:
-            inputs.entries[address] = inputs.entries[address].with_fields(
-                begun["expect"], live.config
-            )
-            inputs.recovered.add(address)
-            continue
-        inputs.entries[address] = Entry(
-            config=live.config,
-            declared=record["declared"],
-            created=live.created,
-            origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"],
-            depends_on=record["depends_on"],
-            starts=record.get("starts", {}),
-            seen=live.answered_at,
+        found[address] = (
+            inputs.entries[address].with_fields(begun["expect"], live.config)
+            if record is None
+            else _entry_of(live, record)
         )
-        inputs.recovered.add(address)
-    restore_detached_view(inputs)
+    return _with_recovered(inputs, found)
 
 
-def _recover_deletions(inputs: PlanInputs) -> None:
-    """Remove the entries of resources that the apply deleted, and those of their consumers."""
-    deleted = {
-        a
-        for a, begun in inputs.unfinished_steps.items()
-        if begun.get("op") in DELETE_OPS and inputs.live.is_absent(a)
-    }
-    inputs.recovered_deletions = {a for a in inputs.entries if a in deleted or a.parent in deleted}
-    for address in inputs.recovered_deletions:
-        del inputs.entries[address]
+def _with_recovered(
+    inputs: PlanInputs, found: Mapping[Address, Entry], unready: Iterable[Address] = ()
+) -> PlanInputs:
+    unready = frozenset(unready)
+    work = inputs.interrupted
+    return replace(
+        inputs,
+        entries={**inputs.entries, **found},
+        interrupted=replace(
+            work, recovered=work.recovered | found.keys() - unready, unready=work.unready | unready
+        ),
+    )
+
+
+def _entry_of(live: LiveObject, record: dict[str, Any]) -> Entry:
+    """Return the entry that the interrupted step would have recorded."""
+    return Entry(
+        config=live.config,
+        declared=record["declared"],
+        created=live.created,
+        origin=record["origin"],
+        prevent_destroy=record["prevent_destroy"],
+        depends_on=record["depends_on"],
+        starts=record.get("starts", {}),
+        seen=live.answered_at,
+    )
 
 
 def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     """Describe the progress of an interrupted replacement; empty if there is none."""
-    stream = inputs.interrupted.get(address.parent or address)
+    stream = inputs.interrupted.streams.get(address.parent or address)
     if stream is not None:
         return f"its messages are in {stream.messages_location}"
-    begun, live = inputs.replacement_records.get(address), inputs.live.get(address)
+    begun, live = inputs.interrupted.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
     is_held = live is None or (
@@ -94,9 +121,11 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     return "its position is kept" if is_held else ""
 
 
-def _recover_replacements(inputs: PlanInputs) -> None:
+def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
     """Record the new objects of replacements: ready, or still paused since their creation."""
-    for address, begun in inputs.replacement_records.items():
+    found: dict[Address, Entry] = {}
+    unready: set[Address] = set()
+    for address, begun in inputs.interrupted.replacements.items():
         live, record, entry = (
             inputs.live.get(address),
             begun.get("record"),
@@ -113,17 +142,10 @@ def _recover_replacements(inputs: PlanInputs) -> None:
             table_of(address), live.compact, begun.get("expect") or {}
         ):
             continue
-        inputs.entries[address] = Entry(
-            config=live.config,
-            declared=record["declared"],
-            created=live.created,
-            origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"],
-            depends_on=record["depends_on"],
-            starts=record.get("starts", {}),
-            seen=live.answered_at,
-        )
-        (inputs.unready_replacements if unfinished else inputs.recovered).add(address)
+        found[address] = _entry_of(live, record)
+        if unfinished:
+            unready.add(address)
+    return _with_recovered(inputs, found, unready)
 
 
 def _was_written(
@@ -149,23 +171,30 @@ def staging_streams(inputs: PlanInputs) -> set[Address]:
     """Return the streams that must be read to determine the progress of the replacements."""
     return {
         Address.parse(r["staging"])
-        for a, r in inputs.replacement_records.items()
+        for a, r in inputs.interrupted.replacements.items()
         if a.kind != "consumer" and "staging" in r
     }
 
 
-def _load_interrupted(inputs: PlanInputs) -> None:
+def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
     """Determine the progress of each replacement; restore the previous view of its resources.
 
     `inputs.live` must include the staging streams.
     """
-    for address, record in inputs.replacement_records.items():
+    streams: dict[Address, InterruptedReplacement] = {}
+    previous: list[LiveObject] = []
+    for address, record in inputs.interrupted.replacements.items():
         if "staging" not in record or not inputs.live.is_reachable(address.domain):
             continue
-        found = _inspect_replacement(inputs, address, record)
-        inputs.interrupted[address] = found
+        found = streams[address] = _inspect_replacement(inputs, address, record)
         if found.next_step != "clear":
-            _restore_previous_view(inputs, address, found)
+            previous += _previous_view(address, found)
+    return replace(
+        inputs,
+        entries={**inputs.entries, **dict(_previous_entries(inputs, previous))},
+        live=inputs.live.with_objects(previous),
+        interrupted=replace(inputs.interrupted, streams=streams),
+    )
 
 
 def _inspect_replacement(
@@ -201,10 +230,8 @@ def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplac
     )
 
 
-def _restore_previous_view(
-    inputs: PlanInputs, address: Address, found: InterruptedReplacement
-) -> None:
-    """Put the stream and its consumers as they were before into `inputs.live`.
+def _previous_view(address: Address, found: InterruptedReplacement) -> Iterator[LiveObject]:
+    """Yield the stream and its consumers as they were before.
 
     The stream has as many messages as there are now.
     """
@@ -214,20 +241,21 @@ def _restore_previous_view(
     )
     state = counted.state if counted is not None else old.get("state", {})
     server = found.current.server if found.current is not None else {}
-    _put_live(inputs, LiveObject(address, old["config"], old["created"], state, server))
+    yield LiveObject(address, old["config"], old["created"], state, server)
     for name, consumer in found.record.get("consumers", {}).items():
-        consumer_address = Address(address.domain, "consumer", f"{address.stream}/{name}")
-        _put_live(
-            inputs,
-            LiveObject(
-                consumer_address, consumer["config"], consumer["created"], consumer["state"]
-            ),
+        yield LiveObject(
+            Address(address.domain, "consumer", f"{address.stream}/{name}"),
+            consumer["config"],
+            consumer["created"],
+            consumer["state"],
         )
 
 
-def _put_live(inputs: PlanInputs, before: LiveObject) -> None:
-    """Replace the live object by the previous one; if the new one was managed, so is that."""
-    now, entry = inputs.live.get(before.address), inputs.entries.get(before.address)
-    if now is not None and entry is not None and entry.created == now.created:
-        inputs.entries[before.address] = replace(entry, created=before.created)
-    inputs.live.objects[before.address] = before
+def _previous_entries(
+    inputs: PlanInputs, previous: Iterable[LiveObject]
+) -> Iterator[tuple[Address, Entry]]:
+    """Yield the entries of these objects: if the new one was managed, so is the previous one."""
+    for before in previous:
+        now, entry = inputs.live.get(before.address), inputs.entries.get(before.address)
+        if now is not None and entry is not None and entry.created == now.created:
+            yield before.address, replace(entry, created=before.created)

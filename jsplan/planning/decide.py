@@ -51,7 +51,9 @@ def planned_config(
 def decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
     """Compare desired, live and last applied of one address in a reachable domain."""
     decision = _decide(inputs, address)
-    return _decide_interrupted(inputs, decision) if address in inputs.interrupted else decision
+    return (
+        _decide_interrupted(inputs, decision) if address in inputs.interrupted.streams else decision
+    )
 
 
 def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
@@ -63,7 +65,7 @@ def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
     ours = entry is not None and live is not None and entry.created == live.created
     if inputs.request.refresh_only:
         return _decide_refresh(
-            address, live, entry, ours=ours, interrupted=address in inputs.replacement_records
+            address, live, entry, ours=ours, interrupted=address in inputs.interrupted.replacements
         )
     if declared is None:
         return _decide_undeclared(inputs, address, live, entry, ours=ours)
@@ -131,7 +133,7 @@ def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -
         inherited_settings(inputs, address),
     )
     reason = "create_because_missing" if entry is not None else "create_because_new"
-    if address in inputs.replacement_records:
+    if address in inputs.interrupted.replacements:
         reason = REPLACEMENT_INTERRUPTED
     decision = ResourceDecision(address, ["create"], reason, None, entry, after)
     if reason == REPLACEMENT_INTERRUPTED and address.kind == "consumer":
@@ -278,7 +280,7 @@ def _would_delete_messages(inputs: PlanInputs, decision: ResourceDecision) -> bo
 
 
 def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
-    return address in inputs.unready_replacements or any(
+    return address in inputs.interrupted.unready or any(
         matches(glob, address) for glob in inputs.request.replace
     )
 
@@ -317,7 +319,7 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
         ]
     if forced or any(change.effect == "replace" for change in decision.fields):
         decision.reason = "replace_by_request" if forced else "replace_because_cannot_update"
-        if decision.address in inputs.unready_replacements:
+        if decision.address in inputs.interrupted.unready:
             decision.reason = REPLACEMENT_INTERRUPTED
         decision.actions = ["delete", "create"]
         decision.after = expected_new(
@@ -339,7 +341,7 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
 
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Resume or roll back the interrupted replacement of a stream."""
-    address, interrupted = decision.address, inputs.interrupted[decision.address]
+    address, interrupted = decision.address, inputs.interrupted.streams[decision.address]
     if inputs.request.refresh_only or interrupted.next_step == "clear":
         return decision
     if interrupted.conflict or inputs.declared(address) is None:

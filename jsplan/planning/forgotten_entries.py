@@ -15,7 +15,7 @@ def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     """Return the addresses in undeclared domains that a `destroy: false` block matches."""
     lost = (
         a
-        for a in {*inputs.entries, *inputs.unfinished_steps}
+        for a in {*inputs.entries, *inputs.interrupted.steps}
         if a.domain not in inputs.workspace.domains
     )
     globs = [block.address for block in inputs.workspace.removed if not block.destroy]

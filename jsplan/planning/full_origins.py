@@ -78,7 +78,11 @@ def find_refused_copies(
             detail = "Raise max_consumers by one, or remove a consumer."
             yield decision, Problem("JS439", "max_consumers", text, detail)
     for address, decision in decisions.items():
-        if not decision.preserves or address.kind == "consumer" or address in inputs.interrupted:
+        if (
+            not decision.preserves
+            or address.kind == "consumer"
+            or address in inputs.interrupted.streams
+        ):
             continue
         if _is_full(inputs, address):
             text = (

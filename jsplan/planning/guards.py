@@ -211,7 +211,7 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
 
 
 def _check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    interrupted = inputs.interrupted.get(decision.address)
+    interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is not None and not interrupted.has_old_stream:
         return  # the old stream is deleted already; finishing the replacement restores it
     if is_guarded(
@@ -298,7 +298,7 @@ def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
 def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
     lost: dict[str, int] = {}
-    for address in {*inputs.entries, *inputs.unfinished_steps}:
+    for address in {*inputs.entries, *inputs.interrupted.steps}:
         forgotten = any(
             matches(r.address, address) and not r.destroy for r in inputs.workspace.removed
         )

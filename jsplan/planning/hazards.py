@@ -39,7 +39,7 @@ def assess_hazards(
         return []
     measured = [
         answer
-        for answer in inputs.measurements.get(decision.address, ())
+        for answer in inputs.measured.deletions.get(decision.address, ())
         if not is_filter_measurement(answer)
     ]
     found = list(
@@ -51,8 +51,8 @@ def assess_hazards(
     if decision.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
-    found += assess_duplicates(inputs.duplicate_counts.get(decision.address, ()))
-    found += assess_removed_sources(inputs.uncopied_counts.get(decision.address, ()))
+    found += assess_duplicates(inputs.measured.duplicates.get(decision.address, ()))
+    found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
     if decision.live is not None:
         found += _loses_outstanding(measured)
         found += (
@@ -61,7 +61,7 @@ def assess_hazards(
             else _stream_hazards(inputs, decision, decisions)
         )
         found = add_stranded_messages(
-            decision.address, found, inputs.measurements.get(decision.address, ())
+            decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
     found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, decision, decisions)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
@@ -89,7 +89,7 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
 
 def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
     """Check whether the apply that began the replacement allowed as many messages."""
-    interrupted = inputs.interrupted.get(address)
+    interrupted = inputs.interrupted.streams.get(address)
     allowed = (
         interrupted.record.get("allowed", {}).get(hazard.code) if interrupted is not None else None
     )
@@ -121,7 +121,7 @@ def _stream_hazards(
     if decision.preserves:
         again = [
             answer
-            for answer in inputs.measurements.get(decision.address, ())
+            for answer in inputs.measured.deletions.get(decision.address, ())
             if REDELIVERED in answer.causes
         ]
         yield from assess_preserved(inputs, decision, decisions, again)

@@ -124,10 +124,10 @@ def _retention_change(
     if (
         stream is not None
         and stream.recreates_consumers
-        and stream.address not in inputs.interrupted
+        and stream.address not in inputs.interrupted.streams
     ):
         return "becomes" if (stream.after or {}).get("retention") == "interest" else None
-    if stream is not None and (stream.deletes or stream.address in inputs.interrupted):
+    if stream is not None and (stream.deletes or stream.address in inputs.interrupted.streams):
         return None
     after = (
         (stream.after or {}).get("retention", "limits")
@@ -203,7 +203,7 @@ def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> Consumer
     if (decision.preserves or decision.restored_with is not None) and decision.live is not None:
         return build_change(name, "floor", after)
     # A consumer that an interrupted apply deleted resumes at its recorded position.
-    record = inputs.replacement_records.get(decision.address) or {}
+    record = inputs.interrupted.replacements.get(decision.address) or {}
     deleted = decision.live is None
     return build_change(name, "start", after, record.get("position") if deleted else None)
 
@@ -232,7 +232,7 @@ def interest_measurement(
 
 
 def _placeholder_snapshot(inputs: PlanInputs, stream: Address) -> InterestSnapshot | None:
-    record = inputs.replacement_records.get(placeholder_of(inputs, stream))
+    record = inputs.interrupted.replacements.get(placeholder_of(inputs, stream))
     return parse_snapshot(record) if record is not None else None
 
 
@@ -361,7 +361,7 @@ def orphaned_placeholders(
         return
     for address in sorted(
         a
-        for a in inputs.replacement_records
+        for a in inputs.interrupted.replacements
         if is_placeholder(a) and a in inputs.selected and inputs.live.get(a) is not None
     ):
         stream = stream_decision(
@@ -397,7 +397,7 @@ def add_placeholders(
     for address in (
         ()
         if inputs.request.refresh_only or inputs.request.imports
-        else sorted(inputs.replacement_records)
+        else sorted(inputs.interrupted.replacements)
     ):
         if (
             is_placeholder(address)
@@ -441,8 +441,8 @@ def _add_placeholder(
             },
             "",
             object_address=address,
-            params={"placeholder": inputs.replacement_records[address]}
-            if address in inputs.replacement_records
+            params={"placeholder": inputs.interrupted.replacements[address]}
+            if address in inputs.interrupted.replacements
             else None,
         )
         stream = (

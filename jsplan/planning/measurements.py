@@ -84,7 +84,7 @@ def _list_for_decision(
         if decision.preserves:
             if finished := finished_ranges(inputs, decision, decisions):
                 found = replace(found or MeasurementRequest(address, address), finished=finished)
-            if address not in inputs.interrupted:
+            if address not in inputs.interrupted.streams:
                 for span in redelivery_spans(inputs, decision, decisions):
                     yield MeasurementRequest(address, address, redelivery=span)
         if found is not None and (found := redirect_to_staging(inputs, found)) is not None:
@@ -136,7 +136,7 @@ def _measure_update(
 
 def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     """Check whether the messages come under other limits and are all in one stream."""
-    interrupted = inputs.interrupted.get(decision.address)
+    interrupted = inputs.interrupted.streams.get(decision.address)
     return (decision.actions == ["update"] or decision.preserves) and not (
         interrupted is not None and interrupted.has_moved_messages
     )

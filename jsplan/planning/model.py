@@ -33,27 +33,55 @@ class PlanRequest(PlanningOptions):
     now: datetime = field(kw_only=True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class InterruptedWork:
+    """What an interrupted apply left, and what the servers show of it.
+
+    `steps`: the steps that it began and did not finish.
+    `replacements`: the records of the replacements that it began and did not finish.
+    `streams`: the interrupted replacements of streams, with their progress.
+    `recovered`: the resources whose unfinished steps or replacements were done.
+    `recovered_deletions`: the resources that unfinished steps deleted, no longer in the entries.
+    `unready`: the resources whose replacement exists and is not ready.
+    `detached_sources`: the sources that wait for the end of a replacement, by stream.
+    """
+
+    steps: Mapping[Address, dict[str, Any]] = field(default_factory=dict)
+    replacements: Mapping[Address, dict[str, Any]] = field(default_factory=dict)
+    streams: Mapping[Address, InterruptedReplacement] = field(default_factory=dict)
+    recovered: frozenset[Address] = frozenset()
+    recovered_deletions: frozenset[Address] = frozenset()
+    unready: frozenset[Address] = frozenset()
+    detached_sources: Mapping[Address, set[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What was counted on the servers for the decisions.
+
+    `deletions`: the requested counts of deleted messages (`list_measurements`).
+    `duplicates`: the messages that sources would copy again.
+    `uncopied`: the messages that removed sources have not copied.
+    `unreadable_origins`: the error per stream and origin that could not be read.
+    `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
+    after the last sequence if there is no such message.
+    """
+
+    deletions: Mapping[Address, list[Measurement]] = field(default_factory=dict)
+    duplicates: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
+    uncopied: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
+    unreadable_origins: Mapping[Address, Mapping[Address, str]] = field(default_factory=dict)
+    seqs_by_time: Mapping[tuple[Address, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanInputs:
     """Desired (workspace, topology), live, last applied (`entries` after `moved`), and request.
 
     `moved_from`: the old address of each entry that a `moved` block renamed, by new address.
     `selected`: the addresses to plan.
     `forgotten`: the addresses in undeclared domains that are forgotten without a read.
-    `measurements`: the requested counts of deleted messages (`list_measurements`).
-    `duplicate_counts`: the messages that sources would copy again.
-    `uncopied_counts`: the messages that removed sources have not copied.
-    `unreadable_origins`: the error per stream and origin that could not be read.
-    `unfinished_steps`: the steps that an apply began and did not finish.
-    `recovered`: the resources whose unfinished steps or replacements were done.
-    `recovered_deletions`: the resources that unfinished steps deleted, no longer in `entries`.
-    `replacement_records`: the replacements that an apply began and did not finish.
-    `unready_replacements`: those whose new object exists and is not ready.
-    `interrupted`: the interrupted replacements of streams, with their progress.
-    `detached_sources`: the sources that wait for the end of a replacement.
     `owner_tag`: the owner tag of this workspace, empty if it has none.
-    `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
-    after the last sequence if there is no such message.
     """
 
     workspace: Workspace
@@ -61,23 +89,13 @@ class PlanInputs:
     state: State
     live: Live
     request: PlanRequest
-    entries: dict[Address, Entry] = field(default_factory=dict)
-    moved_from: dict[Address, Address] = field(default_factory=dict)
+    entries: Mapping[Address, Entry] = field(default_factory=dict)
+    moved_from: Mapping[Address, Address] = field(default_factory=dict)
     selected: frozenset[Address] = frozenset()
     forgotten: frozenset[Address] = frozenset()
-    unfinished_steps: dict[Address, dict[str, Any]] = field(default_factory=dict)
-    recovered: set[Address] = field(default_factory=set)
-    recovered_deletions: set[Address] = field(default_factory=set)
-    replacement_records: dict[Address, dict[str, Any]] = field(default_factory=dict)
-    unready_replacements: set[Address] = field(default_factory=set)
-    interrupted: dict[Address, InterruptedReplacement] = field(default_factory=dict)
-    detached_sources: dict[Address, set[str]] = field(default_factory=dict)
-    measurements: dict[Address, list[Measurement]] = field(default_factory=dict)
-    duplicate_counts: dict[Address, list[DuplicateCount]] = field(default_factory=dict)
-    uncopied_counts: dict[Address, list[DuplicateCount]] = field(default_factory=dict)
-    unreadable_origins: dict[Address, dict[Address, str]] = field(default_factory=dict)
+    interrupted: InterruptedWork = field(default_factory=InterruptedWork)
+    measured: Measurements = field(default_factory=Measurements)
     owner_tag: str = ""
-    seqs_by_time: dict[tuple[Address, str], int] = field(default_factory=dict)
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> DeclaredResource | None:

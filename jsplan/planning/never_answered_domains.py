@@ -36,7 +36,7 @@ def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
     if server is not None:
         return server.get("js_domain", domain.js_domain) == domain.js_domain
     return any(
-        address.domain == domain.key for address in {*inputs.entries, *inputs.unfinished_steps}
+        address.domain == domain.key for address in {*inputs.entries, *inputs.interrupted.steps}
     )
 
 

@@ -90,7 +90,7 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
         draft.depends_on |= {
             key for key in ((stream, "update"), (stream, "resume")) if key in drafts
         }
-    if stream in inputs.interrupted:
+    if stream in inputs.interrupted.streams:
         # The consumer is where its stream is. It is unchanged only after the stream is back.
         draft.precondition = ""
 

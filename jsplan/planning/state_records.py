@@ -101,8 +101,11 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     entry, live = decision.entry, decision.live
     if entry is None or live is None or decision.reason == "not_managed":
         return False
-    if decision.address in inputs.recovered or decision.address in inputs.detached_sources:
-        return decision.address in inputs.recovered
+    if (
+        decision.address in inputs.interrupted.recovered
+        or decision.address in inputs.interrupted.detached_sources
+    ):
+        return decision.address in inputs.interrupted.recovered
     if closing_record(inputs, decision.address):
         return not inputs.request.refresh_only
     if inputs.request.refresh_only:

@@ -159,7 +159,7 @@ def _draft_detach(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Dr
             decision,
             _object_label(decision),
             recorded,
-            inputs.detached_sources.get(decision.address, set()),
+            inputs.interrupted.detached_sources.get(decision.address, set()),
         )
 
 
@@ -170,7 +170,7 @@ def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
     """
     drafted = {address for address, _ in drafts}
     for address in sorted(
-        (inputs.unfinished_steps.keys() & inputs.selected) | inputs.recovered_deletions
+        (inputs.interrupted.steps.keys() & inputs.selected) | inputs.interrupted.recovered_deletions
     ):
         if (
             address in drafted
@@ -178,7 +178,7 @@ def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
             or address in inputs.live.unreadable
         ):
             continue
-        begun = inputs.unfinished_steps.get(address, {})
+        begun = inputs.interrupted.steps.get(address, {})
         if begun.get("check", begun).get("op") == VERIFY_OP and is_state_only(inputs):
             continue
         live = inputs.live.get(address)
@@ -269,13 +269,13 @@ def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draf
         return
     for address in sorted(
         a
-        for a in inputs.replacement_records
+        for a in inputs.interrupted.replacements
         if a.kind == "consumer" and not is_placeholder(a) and a in inputs.selected
     ):
         if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
             continue
         if inputs.live.is_reachable(address.domain):
-            recorded = {"state_address": inputs.replacement_records[address]["address"]}
+            recorded = {"state_address": inputs.interrupted.replacements[address]["address"]}
             title = (
                 f"clean up after the replacement of consumer {address.consumer} "
                 f"of {address.stream} in {address.domain}"

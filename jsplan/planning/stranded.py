@@ -290,7 +290,7 @@ def add_stranded_messages(
 def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Warn about messages that a consumer does not get because its filter changes."""
     declared = inputs.declared(decision.address)
-    for answer in inputs.measurements.get(decision.address, ()):
+    for answer in inputs.measured.deletions.get(decision.address, ()):
         if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
             continue
         many = f"{_format_count(answer)} message{'' if answer.at_most == 1 else 's'}"

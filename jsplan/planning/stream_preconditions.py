@@ -56,4 +56,4 @@ def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:
 
 def _is_recreated(inputs: PlanInputs, stream: ResourceDecision, name: Address) -> bool:
     renamed = stream.address != name and stream.actions != ["no-op"]
-    return stream.replaces or stream.address in inputs.interrupted or renamed
+    return stream.replaces or stream.address in inputs.interrupted.streams or renamed

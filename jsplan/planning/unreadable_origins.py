@@ -56,7 +56,7 @@ def find_unreadable_origins(
 def _unreadable_reason(inputs: PlanInputs, downstream: Address, origin: Address) -> str:
     facts = inputs.live.domains.get(origin.domain)
     offline = facts.reason if facts is not None and not facts.reachable else ""
-    return inputs.unreadable_origins.get(downstream, {}).get(origin) or offline
+    return inputs.measured.unreadable_origins.get(downstream, {}).get(origin) or offline
 
 
 def _known_retention(inputs: PlanInputs, origin: Address) -> str | None:

@@ -68,7 +68,12 @@ def _is_excluded(inputs: PlanInputs, address: Address) -> bool:
         matches(m.address, address) and not m.fields and (m.until is None or day <= m.until)
         for m in drift.mute
     )
-    return ignored or muted or address in inputs.interrupted or address in inputs.detached_sources
+    return (
+        ignored
+        or muted
+        or address in inputs.interrupted.streams
+        or address in inputs.interrupted.detached_sources
+    )
 
 
 def _is_reported_by_plan(inputs: PlanInputs, found: FlowHealth) -> bool:

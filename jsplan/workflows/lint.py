@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.config import load
-from jsplan.context import with_parent_streams
 from jsplan.documents.lint import Lint
 from jsplan.errors import ConfigError
 from jsplan.event_loop import run_until_complete
@@ -18,6 +17,7 @@ from jsplan.facts.reader import read_live
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
 from jsplan.lint import RULES, View, run_rules
+from jsplan.server_reader import with_parent_streams
 from jsplan.topology import build_topology
 from jsplan.workflows.explain import list_lint_rules
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
@@ -9,11 +10,8 @@ from jsplan.context import (
     Context,
     build_inputs,
     build_request,
-    measure,
     open_context,
     open_pool,
-    read_affected,
-    refresh,
     require_matching,
 )
 from jsplan.disk import write_private
@@ -23,10 +21,10 @@ from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.jetstream import Pool
 from jsplan.options import Observer, PlanOptions
-from jsplan.planning.build import build_plan, decide_all
+from jsplan.planning.build import build_plan
 from jsplan.planning.forgotten_entries import select_forgotten
-from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.replication.warnings import find_replication_warnings
+from jsplan.server_reader import ServerReader
 from jsplan.workflows.plan_lint import lint_plan
 
 
@@ -52,16 +50,14 @@ async def compute_plan(
 ) -> Plan:
     """Refresh and plan over open connections, for `plan` and `apply`."""
     inputs = build_inputs(context, build_request(options))
-    inputs.forgotten = select_forgotten(inputs)
+    inputs = replace(inputs, forgotten=select_forgotten(inputs))
     # Addresses to import were checked before.
     require_matching(inputs, () if options.imports else options.targets, "--target")
     require_matching(inputs, options.excludes, "--exclude")
     require_matching(inputs, options.replace, "--replace")
-    await refresh(context, inputs, pool, options, observer)
-    decisions = decide_all(inputs)
-    await read_affected(context, inputs, decisions, pool)
-    continue_sequence_for_unmanaged(inputs, decisions)
-    await measure(context, inputs, decisions, pool, observer)
+    reader = ServerReader(context, pool, observer)
+    inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    inputs, decisions = await reader.decide(inputs)
     built = build_plan(
         inputs,
         decisions,

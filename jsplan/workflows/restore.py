@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -210,7 +210,8 @@ async def _build_plan(
         for consumer in target.saved.consumers
     ]
     observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
-    inputs.live = await read_live(pool, context.workspace.domains, targets, known_domains(context))
+    live = await read_live(pool, context.workspace.domains, targets, known_domains(context))
+    inputs = replace(inputs, live=live)
     offline = {
         key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable
     }

@@ -14,11 +14,8 @@ from jsplan.context import (
     build_request,
     hold_lock,
     known_domains,
-    measure,
     open_context,
     open_pool,
-    read_affected,
-    refresh,
 )
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
@@ -29,9 +26,7 @@ from jsplan.facts.reader import read_live
 from jsplan.history.read import find_entry
 from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
-from jsplan.planning.build import build_plan, decide_all
-from jsplan.planning.model import PlanInputs
-from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
+from jsplan.planning.build import build_plan
 from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
 from jsplan.planning.revert.targets import (
     CurrentState,
@@ -39,6 +34,7 @@ from jsplan.planning.revert.targets import (
     RevertTarget,
     decide_revert,
 )
+from jsplan.server_reader import ServerReader
 from jsplan.state.history import JsonObject, unpack_changes
 from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan, require_permission
@@ -219,30 +215,26 @@ async def _plan_inverse(
         workspace, build_topology(workspace), context.backend, context.state, context.environ
     )
     inputs = build_inputs(target_context, build_request(options))
-    inputs.selected = frozenset({*(each.address for each in decided.targets), *decided.offline})
-    if not inputs.selected:
+    selected = frozenset({*(each.address for each in decided.targets), *decided.offline})
+    inputs = replace(inputs, selected=selected)
+    if not selected:
         return build_plan(inputs, {})
-    await refresh(target_context, inputs, pool, options, observer)
-    decisions = decide_all(inputs)
-    await read_affected(target_context, inputs, decisions, pool)
-    continue_sequence_for_unmanaged(inputs, decisions)
-    await measure(target_context, inputs, decisions, pool, observer)
-    return build_plan(inputs, decisions)
+    reader = ServerReader(target_context, pool, observer)
+    inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    return build_plan(*await reader.decide(inputs))
 
 
 async def _compare_files(
     context: Context, pool: Pool, targets: Sequence[RevertTarget], plan: Plan, options: PlanOptions
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """Compare the real files with the state after the revert."""
-    inputs: PlanInputs = build_inputs(
-        context, replace(build_request(options), targets=(), excludes=())
-    )
+    inputs = build_inputs(context, replace(build_request(options), targets=(), excludes=()))
     wanted = {target.address for target in targets}
     parents = {address.parent for address in wanted if address.parent is not None}
     origins = {edge.origin for edge in context.topology.edges if edge.downstream in wanted}
     if not wanted:
         return [], {}
-    inputs.live = await read_live(
+    live = await read_live(
         pool, context.workspace.domains, wanted | parents | origins, known_domains(context)
     )
-    return compare_with_files(inputs, targets, plan)
+    return compare_with_files(replace(inputs, live=live), targets, plan)

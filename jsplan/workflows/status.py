@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
@@ -17,9 +18,7 @@ from jsplan.context import (
     known_domains,
     open_context,
     open_pool,
-    read_domain_names,
     state_bucket,
-    with_parent_streams,
 )
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyEvent
@@ -41,6 +40,7 @@ from jsplan.planning.preserve.interrupted import (
     list_interrupted,
 )
 from jsplan.replication.health import FlowHealth, ReplicationChecker, SampleHistory
+from jsplan.server_reader import read_domain_names, with_parent_streams
 from jsplan.units import format_timestamp
 
 
@@ -111,11 +111,9 @@ async def _status(
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
         wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})
-        inputs.live = await list_live(
-            pool, context.workspace.domains, known_domains(context), wanted
-        )
-        await _read_staging_streams(context, pool, inputs)
-        await read_domain_names(inputs, pool)
+        live = await list_live(pool, context.workspace.domains, known_domains(context), wanted)
+        inputs = await _read_staging_streams(pool, replace(inputs, live=live))
+        inputs = await read_domain_names(inputs, pool)
         own = state_bucket(context.workspace)
         listed = {
             a: o
@@ -142,17 +140,19 @@ async def _status(
     return _build_document(context, inputs, chosen, flows, targets)
 
 
-async def _read_staging_streams(context: Context, pool: Pool, inputs: PlanInputs) -> None:
+async def _read_staging_streams(pool: Pool, inputs: PlanInputs) -> PlanInputs:
     """Determine the progress of interrupted replacements by their staging streams."""
-    for address, record in inputs.replacement_records.items():
+    streams: dict[Address, InterruptedReplacement] = {}
+    for address, record in inputs.interrupted.replacements.items():
         if "staging" in record and inputs.live.is_reachable(address.domain):
             api, staging = (
-                pool.api(context.workspace.domains[address.domain]),
+                pool.api(inputs.workspace.domains[address.domain]),
                 Address.parse(record["staging"]),
             )
-            inputs.interrupted[address] = determine_progress(
+            streams[address] = determine_progress(
                 address, record, inputs.live.get(address), await read_object(api, staging)
             )
+    return replace(inputs, interrupted=replace(inputs.interrupted, streams=streams))
 
 
 def _build_document(
@@ -181,13 +181,13 @@ def _build_document(
     out.interrupted = list_interrupted(
         {
             a: u
-            for a, u in inputs.interrupted.items()
+            for a, u in inputs.interrupted.streams.items()
             if not targets or any(matches(t, a) for t in targets)
         }
     )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
     replaced = [
-        _replaced_stream(Address.parse(a), inputs.interrupted[Address.parse(a)])
+        _replaced_stream(Address.parse(a), inputs.interrupted.streams[Address.parse(a)])
         for a in down
         if inputs.live.get(Address.parse(a)) is None
     ]

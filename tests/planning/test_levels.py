@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +78,9 @@ def plan_at_level(space: Space, level: int) -> Plan:
     inputs = build_inputs(
         load_context(space.load), PlanRequest(now=datetime(2026, 1, 1, tzinfo=UTC))
     )
-    inputs.live = Live(
-        {
-            "main": DomainFacts(
-                "main", reachable=True, level=level, server={"name": "s", "cluster": "c"}
-            )
-        }
-    )
+    server = {"name": "s", "cluster": "c"}
+    live = Live({"main": DomainFacts("main", reachable=True, level=level, server=server)})
+    inputs = replace(inputs, live=live)
     return build_plan(inputs, decide_all(inputs))
 
 

@@ -98,7 +98,7 @@ class ServerModel:
             entries,
             moved,
         )
-        inputs.selected = candidate_addresses(inputs)
+        inputs = replace(inputs, selected=candidate_addresses(inputs))
         return build_plan(inputs, decide_all(inputs))
 
     def execute(self, plan: Plan, rng: random.Random) -> None:

@@ -338,14 +338,14 @@ def _resolve_bounds(
 ) -> tuple[int, int] | None:
     """Return the first and last sequence (inclusive) that a run would pin.
 
-    None if a bound is a time whose sequence is not in `inputs.seqs_by_time`.
+    None if a bound is a time whose sequence is not in `inputs.measured.seqs_by_time`.
     """
     end = int(live.state["last_seq"])
     first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
     for time, place in ((side.start_time, "start"), (_exclusive_end_time(side), "end")):
         if time is None:
             continue
-        seq = inputs.seqs_by_time.get((live.address, time))
+        seq = inputs.measured.seqs_by_time.get((live.address, time))
         if seq is None:
             return None
         first, last = (seq, last) if place == "start" else (first, seq - 1)

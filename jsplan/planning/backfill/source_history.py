@@ -119,7 +119,7 @@ def _late_sources_of(inputs: PlanInputs, decision: ResourceDecision) -> Iterator
         for source in (decision.live.raw.get("sources") or () if decision.live else ())
     }
     continued |= decision.sources_to_attach
-    continued |= inputs.detached_sources.get(decision.address, set())
+    continued |= inputs.interrupted.detached_sources.get(decision.address, set())
     for source in inputs.body(decision.address).get("sources") or ():
         later = int(source.get("opt_start_seq") or 0) > 1 or source.get("opt_start_time")
         if not later or origin_key(source) in continued:
@@ -160,7 +160,7 @@ def _describe_amount(
         return f"{most} earlier messages ({why})"
     if decision is not None and decision.loses_content:
         return ""
-    start = late.start_seq or inputs.seqs_by_time.get((late.origin, late.start_time))
+    start = late.start_seq or inputs.measured.seqs_by_time.get((late.origin, late.start_time))
     if start is None:
         return "an unknown number of earlier messages" if live.state.get("messages") else ""
     last = min(start - 1, int(live.state["last_seq"]))

@@ -93,7 +93,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     """Add the position and the undeclared pause of a recreated consumer to `after`."""
     live, after, address = decision.live, decision.after, decision.address
     assert after is not None
-    recorded = inputs.replacement_records.get(address) or {}
+    recorded = inputs.interrupted.replacements.get(address) or {}
     paused = live.compact.get(PAUSE) if live is not None else None
     pause = recorded.get(PAUSE) if paused == recorded.get("hold_until") else paused
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.request.now):
@@ -131,7 +131,7 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
     address, live, recorded = (
         decision.address,
         decision.live,
-        inputs.replacement_records.get(decision.address) or {},
+        inputs.interrupted.replacements.get(decision.address) or {},
     )
     return {
         "state_address": str(inputs.moved_from.get(address, address)),

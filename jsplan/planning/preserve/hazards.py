@@ -47,7 +47,7 @@ def list_consumers(inputs: PlanInputs, stream: Address) -> list[LiveObject]:
 
 def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
     """Explain why the messages cannot be kept; None if they can, or are being copied already."""
-    if decision.live is None or decision.address in inputs.interrupted:
+    if decision.live is None or decision.address in inputs.interrupted.streams:
         return None
     copied = {edge.kind for edge in inputs.topology.edges if edge.origin == decision.address}
     copied |= {kind for _, kind, _ in find_downstream(inputs, {}, decision.address)}
@@ -137,7 +137,7 @@ def assess_preserved(
     assert live is not None
     coming = [consumer for consumer, _ in restored_consumers(inputs, decision, decisions)]
     counts = {answer.causes[-1]: answer.at_most for answer in redeliveries}
-    interrupted = inputs.interrupted.get(decision.address)
+    interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is None or not interrupted.rejected_subjects:
         yield from _assess_rejected_publishes(live)
     if interrupted is not None:  # the old stream may be gone: its consumers were measured before

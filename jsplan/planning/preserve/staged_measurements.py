@@ -39,7 +39,7 @@ def redirect_to_staging(
 
     That is the staging stream once the old stream is deleted. It has no consumers.
     """
-    found = inputs.interrupted.get(request.address)
+    found = inputs.interrupted.streams.get(request.address)
     if found is None or found.has_old_stream:
         return request
     return staging_measurement(request, Address.parse(found.record["staging"]), found.record)

@@ -70,7 +70,7 @@ def draft_replacement(
     """
     address, old = decision.address, decision.live
     assert old is not None
-    interrupted = inputs.interrupted.get(address)
+    interrupted = inputs.interrupted.streams.get(address)
     kinds = (
         STEP_ORDER
         if interrupted is None or interrupted.next_step == "clear"
@@ -90,7 +90,7 @@ def draft_staging_cleanup(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Draft]:
     """Draft the deletion of staging streams that an interrupted apply left after it was done."""
-    for address, found in inputs.interrupted.items():
+    for address, found in inputs.interrupted.streams.items():
         if (
             found.next_step != "clear"
             or address not in decisions
@@ -120,7 +120,7 @@ def _draft_chain(
     consumers: Mapping[str, Any],
 ) -> Iterable[Draft]:
     """Draft consecutive steps. The first one checks that the stream is as planning found it."""
-    interrupted, before = inputs.interrupted.get(decision.address), None
+    interrupted, before = inputs.interrupted.streams.get(decision.address), None
     if interrupted is not None and interrupted.next_step == "clear":
         interrupted = None  # that one is finished; its staging stream is deleted before
     first_check = next(kind for kind in kinds if kind != "probe")

@@ -61,7 +61,7 @@ def _unfinished_checks(
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
     """Yield the checks that an earlier apply did not finish, if the flow still exists."""
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
-    for address, begun in inputs.unfinished_steps.items() if not is_state_only(inputs) else ():
+    for address, begun in inputs.interrupted.steps.items() if not is_state_only(inputs) else ():
         recorded = begun.get("check", begun)
         if (
             recorded.get("op") != VERIFY_OP

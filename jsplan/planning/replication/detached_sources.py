@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from jsplan.state.document import Entry
 
 
-def restore_detached_view(inputs: PlanInputs) -> None:
-    """Put streams with detached sources into `inputs.live` with their sources.
-
-    `inputs.detached_sources` gets the keys of those sources.
-    """
-    for address, record in inputs.replacement_records.items():
+def restore_detached_view(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the sources of these streams in `live`, and with their keys."""
+    found: dict[Address, set[str]] = {}
+    restored: list[LiveObject] = []
+    for address, record in inputs.interrupted.replacements.items():
         live, entry = inputs.live.get(address), inputs.entries.get(address)
         if (
             "detached" not in record
@@ -39,8 +38,13 @@ def restore_detached_view(inputs: PlanInputs) -> None:
             record["detached"]
         ) - attached
         if detached:
-            inputs.detached_sources[address] = detached
-            inputs.live.objects[address] = _with_sources(live, entry, detached)
+            found[address] = detached
+            restored.append(_with_sources(live, entry, detached))
+    return replace(
+        inputs,
+        live=inputs.live.with_objects(restored),
+        interrupted=replace(inputs.interrupted, detached_sources=found),
+    )
 
 
 #: What a stream without sources gets: a subject from jsplan, and a window of 2 minutes from the
@@ -73,5 +77,5 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
     """Return what the record of the stream adds to close its replacement."""
-    record = inputs.replacement_records.get(address, {})
+    record = inputs.interrupted.replacements.get(address, {})
     return {"replaced": record["address"]} if "detached" in record or "first_seq" in record else {}

@@ -101,7 +101,7 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
     for address, decision in list(decisions.items()):
         if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
             continue_sequence(decision)
-        first = inputs.replacement_records.get(address, {}).get("first_seq")
+        first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
         if (
             first is not None
             and decision.live is None
@@ -141,7 +141,9 @@ def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Addre
     } & staying
     if not keys:
         return
-    downstream.sources_to_detach |= keys - inputs.detached_sources.get(downstream.address, set())
+    downstream.sources_to_detach |= keys - inputs.interrupted.detached_sources.get(
+        downstream.address, set()
+    )
     _attach_sources(downstream, keys)
 
 
@@ -155,7 +157,7 @@ def _refuse_joint_replacement(
     if (
         not (downstream.preserves and origin.preserves)
         or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-        or downstream.address in inputs.interrupted
+        or downstream.address in inputs.interrupted.streams
     ):
         return
     sources = (downstream.after or {}).get("sources") or ()
@@ -185,7 +187,7 @@ def _refuse_joint_replacement(
 
 def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
     """Attach the sources that an interrupted apply detached and did not attach again."""
-    detached = inputs.detached_sources.get(decision.address, set())
+    detached = inputs.interrupted.detached_sources.get(decision.address, set())
     keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
     if not keys or inputs.request.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
@@ -342,7 +344,7 @@ def _copies_origin_again(
     return not planned.deletes and bool(
         (keys & staying)
         - planned.sources_to_detach
-        - inputs.detached_sources.get(downstream.address, set())
+        - inputs.interrupted.detached_sources.get(downstream.address, set())
     )
 
 

@@ -124,7 +124,7 @@ def bound_uncopied(
             or address not in by_downstream
         ):
             continue
-        missing = {a.request.name: a.at_most for a in inputs.uncopied_counts.get(address, ())}
+        missing = {a.request.name: a.at_most for a in inputs.measured.uncopied.get(address, ())}
         live = decisions[address].live
         before = (
             {origin_key(o): o for o in (live.compact.get("sources") or ())}

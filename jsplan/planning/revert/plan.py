@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Lifecycle, Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan, Step
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import decide, table_of
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.revert.targets import RevertTarget
 from jsplan.planning.revert.values import format_declaration, format_value
+from jsplan.resources.fields import Config
 from jsplan.state.document import Entry
 
 #: The code of the finding that the files differ from the result of a revert.
@@ -130,12 +131,13 @@ def compare_with_files(
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """Compare the files with the result of the revert, and count the changes of the next plan.
 
-    `files` are the inputs with the real files. Their live side and entries become what they will be
-    after the revert.
+    `files` are the inputs with the real files.
     """
     after = {change.address: change.change.after for change in plan.resource_changes}
+    live, entries = files.live.copy(), dict(files.entries)
     for target in targets:
-        _simulate_target(files, target, after.get(str(target.address)))
+        _simulate_target(live, entries, target, after.get(str(target.address)))
+    files = replace(files, live=live, entries=entries)
     counts, found = dict.fromkeys(_SUMMARY_ORDER, 0), []
     for target in targets:
         decision = decide(files, target.address)
@@ -163,13 +165,13 @@ def _recreated_consumers(
 
 
 def _simulate_target(
-    files: PlanInputs, target: RevertTarget, config: dict[str, Any] | None
+    all_live: Live, entries: dict[Address, Entry], target: RevertTarget, config: Config | None
 ) -> None:
-    """Put one resource into `files` as it will be after the revert."""
-    address, live = target.address, files.live.get(target.address)
+    """Put one resource into both as it will be after the revert."""
+    address, live = target.address, all_live.get(target.address)
     if target.action == "removed":
-        files.live.objects.pop(address, None)
-        files.entries.pop(address, None)
+        all_live.objects.pop(address, None)
+        entries.pop(address, None)
         return
     if config is not None:
         live = LiveObject(
@@ -179,11 +181,11 @@ def _simulate_target(
             live.state if live else {},
             live.server if live else {},
         )
-        files.live.objects[address] = live
+        all_live.objects[address] = live
     if live is None or target.action == "forgotten" or target.is_released:
-        files.entries.pop(address, None)
+        entries.pop(address, None)
         return
-    files.entries[address] = Entry(
+    entries[address] = Entry(
         live.config,
         dict(target.state_record.get("declared") or {}),
         live.created,

@@ -1,0 +1,190 @@
+"""Reads the inputs of planning from the servers: live objects, what changes affect, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from jsplan.address import Address
+from jsplan.context import Context, known_domains
+from jsplan.errors import ConnectError
+from jsplan.facts.discover import list_visible_domains
+from jsplan.facts.duplicate_count import count_duplicates
+from jsplan.facts.live import Live
+from jsplan.facts.measure import measure_all
+from jsplan.facts.reader import read_live
+from jsplan.facts.seq_by_time import find_seqs_by_time
+from jsplan.facts.unmanaged import read_unmanaged
+from jsplan.jetstream import Pool
+from jsplan.options import Observer
+from jsplan.planning.backfill.entries import list_streams, list_time_lookups
+from jsplan.planning.backfill.source_history import source_history_times
+from jsplan.planning.build import candidate_addresses, decide_all
+from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
+from jsplan.planning.measurements import list_measurements
+from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
+from jsplan.planning.never_answered_domains import find_never_answered
+from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
+from jsplan.planning.replication.duplicates import list_duplicates
+from jsplan.planning.replication.impact import unplanned_downstream
+from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
+from jsplan.planning.source_cycles import find_unread_origins
+from jsplan.planning.unmanaged import required_reads as unmanaged_reads
+
+Decisions = dict[Address, ResourceDecision]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReader:
+    """Reads over open connections. Each method returns new inputs and changes none."""
+
+    context: Context
+    pool: Pool
+    observer: Observer
+
+    async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
+        """Read these objects, and the facts about their domains and `domains`."""
+        declared, known = self.context.workspace.domains, known_domains(self.context)
+        return await read_live(self.pool, declared, addresses, known, domains)
+
+    async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
+        """Read the live side of the selection. `require_online` raises ConnectError."""
+        wanted = with_parent_streams(
+            inputs.selected
+            | _excluded_consumers(inputs)
+            | _origin_addresses(inputs)
+            | staging_streams(inputs)
+            | list_streams(inputs)
+        )
+        wanted = sorted(
+            {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}
+        )
+        count = len({address.domain for address in wanted})
+        objects, domains = "" if len(wanted) == 1 else "s", "" if count == 1 else "s"
+        self.observer.phase(f"Reading {len(wanted):,} object{objects} in {count} domain{domains}")
+        inputs = recover_interrupted(replace(inputs, live=await self.read(wanted)))
+        inputs = await read_domain_names(inputs, self.pool)
+        planned = {address.domain for address in inputs.selected}
+        offline = [
+            facts
+            for facts in inputs.live.domains.values()
+            if not facts.reachable and facts.key in planned
+        ]
+        if offline and require_online:
+            raise ConnectError(
+                offline[0].offline_text,
+                hint="Without --offline fail its resources would be deferred.",
+            )
+        return inputs
+
+    async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
+        """Decide each resource; read and count what the decisions affect."""
+        decisions = decide_all(inputs)
+        inputs = await self._read_affected(inputs, decisions)
+        continue_sequence_for_unmanaged(inputs, decisions)
+        return await self._measure(inputs, decisions), decisions
+
+    # --- what the changes affect ------------------------------------------------------------------
+
+    async def _read_affected(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Read downstream streams outside the plan, origins, and unmanaged objects.
+
+        The counts of the server decide whether there are unmanaged ones.
+        """
+        inputs = await self._read_downstreams(inputs, decisions)
+        inputs = await self._read_origins(inputs, decisions)
+        domains = self.context.workspace.domains
+        wanted = unmanaged_reads(inputs, decisions)
+        return replace(inputs, live=await read_unmanaged(self.pool, domains, wanted, inputs.live))
+
+    async def _read_downstreams(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Read unselected downstream streams of deleted streams, together with these."""
+        unread = unplanned_downstream(inputs, decisions)
+        if not unread:
+            return inputs
+        found = await self.read({*unread, *unread.values()})
+        objects = {address: live for address, live in found.objects.items() if address in unread}
+        unreadable = {
+            address: why for address, why in found.unreadable.items() if address in unread
+        }
+        found = Live(found.domains, objects, unreadable)
+        return replace(inputs, live=inputs.live.merge(found))
+
+    async def _read_origins(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Read unmanaged origins level by level, as the server searches them for cycles too."""
+        while unread := find_unread_origins(inputs, decisions):
+            found = await self.read(unread)
+            found = Live({}, found.objects, found.unreadable, requested=set(unread))
+            inputs = replace(inputs, live=inputs.live.merge(found))
+        return inputs
+
+    # --- counts -----------------------------------------------------------------------------------
+
+    async def _measure(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Count the messages that the changes would delete, within the limit of reads."""
+        domains, limit = self.context.workspace.domains, inputs.request.measure_limit
+        levels = {key: facts.level for key, facts in inputs.live.domains.items()}
+        found = Measurements()
+        if duplicates := list_duplicates(inputs, decisions):
+            counts = await count_duplicates(self.pool, domains, duplicates, levels, limit)
+            found = replace(found, duplicates=counts)
+        if removed := list_removed_sources(inputs, decisions):
+            every = add_unknown_domains(domains, removed)
+            counts = await count_duplicates(self.pool, every, removed, levels, limit)
+            found = replace(found, uncopied=counts)
+        seqs = await self._resolve_times(inputs, decisions, levels)
+        found = replace(found, seqs_by_time=seqs)
+        if requests := list_measurements(replace(inputs, measured=found), decisions):
+            changes = f"{len(requests):,} change{'' if len(requests) == 1 else 's'}"
+            self.observer.phase(f"Measuring what {changes} may delete")
+            unread: dict[Address, dict[Address, str]] = {}
+            deletions = await measure_all(self.pool, domains, requests, levels, limit, unread)
+            found = replace(found, deletions=deletions, unreadable_origins=unread)
+        return replace(inputs, measured=found)
+
+    async def _resolve_times(
+        self, inputs: PlanInputs, decisions: Decisions, levels: Mapping[str, int]
+    ) -> Mapping[tuple[Address, str], int]:
+        """Find the sequences for the times at which backfills begin or end."""
+        wanted = sorted(list_time_lookups(inputs) | source_history_times(inputs, decisions))
+        known = [
+            (live, time)
+            for address, time in wanted
+            if (live := inputs.live.get(address)) is not None
+        ]
+        if not known:
+            return {}
+        return await find_seqs_by_time(self.pool, self.context.workspace.domains, known, levels)
+
+
+async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
+    """List the visible domains where a domain never answered: its name may be misspelt."""
+    unknown = find_never_answered(inputs)
+    if not unknown:
+        return inputs
+    names = await list_visible_domains(pool, {domain.connection for domain in unknown})
+    return replace(inputs, live=replace(inputs.live, visible_domains=names))
+
+
+def with_parent_streams(addresses: Iterable[Address]) -> list[Address]:
+    """Return the addresses and the streams of their consumers, sorted."""
+    found = set(addresses)
+    return sorted(found | {a.parent for a in found if a.parent is not None})
+
+
+def _excluded_consumers(inputs: PlanInputs) -> set[Address]:
+    """Return consumers outside the selection whose stream is selected: they share its fate."""
+    return {
+        address
+        for address in candidate_addresses(inputs) - inputs.selected
+        if address.parent in inputs.selected
+    }
+
+
+def _origin_addresses(inputs: PlanInputs) -> set[Address]:
+    """Return the origins of selected streams: they affect these, and they should exist."""
+    return (
+        set()
+        if inputs.request.destroy
+        else {edge.origin for edge in inputs.topology.edges if edge.downstream in inputs.selected}
+    )
