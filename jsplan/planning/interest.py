@@ -392,6 +392,8 @@ def add_placeholders(
             for draft in changing:
                 draft.depends_on.add(update.key)
         if change.needs_placeholder and change.reporting_consumer is not None:
+            if change.retention != "is":  # only updates delete messages
+                changing = [draft for draft in changing if draft.op == "consumer.update"]
             _add_placeholder(inputs, parent, change, changing, drafts)
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (
@@ -454,6 +456,8 @@ def _add_placeholder(
             key for kind in ("first", "update") if (key := (stream, kind)) in drafts
         }
         hold.soft_dependencies |= hold.depends_on
+        if (stream, "update") in drafts:
+            hold.stable_stream = drafts[stream, "update"].stable_stream
         for draft in changing:
             draft.depends_on.add(hold.key)
         release.depends_on |= {draft.key for draft in changing}

@@ -441,7 +441,8 @@ def test_a_start_that_jsplan_set_is_kept_through_updates(space: Space, raw: Raw)
     start = consumer_info(raw, "A", "C")["config"]
     plan, result = write(space, deliver_policy="new", ack_policy="all", description="x").apply()
 
-    assert [s.op for s in plan.steps] == ["consumer.update"]
+    assert "consumer.update" in {s.op for s in plan.steps}
+    assert not {"consumer.create", "consumer.replace"} & {s.op for s in plan.steps}
     assert result.exit_code == 0
     require_converged(space)
     assert {

