@@ -1,4 +1,4 @@
-"""Checks live against last applied, read-only: everything, some addresses, or only the flows."""
+"""Checks live against last applied: everything, some addresses, or the flows. Read-only."""
 
 from __future__ import annotations
 
