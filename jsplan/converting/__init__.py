@@ -1,4 +1,4 @@
 """Readers of other tools' files: the `nats` CLI's JSON, NACK's custom resources, Terraform.
 
-Pure: documents in, resources and notes out.
+`read_files` finds the files, `workspace_file` writes the result. Asks no server.
 """

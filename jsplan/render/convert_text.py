@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jsplan.converting.result import group_diagnostics
 from jsplan.render import diagnostics_text
-from jsplan.workflows.convert import group_diagnostics
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.workflows.convert import ConvertResult
+    from jsplan.converting.result import ConvertResult
 
 #: Resources that a note about many of them names.
 _MAX_NAMED = 5

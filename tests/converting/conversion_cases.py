@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsplan.workflows.convert import ConvertTarget, convert
+from jsplan.converting.result import ConvertTarget
+from jsplan.workflows.convert import convert
 from tests.support.workspaces import single_space
 from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
+    from jsplan.converting.result import ConvertResult, Tool
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
-    from jsplan.workflows.convert import ConvertResult, Tool
     from tests.support.raw import Raw
     from tests.support.workspaces import Space
 

@@ -19,9 +19,9 @@ from tests.support.raw import Raw
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.converting.result import ConvertResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
-    from jsplan.workflows.convert import ConvertResult
     from tests.support.workspaces import Space
 
 

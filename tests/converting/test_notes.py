@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import LoadOptions
+from jsplan.converting.result import ConvertResult, ConvertTarget, Tool
 from jsplan.errors import ConfigError, JsplanError, NotAvailableError, UsageError
-from jsplan.workflows.convert import ConvertResult, ConvertTarget, Tool, convert
+from jsplan.workflows.convert import convert
 from jsplan.workflows.validate import validate
 
 if TYPE_CHECKING:

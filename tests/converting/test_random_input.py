@@ -18,11 +18,12 @@ from jsplan.converting.nack_fields import (
     STREAM,
     STREAM_SPECIAL_KEYS,
 )
+from jsplan.converting.result import ConvertTarget, Tool
 from jsplan.converting.terraform import provider_fields as terraform
 from jsplan.errors import JsplanError
 from jsplan.resources.consumer import CONSUMER as CONSUMER_TABLE
 from jsplan.resources.stream import STREAM as STREAM_TABLE
-from jsplan.workflows.convert import ConvertTarget, Tool, convert
+from jsplan.workflows.convert import convert
 
 TEXT = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=8)
 SCALARS = (

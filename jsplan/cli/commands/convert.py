@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.config.model import LoadOptions
-    from jsplan.workflows.convert import ConvertResult, Tool
+    from jsplan.converting.result import ConvertResult, Tool
 
 
 @group(
@@ -100,7 +100,8 @@ def _convert(
     ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any
 ) -> int:
     settings, output = start(ctx)
-    from jsplan.workflows.convert import ConvertTarget, convert, write_new
+    from jsplan.converting.result import ConvertTarget
+    from jsplan.workflows.convert import convert, write_new
 
     load = settings.load_options()
     folder = file.parent if file is not None else load.directory

@@ -1,0 +1,98 @@
+"""Maps the connections and domains of another tool to those of the workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.config.model import Domain, Workspace
+from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
+from jsplan.converting.result import ConvertTarget
+from jsplan.diagnostics import list_known
+from jsplan.errors import UsageError
+
+
+@dataclass(slots=True)
+class DomainMapping:
+    """The domain key for each owner. `sections` are those of a new workspace, else empty."""
+
+    keys: dict[Owner, str]
+    domains: Mapping[str, Domain]
+    sections: dict[str, Any] = field(default_factory=dict)
+    workspace: Workspace | None = None
+
+
+def map_to_new_workspace(target: ConvertTarget, conversion: Conversion) -> DomainMapping:
+    """Map to a new workspace with all connections and named domains of the other tool."""
+    keys: dict[Owner, str] = {}
+    domains: dict[str, Domain] = {}
+    for owner in _list_owners(conversion):
+        key, name = _choose_key(owner, target.domain, domains)
+        keys[owner] = key
+        domains[key] = Domain(
+            key, _to_identifier(owner.connection), name, f"$JS.{name}.API" if name else "$JS.API"
+        )
+    used = {owner.connection: conversion.connections.get(owner.connection, {}) for owner in keys}
+    head: dict[str, Any] = {
+        "connections": {_to_identifier(name): settings for name, settings in used.items()},
+        "domains": {
+            key: {
+                "connection": domain.connection,
+                **({} if domain.js_domain == key else {"js_domain": domain.js_domain}),
+            }
+            for key, domain in domains.items()
+        },
+    }
+    return DomainMapping(keys, domains, head)
+
+
+def _choose_key(
+    owner: Owner, wanted: str | None, taken: Mapping[str, Domain]
+) -> tuple[str, str | None]:
+    """Return our key and the server's name for it; None if the other tool names no domain."""
+    name = owner.js_domain or (wanted if owner.connection == DEFAULT_CONNECTION else None)
+    plain = _to_identifier(name or owner.connection)
+    key = plain if plain not in taken else f"{_to_identifier(owner.connection)}-{plain}"
+    return key, name
+
+
+def _to_identifier(name: str) -> str:
+    key = re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    return key if re.match(r"[A-Za-z]", key) else f"d{key}"
+
+
+def map_to_workspace(
+    workspace: Workspace, target: ConvertTarget, conversion: Conversion
+) -> DomainMapping:
+    """Map to the domains of an existing workspace."""
+    keys = {owner: _choose_domain(workspace, target, owner) for owner in _list_owners(conversion)}
+    return DomainMapping(keys, workspace.domains, workspace=workspace)
+
+
+def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) -> str:
+    own = {key: domain for key, domain in workspace.domains.items() if domain.same_as is None}
+    if owner.js_domain is not None:
+        named = [key for key, domain in own.items() if domain.js_domain == owner.js_domain]
+        if not named:
+            raise UsageError(
+                f"the workspace has no domain whose server calls itself {owner.js_domain}",
+                hint="Declare it under `domains:`.",
+            )
+        preferred = [key for key in named if own[key].connection == owner.connection]
+        return (preferred or named)[0]
+    if target.domain is not None and target.domain not in own:
+        raise UsageError(f"there is no domain {target.domain}. {list_known('domains', own)}")
+    matching = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
+    found = [target.domain] if target.domain else matching if len(matching) == 1 else list(own)
+    if len(found) != 1:
+        raise UsageError(
+            f"the workspace has {len(own)} domains: {', '.join(own)}",
+            hint="Choose one with --domain NAME.",
+        )
+    return str(found[0])
+
+
+def _list_owners(conversion: Conversion) -> list[Owner]:
+    return list(dict.fromkeys(resource.owner for resource in conversion.resources))

@@ -1,0 +1,57 @@
+"""The target and the result of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from jsplan.address import Address
+from jsplan.config.files import MAIN_FILE
+from jsplan.config.model import LoadOptions
+from jsplan.diagnostics import Diagnostic
+from jsplan.disk import is_file
+
+Tool = Literal["nats", "nack", "terraform"]
+TOOL_NAMES: Mapping[str, str] = {"nats": "the nats CLI", "nack": "NACK", "terraform": "Terraform"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertTarget:
+    """The workspace that receives the result: an existing one, or a new one called `name`.
+
+    `domain` is used for resources that name none.
+    """
+
+    load: LoadOptions
+    name: str
+    domain: str | None = None
+
+    @property
+    def exists(self) -> bool:
+        """True if there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
+        path = self.load.directory / MAIN_FILE
+        return is_file(path) and path.stat().st_size > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertResult:
+    """The text of the file, the addresses that it declares, and diagnostics."""
+
+    tool: Tool
+    text: str
+    new_workspace: bool
+    addresses: tuple[Address, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def group_diagnostics(
+    diagnostics: tuple[Diagnostic, ...],
+) -> Iterator[tuple[Diagnostic, list[str]]]:
+    """Group equal diagnostics of several resources, with their addresses, in order."""
+    groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    for found in diagnostics:
+        key = (found.code, found.summary, found.detail)
+        groups.setdefault(key if found.address else (*key[:2], str(found.range)), []).append(found)
+    for members in groups.values():
+        yield members[0], [member.address for member in members if member.address]
