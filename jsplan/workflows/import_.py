@@ -7,29 +7,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from jsplan.address import Address, is_glob, matches
+from jsplan.address import Address, is_glob
 from jsplan.codegen import GeneratedFile
-from jsplan.config.expand import DomainSelectors, has_range
-from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.config.node import Source, from_plain
 from jsplan.context import Context, open_context
-from jsplan.diagnostics import Diagnostic, list_known
+from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
-from jsplan.errors import ConfigError, JsplanError, PlanError, UsageError
+from jsplan.errors import ConfigError, JsplanError, PlanError
 from jsplan.event_loop import run_until_complete
+from jsplan.importing.addresses import expand_globs, find_problems
+from jsplan.importing.generated_config import GeneratedConfig
+from jsplan.importing.new_file import NewFile, create_new_file, require_loaded, require_new
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.refusals import list_refusals
 from jsplan.workflows.apply import plan_and_apply
-from jsplan.workflows.import_config import (
-    GeneratedConfig,
-    NewFile,
-    create_new_file,
-    generate_config,
-    require_loaded,
-    require_new,
-)
+from jsplan.workflows.import_config import generate_config
 
 
 class _GeneratedConfigError(JsplanError):
@@ -101,9 +94,7 @@ async def _plan_and_import(
     found = [
         d
         for text in needed
-        for d in _address_problems(
-            text, set(context.workspace.resources), set(context.state.resources)
-        )
+        for d in find_problems(text, set(context.workspace.resources), set(context.state.resources))
     ]
     if found:
         raise PlanError(
@@ -205,47 +196,3 @@ def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
             file.keep = True
 
     return approving
-
-
-def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Expand selectors of domains: `label:edge`, `store-{001..100}`, `!store-099`.
-
-    Raises UsageError for one that matches no domain.
-    """
-    domains = context.workspace.domains
-    out: dict[str, None] = {}
-    for text in addresses:
-        key, _, rest = text.partition("/")
-        if key.startswith(("label:", "!")) or has_range(key):
-            found = DomainSelectors(domains, Findings()).select(
-                from_plain(key, (Source(context.workspace.root, text), 0, 0))
-            )
-            if not found:
-                raise UsageError(
-                    f"{key} matches no domain",
-                    hint="Labels are given under `domains:` in jsplan.yaml.",
-                )
-            out |= dict.fromkeys(f"{name}/{rest}" for name in found)
-        elif rest == "**" and key not in domains and not is_glob(key):
-            raise UsageError(f'there is no domain "{key}". {list_known("domains", domains, key)}')
-        else:
-            out[text] = None
-    return tuple(out)
-
-
-def _address_problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:
-    try:
-        named = {text} if is_glob(text) else {str(Address.parse(text))}
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if not any(matches(glob, address) for glob in named for address in declared):
-        detail = (
-            "Declare it first; the plan shows what differs from what is live."
-            " Or have it written: --generate-config NAME.jsplan.yaml."
-        )
-        return [Diagnostic("error", "JS418", "is in no file", detail, text)]
-    if not is_glob(text) and Address.parse(text) in managed:
-        return [
-            Diagnostic("error", "JS419", "is managed already", "There is nothing to import.", text)
-        ]
-    return []

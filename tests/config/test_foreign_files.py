@@ -15,10 +15,10 @@ from jsplan.config.model import Connection, Tls
 from jsplan.converting.read_files import read_nats
 from jsplan.disk import read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
+from jsplan.importing.new_file import require_new
 from jsplan.jetstream.connect_errors import check_files
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.state.local import LocalBackend
-from jsplan.workflows.import_config import require_new
 from tests.config.conftest import Loader
 
 CREDS = "-----BEGIN NATS USER JWT-----\neyJleHBvc2Vk\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\nSUAEXPOSED\n"

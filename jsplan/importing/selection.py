@@ -1,0 +1,180 @@
+"""Selects the live objects that the files lack and can declare, for import --generate-config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jsplan.address import Address, is_glob, matches
+from jsplan.codegen import CodegenContext
+from jsplan.codegen.references import has_own_domain_origin
+from jsplan.context import Context, state_bucket
+from jsplan.diagnostics import Diagnostic
+from jsplan.errors import PlanError
+from jsplan.facts.inventory import is_state_bucket, may_be_listed
+from jsplan.facts.live import Live, LiveObject, is_backfill_incomplete
+from jsplan.facts.reader import read_into
+from jsplan.jetstream import Pool
+from jsplan.planning.ownership import owner_of
+from jsplan.resources import TABLES
+from jsplan.topology.routes import is_import
+
+
+@dataclass(slots=True)
+class ImportSelection:
+    """Resources to write, and skipped ones by reason."""
+
+    selected: list[LiveObject] = field(default_factory=list)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+
+    def skip(self, reason: str, what: object) -> None:
+        """Record why something is not written."""
+        self.skipped.setdefault(reason, []).append(str(what))
+
+
+def select_objects(context: Context, live: Live, globs: tuple[str, ...]) -> ImportSelection:
+    """Select the live objects that the globs name, no file declares, and a file can declare."""
+    selection = ImportSelection()
+    exact = {glob for glob in globs if not is_glob(glob)}
+    for key, facts in live.domains.items():
+        if not facts.reachable:
+            selection.skip(
+                f"it is offline, and nothing is known of it: {facts.short_reason}", f"domain {key}"
+            )
+    for key in live.domains:
+        if is_import(context.workspace.domains[key]) and any(
+            is_glob(glob) and matches_domain(glob, key) for glob in globs
+        ):
+            selection.skip(
+                "objects of another account are not listed; name the addresses",
+                f"domain {key}",
+            )
+    for key, why in live.unlisted.items():
+        selection.skip(f"it cannot be listed: {why}", f"domain {key}")
+    for address, why in sorted(live.unreadable.items()):
+        if _matches_any(address, globs):
+            selection.skip(f"its server cannot read it: {why}", address)
+    for address, found in sorted(live.objects.items()):
+        if address not in context.workspace.resources and _matches_any(address, globs):
+            reason = _skip_reason(context, live, found, by_name=str(address) in exact)
+            if reason:
+                selection.skip(reason, address)
+            else:
+                selection.selected.append(found)
+    return selection
+
+
+def exact_addresses(globs: Iterable[str]) -> list[Address]:
+    """Return the addresses among the globs."""
+    return [Address.parse(glob) for glob in globs if not is_glob(glob)]
+
+
+def require_existing(context: Context, live: Live, exact: Iterable[Address]) -> None:
+    """Raise PlanError for exact addresses that are in no file and not on the server."""
+    offline = [key for key, facts in live.domains.items() if not facts.reachable]
+    missing = [
+        a
+        for a in exact
+        if a not in context.workspace.resources
+        and a not in live.objects
+        and a not in live.unreadable
+        and a.domain not in offline
+    ]
+    if missing:
+        detail = "See what exists: jsplan status."
+        raise PlanError(
+            [
+                Diagnostic("error", "JS420", "does not exist on the server", detail, str(address))
+                for address in missing
+            ]
+        )
+
+
+def matches_domain(glob: str, key: str) -> bool:
+    """Return True if the glob may match an address of the domain."""
+    return matches(glob.split("/", 1)[0], key) or glob.startswith("**")
+
+
+async def read_exact(pool: Pool, context: Context, live: Live, exact: Iterable[Address]) -> None:
+    """Read exact addresses that no list has: internal consumers, and objects behind an import."""
+    for address in exact:
+        if (
+            address not in live.objects
+            and address not in live.unreadable
+            and live.is_reachable(address.domain)
+        ):
+            await read_into(pool.api(context.workspace.domains[address.domain]), live, address)
+
+
+async def skip_internal_streams(
+    pool: Pool, context: Context, live: Live, globs: tuple[str, ...], selection: ImportSelection
+) -> None:
+    """Skip streams of the server, and streams that jsplan uses while it works."""
+    for key in sorted(live.domains):
+        if live.is_reachable(key) and key not in live.unlisted and {"**", f"{key}/**"} & set(globs):
+            for name in await pool.api(context.workspace.domains[key]).stream_names():
+                address = Address.of_stream(key, name)
+                if not may_be_listed(address):
+                    selection.skip(
+                        "it is the server's own, or jsplan uses it while it works",
+                        address,
+                    )
+
+
+def _matches_any(address: Address, globs: Iterable[str]) -> bool:
+    return any(matches(glob, address) for glob in globs)
+
+
+def _skip_reason(context: Context, live: Live, found: LiveObject, *, by_name: bool) -> str | None:
+    """Return the reason why it is not written, or None."""
+    address = found.address
+    stream = live.get(address.parent) if address.parent else found
+    if _is_internal(context, stream or found):
+        return "jsplan keeps its own state there, or is working on it"
+    if address in context.state.resources:
+        return (
+            "this workspace manages it, and it has left the files:"
+            " put it back there, or let the next apply delete it"
+        )
+    if _is_owned_elsewhere(context, found):
+        return f"it has the owner tag of another workspace ({owner_of(found)})"
+    if address.kind == "consumer" and not found.raw.get("durable_name") and not by_name:
+        return (
+            "it is not durable and comes and goes with its client;"
+            " name its address to have it written"
+        )
+    if not by_name and _matches_any(address, context.workspace.drift.ignore):
+        return "`drift: ignore` names it"
+    return _undeclarable_reason(context, found)
+
+
+def _is_internal(context: Context, stream: LiveObject) -> bool:
+    return (
+        is_state_bucket(stream)
+        or stream.address in state_bucket(context.workspace)
+        or is_backfill_incomplete(stream.raw)
+    )
+
+
+def _is_owned_elsewhere(context: Context, found: LiveObject) -> bool:
+    owner = owner_of(found)
+    return owner is not None and owner.rpartition("/")[2] != context.state.ownership.get("id")
+
+
+def _undeclarable_reason(context: Context, found: LiveObject) -> str | None:
+    address = found.address
+    key = "name" if address.kind in ("stream", "consumer") else "bucket"
+    try:
+        TABLES[address.kind].by_name[key].parse(
+            address.consumer if address.kind == "consumer" else address.name
+        )
+    except ValueError as error:
+        return f"its name cannot be in the files: {error}"
+    if address.kind != "consumer" and has_own_domain_origin(
+        address, found.raw, CodegenContext(context.workspace.domains, context.topology.routes)
+    ):
+        return (
+            "one of its origins leads back to its own domain, so that nothing is ever copied;"
+            " correct that first"
+        )
+    return None
