@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from jsplan.address import Address, matches
+from jsplan.address import Address
 from jsplan.config.model import LoadOptions
 from jsplan.context import (
     Context,
@@ -20,7 +20,7 @@ from jsplan.context import (
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
-from jsplan.errors import ConflictError, JsplanError, PlanError, UsageError
+from jsplan.errors import ConflictError, PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.reader import read_live
 from jsplan.history.read import find_entry
@@ -28,6 +28,12 @@ from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan
 from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
+from jsplan.planning.revert.selection import (
+    entry_name,
+    list_later_entries,
+    list_revertable_changes,
+    select_changes,
+)
 from jsplan.planning.revert.targets import (
     CurrentState,
     RevertDecisions,
@@ -35,12 +41,9 @@ from jsplan.planning.revert.targets import (
     decide_revert,
 )
 from jsplan.server_reader import ServerReader
-from jsplan.state.history import JsonObject, unpack_changes
+from jsplan.state.history import JsonObject
 from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan, require_permission
-
-#: Sessions that changed only state: there is nothing on a server to undo.
-STATE_ONLY_OPERATIONS = ("state push", "state rm", "state mv", "refresh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,14 @@ async def _build_plan(
     context: Context, pool: Pool, options: RevertOptions, observer: Observer
 ) -> Plan:
     entry = find_entry(context.state, options.number)
-    changes = _select_changes(entry, _revertable_changes(entry), options)
+    changes = select_changes(
+        entry, list_revertable_changes(entry), options.targets, options.excludes
+    )
     decided = await _build_targets(context, pool, entry, changes)
     if decided.conflicts:
         raise ConflictError(
             [*decided.conflicts, *decided.notes],
-            f"{_entry_name(entry)} cannot be undone without conflicts; nothing was changed",
+            f"{entry_name(entry)} cannot be undone without conflicts; nothing was changed",
         )
     plan = await _plan_inverse(context, pool, decided, options.planning, observer)
     complete_plan(plan, decided.targets)
@@ -118,55 +123,6 @@ async def _build_plan(
         "next": next_summary,
     }
     return plan
-
-
-def _entry_name(entry: JsonObject) -> str:
-    return f"{entry['operation']} {entry['id']}"
-
-
-def _revertable_changes(entry: JsonObject) -> list[JsonObject]:
-    """Return the changes of an entry. Raises JsplanError if there is nothing to plan."""
-    if entry["operation"] in STATE_ONLY_OPERATIONS:
-        raise JsplanError(
-            f"{_entry_name(entry)} changed no server, only the state, so there is nothing to plan",
-            hint=f"The state before it: jsplan state pull --serial {entry['id'] - 1}."
-            " To restore that: jsplan state push --force",
-        )
-    changes = unpack_changes(entry)
-    if changes is None:
-        raise JsplanError(
-            f"of {_entry_name(entry)} only the counts are kept:"
-            " it, or what came after it, was too large",
-            hint="Restore the files of that time, and apply them.",
-        )
-    return changes
-
-
-def _select_changes(
-    entry: JsonObject, changes: list[JsonObject], options: RevertOptions
-) -> list[JsonObject]:
-    """Select by --target and --exclude. A consumer needs the stream that it was deleted with."""
-    for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
-        for glob in globs:
-            if not any(matches(glob, Address.parse(item["address"])) for item in changes):
-                raise UsageError(
-                    f"{option} {glob} names nothing that {_entry_name(entry)} changed",
-                    hint=f"See: jsplan history {entry['id']}",
-                )
-
-    def is_selected(address: Address) -> bool:
-        named = not options.targets or any(matches(glob, address) for glob in options.targets)
-        return named and not any(matches(glob, address) for glob in options.excludes)
-
-    found = {
-        address: item for item in changes if is_selected(address := Address.parse(item["address"]))
-    }
-    deleted = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
-    return [
-        item
-        for address, item in found.items()
-        if address.parent not in deleted or address.parent in found
-    ]
 
 
 async def _build_targets(
@@ -185,7 +141,7 @@ async def _build_targets(
         )
     live = await read_live(pool, domains, addresses, known_domains(context))
     current = CurrentState(
-        context.state, live, frozenset(domains), _later_entries(context.state.history, entry)
+        context.state, live, frozenset(domains), list_later_entries(context.state.history, entry)
     )
     out = decide_revert(changes, current, entry.get("backup"))
     for name in entry.get("backfills", ()):
@@ -193,17 +149,6 @@ async def _build_targets(
             Diagnostic("info", "JS493", f"the messages that backfill {name} copied are not removed")
         )
     return out
-
-
-def _later_entries(
-    entries: Sequence[JsonObject], entry: JsonObject
-) -> Mapping[str, list[JsonObject]]:
-    """Return by address the later entries that changed it."""
-    found: dict[str, list[JsonObject]] = {}
-    for other in entries:
-        for item in (unpack_changes(other) or ()) if other["id"] > entry["id"] else ():
-            found.setdefault(item["address"], []).append(other)
-    return found
 
 
 async def _plan_inverse(
