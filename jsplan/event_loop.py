@@ -1,12 +1,15 @@
-"""The only place that runs an event loop."""
+"""Runs the event loop of a workflow, and lets a signal stop it. The only place that does."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 Result = TypeVar("Result")
 
@@ -24,3 +27,29 @@ def run_until_complete(work: Coroutine[Any, Any, Result]) -> Result:
 
     asyncio.run(main())
     return box[0]
+
+
+@asynccontextmanager
+async def stop_on_signal(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Set the event on the first Ctrl-C, SIGTERM or SIGHUP; the second one raises as usual."""
+    loop = asyncio.get_running_loop()
+    undo: list[Callable[[], object]] = []
+
+    def on_signal() -> None:
+        stop.set()
+        for restore in undo:
+            restore()
+        undo.clear()
+
+    hangup = getattr(signal, "SIGHUP", None)
+    ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN  # nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if ignored else (hangup,))):
+        # Not in the main thread, or the platform has no such signal.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, on_signal)
+            undo.append(partial(loop.remove_signal_handler, number))
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()

@@ -23,8 +23,8 @@ from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import DELETE_OPS
 from jsplan.errors import ApiError, UsageError
 from jsplan.facts.last_seen import matches_edge
-from jsplan.facts.reader import read_object, run_parallel
-from jsplan.jetstream import DomainApi
+from jsplan.facts.reader import open_answering, read_object, run_parallel
+from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Observer
 from jsplan.topology import Edge, Topology
 from jsplan.units import SECOND
@@ -148,6 +148,30 @@ def _assign_waves(
 
 
 # --- execution ---
+
+
+async def run_in_waves(
+    execution: Execution,
+    waves: list[Wave],
+    max_failures: int,
+    topology: Topology,
+    domains: Mapping[str, Domain],
+    pool: Pool,
+    observer: Observer,
+) -> list[StepResult]:
+    """Run wave by wave. Between waves unchanged downstream streams are checked too."""
+    edges = [
+        edge
+        for edge in topology.edges
+        if {edge.origin.domain, edge.downstream.domain} & execution.apis.keys()
+    ]
+    others = {
+        address.domain for edge in edges for address in (edge.origin, edge.downstream)
+    } - execution.apis.keys()
+    apis = dict(execution.apis) | await open_answering(
+        pool, [domains[key] for key in sorted(others)]
+    )
+    return await Rollout(execution, waves, max_failures, topology, apis, observer).run()
 
 
 @dataclass

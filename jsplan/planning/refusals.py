@@ -13,6 +13,7 @@ from jsplan.documents.group_domains import (
     group_resources,
 )
 from jsplan.documents.plan import Hazard, Plan
+from jsplan.errors import RefusedError
 from jsplan.planning.guards import ADOPT_NEEDED, is_refusal
 
 REFUSED = "refused, nothing was changed:"
@@ -34,6 +35,12 @@ class Refusal:
 def list_refusals(plan: Plan) -> list[Refusal]:
     """List the reasons that stop an apply of this plan: findings first, then hazards."""
     return [*_refused_by_findings(plan), *_refused_by_hazards(plan)]
+
+
+def require_permission(plan: Plan) -> None:
+    """Raise RefusedError that lists each hazard and guard, and how to allow it."""
+    if refusals := list_refusals(plan):
+        raise RefusedError(explain_refusals(refusals))
 
 
 def explain_refusals(refusals: Sequence[Refusal]) -> str:

@@ -24,10 +24,11 @@ from jsplan.facts.reader import read_live
 from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.model import PlanRequest
+from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore import RestoreTarget, build_restore_plan
 from jsplan.subjects import is_valid
 from jsplan.units import SECOND
-from jsplan.workflows.apply import execute_plan, require_permission
+from jsplan.workflows.apply import execute_plan
 
 
 @dataclass(frozen=True, slots=True)

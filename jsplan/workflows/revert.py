@@ -27,6 +27,7 @@ from jsplan.history.read import find_entry
 from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan
+from jsplan.planning.refusals import require_permission
 from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
 from jsplan.planning.revert.selection import (
     entry_name,
@@ -43,7 +44,7 @@ from jsplan.planning.revert.targets import (
 from jsplan.server_reader import ServerReader
 from jsplan.state.history import JsonObject
 from jsplan.topology import build_topology
-from jsplan.workflows.apply import execute_plan, require_permission
+from jsplan.workflows.apply import execute_plan
 
 
 @dataclass(frozen=True, slots=True)

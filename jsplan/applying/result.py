@@ -1,0 +1,127 @@
+"""Builds the result of an apply from its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from jsplan.address import Address
+from jsplan.applying.backup_before_delete import BackupBeforeDelete
+from jsplan.applying.executor import Execution
+from jsplan.documents.apply import ApplyResult, StepResult
+from jsplan.documents.plan import Deferred, Plan
+from jsplan.errors import ApiError, ExitCode, combine_exit_codes
+from jsplan.facts.live import DomainFacts
+from jsplan.facts.reader import read_object
+from jsplan.planning.preserve.interrupted import (
+    InterruptedReplacement,
+    determine_progress,
+    list_interrupted,
+)
+from jsplan.state import State
+
+
+async def summarize_execution(
+    execution: Execution,
+    lost: Mapping[str, str],
+    backups: BackupBeforeDelete | None,
+) -> ApplyResult:
+    """Build the result of all steps so far; `lost` are the domains that were lost before them."""
+    result = build_result(
+        execution.plan,
+        execution.state,
+        execution.collect_results(),
+        {**lost, **execution.lost_domains},
+        interrupted=execution.stop.is_set(),
+    )
+    if backups is not None and backups.saved:
+        result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
+    result.interrupted = list_interrupted(await _read_interrupted(execution))
+    return result
+
+
+async def _read_interrupted(execution: Execution) -> dict[Address, InterruptedReplacement]:
+    """Read interrupted replacements from the servers that answer."""
+    found: dict[Address, InterruptedReplacement] = {}
+    for name, record in execution.state.replacements.items():
+        address, api = Address.parse(name), execution.apis.get(Address.parse(name).domain)
+        if "staging" in record and api is not None and address.domain not in execution.lost_domains:
+            with suppress(ApiError):
+                target, staging = (
+                    await read_object(api, address),
+                    await read_object(api, Address.parse(record["staging"])),
+                )
+                found[address] = determine_progress(address, record, target, staging)
+    return found
+
+
+def build_result(
+    plan: Plan,
+    state: State,
+    results: list[StepResult],
+    lost: Mapping[str, str],
+    *,
+    interrupted: bool,
+) -> ApplyResult:
+    """Build the result; `lost` are the domains that were lost since planning, with reasons."""
+    finished = {r.address for r in results} - {r.address for r in results if r.status != "done"}
+    deferred = [
+        *plan.deferred,
+        *(d for d in _deferred_resources(plan, lost) if d.address not in finished),
+    ]
+    codes = [ExitCode.INTERRUPTED] if interrupted else []
+    if any(r.status != "done" for r in results) or (plan.mode == "destroy" and deferred):
+        codes.append(ExitCode.PARTIAL)
+    return ApplyResult(
+        plan_id=plan.id,
+        steps=results,
+        summary=_summarize(plan, results, len(deferred)),
+        state={"lineage": state.lineage or None, "serial": state.serial},
+        exit_code=int(combine_exit_codes(codes)),
+        deferred=[d.to_json() for d in deferred],
+    )
+
+
+def _deferred_resources(plan: Plan, lost: Mapping[str, str]) -> list[Deferred]:
+    """Return the resources of domains that were lost since planning, changed or not."""
+    reasons = {
+        key: DomainFacts(key, reachable=False, reason=reason).offline_text
+        for key, reason in lost.items()
+    }
+    changes = plan.resource_changes
+    return [Deferred(c.address, reasons[c.domain]) for c in changes if c.domain in lost]
+
+
+def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, int]:
+    """Count resources by action: those whose steps, or those of their stream, are all done."""
+    undone = {r.address for r in results if r.status != "done"}
+    touched = {step.address for step in plan.steps}
+    preserved = {
+        c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]
+    }
+    bearers = (
+        (c, c.address if c.address in touched else _parent_address(c.address))
+        for c in plan.resource_changes
+    )
+    done = [
+        c
+        for c, bearer in bearers
+        if bearer in touched - undone and (bearer == c.address or bearer in preserved)
+    ]
+    actions = [tuple(c.change.actions) for c in done]
+    return {
+        "imported": sum(1 for c in done if c.change.importing),
+        "added": actions.count(("create",)),
+        "changed": actions.count(("update",)),
+        "replaced": sum(1 for action in actions if len(action) == 2),
+        "destroyed": actions.count(("delete",)),
+        "forgotten": actions.count(("forget",)),
+        "deferred": deferred,
+        "failed": sum(1 for r in results if r.status in ("failed", "unknown")),
+        "skipped": sum(1 for r in results if r.status == "skipped"),
+    }
+
+
+def _parent_address(address: str) -> str:
+    """Return the stream of a consumer, whose restore includes it; empty for others."""
+    return str(Address.parse(address).parent or "")

@@ -1,0 +1,60 @@
+"""Checks a saved plan against the workspace and the state that it is applied to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsplan.address import Address
+from jsplan.applying.step_consistency import OP_RULES
+from jsplan.config.model import Workspace
+from jsplan.documents.plan import Plan
+from jsplan.errors import RefusedError, StalePlanError, UsageError
+from jsplan.planning.guards import is_guarded
+from jsplan.planning.hazards import is_permitted
+from jsplan.state import State
+
+
+def require_same_workspace(
+    plan: Plan, workspace: Workspace, state: State, path: Path, *, resumed: bool
+) -> None:
+    """Raise if the plan is for another workspace or state. `resumed`: it was applied in part."""
+    if (plan.workspace, plan.environment) != (workspace.name, workspace.environment):
+        planned = f"{plan.workspace}, environment {plan.environment or 'none'}"
+        raise UsageError(
+            f"{path} was planned for workspace {planned}",
+            hint="Run it in that workspace, with its -e.",
+        )
+    if not resumed and (plan.state["lineage"], plan.state["serial"]) != (
+        state.lineage or None,
+        state.serial,
+    ):
+        raise StalePlanError(
+            f"the state changed after {path} was made"
+            f" (serial {plan.state['serial']}, now {state.serial}): "
+            "this plan was applied already, or another one was. Nothing was changed",
+            hint="Plan again: jsplan plan -o FILE",
+        )
+
+
+def require_unguarded(plan: Plan, workspace: Workspace, state: State) -> None:
+    """Raise RefusedError if the plan deletes what files or state guard now."""
+    for step in plan.steps:
+        address = Address.parse(step.address)
+        recorded = Address.parse(str((step.record or {}).get("previous_address") or step.address))
+        entry = state.resources.get(recorded)
+        if OP_RULES[step.op].deletes and is_guarded(
+            workspace, address, guarded=entry is not None and entry.prevent_destroy
+        ):
+            raise RefusedError(
+                f"refused, nothing was changed: {address} is guarded by prevent_destroy,"
+                " and the plan deletes it",
+                hint="To lift the guard write prevent_destroy: false in its lifecycle,"
+                " or in a removed entry. Then plan again.",
+            )
+
+
+def mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:
+    """Mark the hazards of the plan that `--allow` permits too."""
+    for change in plan.resource_changes:
+        for hazard in change.hazards:
+            hazard.allowed = hazard.allowed or is_permitted(flags, hazard.code, change.address)
