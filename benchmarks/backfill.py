@@ -49,7 +49,7 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.transforms import TransformSpec
 from jsplan.backfill.verify.command import verify_entry
 from jsplan.config.model import LoadOptions
-from jsplan.context import open_context, open_pool
+from jsplan.context import Session, open_context, open_pool
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.sandbox import Sandbox
@@ -125,7 +125,9 @@ async def verify(bench: Bench) -> float:
     await end_to_end(bench)
     started = time.monotonic()
     entry = bench.context.workspace.backfills["bench"]
-    found = await verify_entry(bench.context, bench.pool, entry, 20, bench.runner, Silent())
+    found = await verify_entry(
+        Session(bench.context, bench.pool, Silent()), entry, 20, bench.runner
+    )
     assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
 

@@ -147,6 +147,40 @@ def _owner_tag(context: Context) -> str:
     return f"{name}/{known or uuid.uuid4()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An opened workspace with its connections, and the observer of the progress."""
+
+    context: Context
+    pool: Pool
+    observer: Observer
+
+
+@asynccontextmanager
+async def open_session(load_options: LoadOptions, observer: Observer) -> AsyncIterator[Session]:
+    """Open the workspace and connections that can only read. Raises ConfigError and StateError."""
+    async with (
+        open_context(load_options) as context,
+        open_pool(context, read_only=True, guarded=True) as pool,
+    ):
+        yield Session(context, pool, observer)
+
+
+@asynccontextmanager
+async def hold_session(
+    context: Context, operation: str, lock_timeout: int, observer: Observer
+) -> AsyncIterator[Session]:
+    """Hold the state's lock and connections that can write; `lock_timeout` is ns.
+
+    Raises StateLockedError and StateError.
+    """
+    async with (
+        hold_lock(context, operation, lock_timeout, observer),
+        open_pool(context, read_only=False) as pool,
+    ):
+        yield Session(context, pool, observer)
+
+
 def open_pool(context: Context, *, read_only: bool, guarded: bool = False) -> Pool:
     """Return the connections of the workspace, not yet opened."""
     return Pool(

@@ -63,6 +63,19 @@ class Observer(Protocol):
         """Report a warning, such as waiting for a lock."""
 
 
+class NullObserver:
+    """An observer that ignores progress."""
+
+    def phase(self, text: str) -> None:
+        """Ignore it."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """Ignore it."""
+
+    def warn(self, text: str) -> None:
+        """Ignore it."""
+
+
 class Approve(Protocol):
     """Shows a plan and asks the user. Raises NotApprovedError without a yes."""
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jsplan.address import Address
-from jsplan.context import Context, known_domains
+from jsplan.config.model import Domain
+from jsplan.context import Session, known_domains
 from jsplan.errors import ConnectError
 from jsplan.facts.discover import list_visible_domains
 from jsplan.facts.duplicate_count import count_duplicates
@@ -16,7 +17,6 @@ from jsplan.facts.reader import read_live
 from jsplan.facts.seq_by_time import find_seqs_by_time
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
-from jsplan.options import Observer
 from jsplan.planning.backfill.entries import list_streams, list_time_lookups
 from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
@@ -38,14 +38,23 @@ Decisions = dict[Address, ResourceDecision]
 class ServerReader:
     """Reads over open connections. Each method returns new inputs and changes none."""
 
-    context: Context
-    pool: Pool
-    observer: Observer
+    session: Session
+
+    @property
+    def _pool(self) -> Pool:
+        return self.session.pool
+
+    @property
+    def _domains(self) -> Mapping[str, Domain]:
+        return self.session.context.workspace.domains
 
     async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
         """Read these objects, and the facts about their domains and `domains`."""
-        declared, known = self.context.workspace.domains, known_domains(self.context)
-        return await read_live(self.pool, declared, addresses, known, domains)
+        declared, known = (
+            self._domains,
+            known_domains(self.session.context),
+        )
+        return await read_live(self._pool, declared, addresses, known, domains)
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
         """Read the live side of the selection. `require_online` raises ConnectError."""
@@ -61,9 +70,11 @@ class ServerReader:
         )
         count = len({address.domain for address in wanted})
         objects, domains = "" if len(wanted) == 1 else "s", "" if count == 1 else "s"
-        self.observer.phase(f"Reading {len(wanted):,} object{objects} in {count} domain{domains}")
+        self.session.observer.phase(
+            f"Reading {len(wanted):,} object{objects} in {count} domain{domains}"
+        )
         inputs = recover_interrupted(replace(inputs, live=await self.read(wanted)))
-        inputs = await read_domain_names(inputs, self.pool)
+        inputs = await read_domain_names(inputs, self._pool)
         planned = {address.domain for address in inputs.selected}
         offline = [
             facts
@@ -93,9 +104,9 @@ class ServerReader:
         """
         inputs = await self._read_downstreams(inputs, decisions)
         inputs = await self._read_origins(inputs, decisions)
-        domains = self.context.workspace.domains
+        domains = self._domains
         wanted = unmanaged_reads(inputs, decisions)
-        return replace(inputs, live=await read_unmanaged(self.pool, domains, wanted, inputs.live))
+        return replace(inputs, live=await read_unmanaged(self._pool, domains, wanted, inputs.live))
 
     async def _read_downstreams(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Read unselected downstream streams of deleted streams, together with these."""
@@ -122,23 +133,23 @@ class ServerReader:
 
     async def _measure(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Count the messages that the changes would delete, within the limit of reads."""
-        domains, limit = self.context.workspace.domains, inputs.request.measure_limit
+        domains, limit = self._domains, inputs.request.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         found = Measurements()
         if duplicates := list_duplicates(inputs, decisions):
-            counts = await count_duplicates(self.pool, domains, duplicates, levels, limit)
+            counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
             found = replace(found, duplicates=counts)
         if removed := list_removed_sources(inputs, decisions):
             every = add_unknown_domains(domains, removed)
-            counts = await count_duplicates(self.pool, every, removed, levels, limit)
+            counts = await count_duplicates(self._pool, every, removed, levels, limit)
             found = replace(found, uncopied=counts)
         seqs = await self._resolve_times(inputs, decisions, levels)
         found = replace(found, seqs_by_time=seqs)
         if requests := list_measurements(replace(inputs, measured=found), decisions):
             changes = f"{len(requests):,} change{'' if len(requests) == 1 else 's'}"
-            self.observer.phase(f"Measuring what {changes} may delete")
+            self.session.observer.phase(f"Measuring what {changes} may delete")
             unread: dict[Address, dict[Address, str]] = {}
-            deletions = await measure_all(self.pool, domains, requests, levels, limit, unread)
+            deletions = await measure_all(self._pool, domains, requests, levels, limit, unread)
             found = replace(found, deletions=deletions, unreadable_origins=unread)
         return replace(inputs, measured=found)
 
@@ -154,7 +165,7 @@ class ServerReader:
         ]
         if not known:
             return {}
-        return await find_seqs_by_time(self.pool, self.context.workspace.domains, known, levels)
+        return await find_seqs_by_time(self._pool, self._domains, known, levels)
 
 
 async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
@@ -40,7 +39,7 @@ def deferred_steps(
     return [step.id for step in plan.steps if step.id in deferred]
 
 
-def resume_plan(plan: Plan, state: State, path: Path) -> Plan:
+def resume_plan(plan: Plan, state: State, name: str) -> Plan:
     """Return the plan with only its deferred steps.
 
     Raises UsageError for a plan that was not applied yet, StalePlanError if nothing is deferred.
@@ -48,12 +47,12 @@ def resume_plan(plan: Plan, state: State, path: Path) -> Plan:
     found = next((entry["steps"] for entry in state.deferred if entry["plan"] == plan.id), None)
     if found is None and plan.state["serial"] == state.serial:
         raise UsageError(
-            f"{path} was not applied yet, so nothing of it is deferred",
+            f"{name} was not applied yet, so nothing of it is deferred",
             hint="Apply it without --deferred.",
         )
     if found is None or plan.state["lineage"] not in (None, state.lineage):
         raise StalePlanError(
-            f"nothing of {path} is deferred (any more). Nothing was changed",
+            f"nothing of {name} is deferred (any more). Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
     deferred = frozenset(found)

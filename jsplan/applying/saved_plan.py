@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from jsplan.address import Address
 from jsplan.applying.step_consistency import OP_RULES
 from jsplan.config.model import Workspace
@@ -15,13 +13,13 @@ from jsplan.state import State
 
 
 def require_same_workspace(
-    plan: Plan, workspace: Workspace, state: State, path: Path, *, resumed: bool
+    plan: Plan, workspace: Workspace, state: State, name: str, *, resumed: bool
 ) -> None:
     """Raise if the plan is for another workspace or state. `resumed`: it was applied in part."""
     if (plan.workspace, plan.environment) != (workspace.name, workspace.environment):
         planned = f"{plan.workspace}, environment {plan.environment or 'none'}"
         raise UsageError(
-            f"{path} was planned for workspace {planned}",
+            f"{name} was planned for workspace {planned}",
             hint="Run it in that workspace, with its -e.",
         )
     if not resumed and (plan.state["lineage"], plan.state["serial"]) != (
@@ -29,7 +27,7 @@ def require_same_workspace(
         state.serial,
     ):
         raise StalePlanError(
-            f"the state changed after {path} was made"
+            f"the state changed after {name} was made"
             f" (serial {plan.state['serial']}, now {state.serial}): "
             "this plan was applied already, or another one was. Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",

@@ -11,11 +11,10 @@ from jsplan.diagnostics import quote_shell
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine_exit_codes
 
 if TYPE_CHECKING:
-    from jsplan.context import Context
+    from jsplan.context import Context, Session
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
-    from jsplan.jetstream import Pool
-    from jsplan.options import Observer, PlanOptions
+    from jsplan.options import PlanOptions
 
 
 #: The results of entries by name, as in the result of an apply.
@@ -61,12 +60,10 @@ def _require_snapshot_possible(world: Context, plan: Plan) -> None:
 
 
 async def run_planned_backfills(
-    world: Context,
-    pool: Pool,
+    session: Session,
     plan: Plan,
     result: ApplyResult,
     options: PlanOptions,
-    observer: Observer,
     done: EntryResults | None = None,
 ) -> ApplyResult:
     """Run the backfills of the plan after its changes.
@@ -74,6 +71,7 @@ async def run_planned_backfills(
     If one fails, the apply is partial, and the next plan lists that backfill again. `done` are
     entries that the changes of the plan have copied already.
     """
+    world = session.context
     deferred = {
         entry["name"]: _find_deferral(plan, entry, result, options)
         or _closed_window_result(world, entry, options)
@@ -86,7 +84,7 @@ async def run_planned_backfills(
             name: BackfillOptions(name=name, allow_hazards=allowed, clock=options.clock)
             for name in runnable
         }
-        results |= await _run_entries(world, pool, entry_options, observer)
+        results |= await _run_entries(session, entry_options)
         result.state |= {"serial": world.state.serial}
     for name, entry_result in results.items():
         result.backfills.append({"name": name, **(entry_result or {})})
@@ -145,17 +143,17 @@ def _closed_window_result(
 
 
 async def _run_entries(
-    world: Context, pool: Pool, runnable: dict[str, BackfillOptions], observer: Observer
+    session: Session, runnable: dict[str, BackfillOptions]
 ) -> dict[str, dict[str, Any]]:
     """Run the entries and return their results. A failed entry does not stop the others."""
     from jsplan.backfill.run import BackfillRun, copy_session  # noqa: PLC0415 - only for backfills
 
     results: dict[str, dict[str, Any]] = {}
     try:
-        async with copy_session(world, runnable.values(), observer) as engine:
+        async with copy_session(session, runnable.values()) as engine:
             for name, options in runnable.items():
                 try:
-                    done = await BackfillRun(world, pool, options, observer, engine).execute()
+                    done = await BackfillRun(session, options, engine).execute()
                 except JsplanError as error:
                     results[name] = _failed_result(error)
                 else:
@@ -170,7 +168,7 @@ async def _run_entries(
                             "status": "deferred",
                             "copied": done.copied,
                             "error": describe_interrupted_run(
-                                world.workspace.backfills[name], done
+                                session.context.workspace.backfills[name], done
                             ),
                         }
     except JsplanError as error:  # the state could not be written

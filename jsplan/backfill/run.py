@@ -29,11 +29,10 @@ from jsplan.backfill.spark_runner import create_runner
 from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
 from jsplan.config.model import LoadOptions
-from jsplan.context import Context, hold_lock, open_context, open_pool
+from jsplan.context import Context, Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
-from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.planning.backfill.strategy import has_strategy_choice
@@ -73,26 +72,26 @@ async def _run_once(
 ) -> BackfillResult:
     declare_connections(load, options.master)
     async with (
-        hold_lock(world, "backfill", options.lock_timeout, observer),
-        open_pool(world, read_only=False) as pool,
-        copy_session(world, [options], observer, options.master) as runner,
+        hold_session(world, "backfill", options.lock_timeout, observer) as session,
+        copy_session(session, [options], options.master) as runner,
     ):
-        return await BackfillRun(world, pool, options, observer, runner).execute()
+        return await BackfillRun(session, options, runner).execute()
 
 
 @asynccontextmanager
 async def copy_session(
-    world: Context, wanted: Iterable[BackfillOptions], observer: Observer, master: str | None = None
+    session: Session, wanted: Iterable[BackfillOptions], master: str | None = None
 ) -> AsyncIterator[TaskRunner]:
     """Open one session of the state and one Spark for all runs; the caller holds the lock.
 
     Connections are exported first, because workers of Spark inherit the environment at its start.
     Raises StateError.
     """
+    world = session.context
     for options in wanted:
         export_endpoints(world, resolve_entry(world, options))
     await world.backend.start(world.state)
-    runner = create_runner(observer, master)
+    runner = create_runner(session.observer, master)
     try:
         yield runner
     finally:
@@ -103,18 +102,11 @@ async def copy_session(
 class BackfillRun:
     """One run: the pinned range, then each copy."""
 
-    def __init__(
-        self,
-        world: Context,
-        pool: Pool,
-        options: BackfillOptions,
-        observer: Observer,
-        runner: TaskRunner,
-    ) -> None:
-        self.world = world
-        self.pool = pool
+    def __init__(self, session: Session, options: BackfillOptions, runner: TaskRunner) -> None:
+        world = self.world = session.context
+        self.pool = session.pool
+        self.observer = session.observer
         self.options = options
-        self.observer = observer
         self.runner = runner
         self.entry = resolve_entry(world, options)
         # Before any server is asked: its errors are those of the workspace.

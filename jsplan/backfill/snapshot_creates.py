@@ -21,10 +21,8 @@ from jsplan.units import format_timestamp
 if TYPE_CHECKING:
     from jsplan.backfill.snapshot_copy import SnapshotRestore
     from jsplan.config.model import Backfill
-    from jsplan.context import Context
+    from jsplan.context import Session
     from jsplan.documents.plan import Plan, Step
-    from jsplan.jetstream import Pool
-    from jsplan.options import Observer, PlanOptions
 
 #: Seconds that the lock must still last for a write; it is renewed during a restore.
 LEASE_SECONDS = 30.0
@@ -33,16 +31,14 @@ LEASE_SECONDS = 30.0
 class SnapshotCreates:
     """The targets of a plan with strategy `snapshot`; `results` are as in an apply."""
 
-    def __init__(
-        self, world: Context, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer
-    ) -> None:
-        self._world = world
-        self._pool = pool
-        self._observer = observer
+    def __init__(self, session: Session, plan: Plan, *, with_backfills: bool) -> None:
+        world = self._world = session.context
+        self._pool = session.pool
+        self._observer = session.observer
         names = [
             entry["name"]
             for entry in plan.backfills
-            if entry.get("strategy") == "snapshot" and options.backfill
+            if entry.get("strategy") == "snapshot" and with_backfills
         ]
         entries = [
             world.workspace.backfills[name] for name in names if name in world.workspace.backfills

@@ -7,24 +7,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jsplan.address import Address
-from jsplan.context import Context, build_inputs, known_domains, state_bucket
+from jsplan.context import Context, Session, build_inputs, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.facts.live import Live
-from jsplan.facts.reader import read_into, read_live
-from jsplan.jetstream import Pool
-from jsplan.options import DriftOptions, Observer
+from jsplan.facts.reader import read_into
+from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs, PlanRequest
 from jsplan.replication.health import FlowHealth, ReplicationChecker
-from jsplan.server_reader import read_domain_names, with_parent_streams
+from jsplan.server_reader import ServerReader, read_domain_names, with_parent_streams
 
 
-async def check_drift(
-    context: Context, pool: Pool, options: DriftOptions, observer: Observer
-) -> Drift:
+async def check_drift(session: Session, options: DriftOptions) -> Drift:
     """Check everything selected over guarded connections, for `drift` and the drift job."""
+    context, pool = session.context, session.pool
     request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
     inputs = build_inputs(context, request)
     checked = sorted(
@@ -32,7 +30,7 @@ async def check_drift(
         for a in {*inputs.entries, *inputs.interrupted.steps}
         if a in inputs.selected and not is_ignored(context.workspace, a)
     )
-    observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
+    session.observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
     needed, domains = (
         [*with_parent_streams(checked), *sorted(staging_streams(inputs))],
         context.workspace.domains,
@@ -42,7 +40,7 @@ async def check_drift(
         if options.targets
         else [key for key, domain in domains.items() if domain.same_as is None]
     )
-    live = await read_live(pool, domains, needed, known_domains(context), also)
+    live = await ServerReader(session).read(needed, also)
     inputs = recover_interrupted(replace(inputs, live=live))
     inputs = await read_domain_names(inputs, pool)
     unmanaged = (
@@ -51,12 +49,13 @@ async def check_drift(
         else await list_unmanaged(pool, domains, inputs.live, _known_addresses(context, inputs))
     )
     managed = [a for a in checked if a in inputs.entries]
-    flows = await _check_flows(context, pool, inputs, managed) if options.replication else ()
-    return build_document(context, inputs, managed, unmanaged, options, flows)
+    flows = await _check_flows(session, inputs, managed) if options.replication else ()
+    return build_document(inputs, managed, unmanaged, options, flows)
 
 
-async def check_replication(context: Context, pool: Pool) -> Drift:
+async def check_replication(session: Session) -> Drift:
     """Check only mirrors and sources, which takes longer for one that does not follow."""
+    context = session.context
     inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
     copying = [
         a
@@ -70,21 +69,16 @@ async def check_replication(context: Context, pool: Pool) -> Drift:
     )
     flows: Iterable[FlowHealth] = ()
     if copying:
-        live = await read_live(
-            pool,
-            context.workspace.domains,
-            [*copying, *sorted(staging_streams(inputs))],
-            known_domains(context),
-        )
+        live = await ServerReader(session).read([*copying, *sorted(staging_streams(inputs))])
         inputs = recover_interrupted(replace(inputs, live=live))
-        flows = await _check_flows(context, pool, inputs, copying)
-    return build_document(context, inputs, [], [], DriftOptions(), flows)
+        flows = await _check_flows(session, inputs, copying)
+    return build_document(inputs, [], [], DriftOptions(), flows)
 
 
 async def _check_flows(
-    context: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
+    session: Session, inputs: PlanInputs, managed: Iterable[Address]
 ) -> list[FlowHealth]:
-    health = ReplicationChecker(context, pool, inputs.live)
+    health = ReplicationChecker(session, inputs.live)
     # A stream in a replacement has its flows afterwards.
     replaced = {*inputs.interrupted.streams, *inputs.interrupted.detached_sources}
     return await health.check_until_conclusive(
@@ -93,9 +87,10 @@ async def _check_flows(
 
 
 async def check_addresses(
-    context: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions
+    session: Session, addresses: Collection[Address], options: DriftOptions
 ) -> Drift:
     """Check only these addresses, managed or not, as `check_drift` would check them."""
+    context = session.context
     request = PlanRequest(now=datetime.now(UTC))
     inputs = build_inputs(context, request)
     requested = {
@@ -108,19 +103,12 @@ async def check_addresses(
     others = {a for a in requested - known if may_be_listed(a)}
     if requested:
         needed = [*with_parent_streams(checked), *sorted(staging_streams(inputs))]
-        live = await read_live(
-            pool,
-            context.workspace.domains,
-            needed,
-            known_domains(context),
-            {a.domain for a in requested},
-        )
-        await _read_unmanaged(context, pool, live, with_parent_streams(others))
+        live = await ServerReader(session).read(needed, {a.domain for a in requested})
+        await _read_unmanaged(session, live, with_parent_streams(others))
         inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
     return build_document(
-        context,
         inputs,
         managed,
         [o for o in found if o is not None and not is_state_bucket(o)],
@@ -128,13 +116,11 @@ async def check_addresses(
     )
 
 
-async def _read_unmanaged(
-    context: Context, pool: Pool, live: Live, addresses: Iterable[Address]
-) -> None:
+async def _read_unmanaged(session: Session, live: Live, addresses: Iterable[Address]) -> None:
     """Read unmanaged objects into `live`, as far as this user may and they are not read yet."""
     for address in addresses:
         if live.is_reachable(address.domain) and live.get(address) is None:
-            api = pool.api(context.workspace.domains[address.domain])
+            api = session.pool.api(session.context.workspace.domains[address.domain])
             await ask_if_permitted(read_into(api, live, address), address.domain, live)
 
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.config.model import Workspace
-from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
 from jsplan.documents.plan import Deferred
@@ -39,7 +38,6 @@ def is_ignored(workspace: Workspace, address: Address) -> bool:
 
 
 def build_document(
-    context: Context,
     inputs: PlanInputs,
     managed: list[Address],
     unmanaged: list[LiveObject],
@@ -47,7 +45,7 @@ def build_document(
     flows: Iterable[FlowHealth] = (),
 ) -> Drift:
     """Build the document of one check. What `drift: ignore` names is left out."""
-    live, workspace = inputs.live, context.workspace
+    live, workspace = inputs.live, inputs.workspace
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )

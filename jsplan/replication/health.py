@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.context import Context
+from jsplan.context import Session
 from jsplan.facts.live import Live
 from jsplan.facts.replication.flows import Flow, list_flows
 from jsplan.facts.replication.sampler import ReplicationSampler
 from jsplan.facts.replication.samples import ReplicationSample, build_sample
 from jsplan.health import Assessment, assess, build_replication_element, causes
 from jsplan.health.assessment import is_in_sync
-from jsplan.jetstream import Pool
 
 #: Seconds between the first two samples, between later ones, and in total.
 FIRST_PAUSE, PAUSE, MAX_SAMPLING_TIME = 0.1, 0.6, 14.0
@@ -44,8 +43,7 @@ class FlowHealth:
 class ReplicationChecker:
     """Checks flows over open connections. `live` was read before; `history` has earlier samples."""
 
-    context: Context
-    pool: Pool
+    session: Session
     live: Live
     history: SampleHistory = field(default_factory=dict)
     _offline_reasons: dict[str, str] = field(default_factory=dict)
@@ -92,7 +90,7 @@ class ReplicationChecker:
             for address in sorted(set(downstreams))
             if (live := self.live.get(address)) is not None
         )
-        found = list_flows(streams, self.context.topology)
+        found = list_flows(streams, self.session.context.topology)
         self._unreadable.clear()
         at = time.monotonic()
         for flow in found:
@@ -135,7 +133,7 @@ class ReplicationChecker:
 
     async def _take_samples(self, flows: Collection[Flow]) -> None:
         sampler = ReplicationSampler(
-            self.pool, self.context.workspace.domains, self._offline_domains()
+            self.session.pool, self.session.context.workspace.domains, self._offline_domains()
         )
         samples = await sampler.take_samples(
             flows, {flow: seen[-1] for flow in flows if (seen := self.history.get(flow))}
@@ -155,7 +153,7 @@ class ReplicationChecker:
 
     def _offline_reason(self, flow: Flow) -> str | None:
         return ReplicationSampler(
-            self.pool, self.context.workspace.domains, self._offline_domains()
+            self.session.pool, self.session.context.workspace.domains, self._offline_domains()
         ).offline_domain(flow)
 
     def _assess_flow(self, flow: Flow, *, quick: bool = False) -> FlowHealth:

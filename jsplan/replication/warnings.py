@@ -12,8 +12,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from jsplan.context import Context
-    from jsplan.jetstream import Pool
+    from jsplan.context import Session
     from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.replication.health import FlowHealth
 
@@ -22,7 +21,7 @@ _NOT_REPLACED = (["no-op"], ["update"])
 
 
 async def find_replication_warnings(
-    context: Context, pool: Pool, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    session: Session, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[Diagnostic]:
     """Warn about each downstream stream that does not follow. One more round trip at most."""
     downstreams = [
@@ -38,7 +37,7 @@ async def find_replication_warnings(
     changing = {
         address for address, decision in decisions.items() if decision.actions not in _NOT_REPLACED
     }
-    found = await ReplicationChecker(context, pool, inputs.live).check_once(downstreams, changing)
+    found = await ReplicationChecker(session, inputs.live).check_once(downstreams, changing)
     return [
         _build_warning(inputs, each)
         for each in found

@@ -14,7 +14,7 @@ from jsplan.applying.open_domains import open_domains, require_as_planned
 from jsplan.applying.operations import Operation
 from jsplan.applying.result import build_result, summarize_execution
 from jsplan.applying.resume_plan import resume_plan, unplanned_note
-from jsplan.applying.rollout import require_known_terms, run_in_waves, split_into_waves
+from jsplan.applying.rollout import Wave, require_known_terms, run_in_waves, split_into_waves
 from jsplan.applying.saved_plan import mark_allowed, require_same_workspace, require_unguarded
 from jsplan.applying.session_records import record_deferred, record_owner, record_servers
 from jsplan.applying.step_consistency import require_consistent_steps
@@ -22,13 +22,12 @@ from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
 from jsplan.backfill.planned_ranges import collect_planned_ranges, require_unchanged_origins
 from jsplan.backfill.snapshot_creates import SnapshotCreates
 from jsplan.config.model import LoadOptions
-from jsplan.context import Context, hold_lock, known_domains, open_context, open_pool
-from jsplan.documents.apply import ApplyResult
+from jsplan.context import Context, Session, hold_session, known_domains, open_context
+from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PartialApplyError, PlanError, StateError
 from jsplan.event_loop import run_until_complete, stop_on_signal
 from jsplan.history.record import HistoryWriter
-from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.refusals import require_permission
@@ -59,49 +58,56 @@ async def plan_and_apply(
     """Plan and apply with loaded files, for `apply` and `import`."""
     operation = "destroy" if options.destroy else "apply"
     require_known_terms(options.waves, context.workspace.domains)
-    async with (
-        hold_lock(context, operation, options.lock_timeout, observer),
-        open_pool(context, read_only=False) as pool,
-    ):
-        plan = await compute_plan(context, pool, options, observer)
+    async with hold_session(context, operation, options.lock_timeout, observer) as session:
+        plan = await compute_plan(session, options)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
             require_runnable(context, plan, options)
-        creates = SnapshotCreates(context, pool, plan, options, observer)
-        result = await execute_plan(context, pool, plan, options, observer, creates.operations)
-        return plan, await run_planned_backfills(
-            context, pool, plan, result, options, observer, creates.results
-        )
+        return plan, await _execute_with_backfills(session, plan, options)
 
 
 def apply_saved(
     load: LoadOptions, plan_path: Path, options: PlanOptions, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Execute a saved plan without questions. `options` may only allow more hazards.
-
-    Raises StalePlanError if the state, or an object that the plan touches, has changed since.
-    """
+    """Execute a saved plan without questions, as `apply_plan`."""
     plan = load_plan(plan_path)
-    return plan, run_until_complete(_apply_saved(load, plan, plan_path, options, observer))
+    return plan, apply_plan(load, plan, options, observer, name=str(plan_path))
 
 
-async def _apply_saved(
-    load: LoadOptions, plan: Plan, path: Path, options: PlanOptions, observer: Observer
+def apply_plan(
+    load: LoadOptions,
+    plan: Plan,
+    options: PlanOptions,
+    observer: Observer,
+    name: str = "this plan",
+) -> ApplyResult:
+    """Execute a plan without questions. `options` may only allow more hazards.
+
+    `name` is that of the plan in messages. Raises StalePlanError if the state, or an object that
+    the plan touches, has changed since.
+    """
+    return run_until_complete(_apply_plan(load, plan, options, observer, name))
+
+
+async def _apply_plan(
+    load: LoadOptions, plan: Plan, options: PlanOptions, observer: Observer, name: str
 ) -> ApplyResult:
     async with (
         open_context(load) as context,
-        hold_lock(context, "apply", options.lock_timeout, observer),
+        hold_session(context, "apply", options.lock_timeout, observer) as session,
     ):
         require_known_terms(options.waves, context.workspace.domains)
         require_same_workspace(
-            plan, context.workspace, context.state, path, resumed=options.deferred
+            plan, context.workspace, context.state, name, resumed=options.deferred
         )
         options = replace(options, backfill=options.backfill and plan.options.get("backfill", True))
         if options.deferred:
-            plan = _resume_plan(plan, context, path, observer)
+            if note := unplanned_note(plan):
+                observer.warn(note)
+            plan = resume_plan(plan, context.state, name)
         mark_allowed(plan, options.allow_hazards)
         for found in check_permissions(
             options.allow_hazards, [change.address for change in plan.resource_changes]
@@ -112,29 +118,21 @@ async def _apply_saved(
         require_unguarded(plan, context.workspace, context.state)
         require_permission(plan)
         require_runnable(context, plan, options)
-        async with open_pool(context, read_only=False) as pool:
-            creates = SnapshotCreates(context, pool, plan, options, observer)
-            result = await execute_plan(
-                context, pool, plan, options, observer, creates.operations, saved=True
-            )
-            return await run_planned_backfills(
-                context, pool, plan, result, options, observer, creates.results
-            )
+        return await _execute_with_backfills(session, plan, options, saved=True)
 
 
-def _resume_plan(plan: Plan, context: Context, path: Path, observer: Observer) -> Plan:
-    """Return the remaining steps of an applied plan; warn about changes it had no steps for."""
-    if note := unplanned_note(plan):
-        observer.warn(note)
-    return resume_plan(plan, context.state, path)
+async def _execute_with_backfills(
+    session: Session, plan: Plan, options: PlanOptions, *, saved: bool = False
+) -> ApplyResult:
+    creates = SnapshotCreates(session, plan, with_backfills=options.backfill)
+    result = await execute_plan(session, plan, options, creates.operations, saved=saved)
+    return await run_planned_backfills(session, plan, result, options, creates.results)
 
 
 async def execute_plan(
-    context: Context,
-    pool: Pool,
+    session: Session,
     plan: Plan,
     options: PlanOptions,
-    observer: Observer,
     operations: Mapping[str, Operation] | None = None,
     *,
     saved: bool = False,
@@ -145,6 +143,7 @@ async def execute_plan(
     the deferred steps. Raises PartialApplyError when the state cannot be written any more.
     """
     require_consistent_steps(plan)
+    context, pool, observer = session.context, session.pool, session.observer
     waves = split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
     apis, lost = await open_domains(pool, plan, context.workspace.domains, known_domains(context))
     await require_as_planned(plan, apis, lost)
@@ -175,19 +174,7 @@ async def execute_plan(
         ranges.write(context)
         with backups.open_folder() if backups else nullcontext():
             async with stop_on_signal(execution.stop):
-                results = await (
-                    run_in_waves(
-                        execution,
-                        waves,
-                        options.max_failures,
-                        context.topology,
-                        context.workspace.domains,
-                        pool,
-                        observer,
-                    )
-                    if waves
-                    else execution.run()
-                )
+                results = await _run_steps(session, execution, waves, options)
         if saved:
             offline = lost.keys() | execution.lost_domains.keys()
             record_deferred(context.backend, context.state, plan, results, offline)
@@ -195,6 +182,23 @@ async def execute_plan(
         result = await summarize_execution(execution, lost, backups)
         await _finish_state(context, execution, history, result)
     return result
+
+
+async def _run_steps(
+    session: Session, execution: Execution, waves: list[Wave], options: PlanOptions
+) -> list[StepResult]:
+    if not waves:
+        return await execution.run()
+    context = session.context
+    return await run_in_waves(
+        execution,
+        waves,
+        options.max_failures,
+        context.topology,
+        context.workspace.domains,
+        session.pool,
+        session.observer,
+    )
 
 
 async def _finish_state(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jsplan.config.model import LoadOptions
-from jsplan.context import open_context, open_pool
+from jsplan.context import open_session
 from jsplan.documents.drift import Drift
 from jsplan.drift.check import check_drift
 from jsplan.event_loop import run_until_complete
@@ -19,8 +19,5 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    async with (
-        open_context(load) as context,
-        open_pool(context, read_only=True, guarded=True) as pool,
-    ):
-        return await check_drift(context, pool, options, observer)
+    async with open_session(load, observer) as session:
+        return await check_drift(session, options)

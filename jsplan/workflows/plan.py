@@ -6,20 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
-from jsplan.context import (
-    Context,
-    build_inputs,
-    build_request,
-    open_context,
-    open_pool,
-    require_matching,
-)
+from jsplan.context import Session, build_inputs, build_request, open_session, require_matching
 from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
-from jsplan.jetstream import Pool
 from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan
 from jsplan.planning.forgotten_entries import select_forgotten
@@ -38,24 +30,19 @@ def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    async with (
-        open_context(load) as context,
-        open_pool(context, read_only=True, guarded=True) as pool,
-    ):
-        return await compute_plan(context, pool, options, observer)
+    async with open_session(load, observer) as session:
+        return await compute_plan(session, options)
 
 
-async def compute_plan(
-    context: Context, pool: Pool, options: PlanOptions, observer: Observer
-) -> Plan:
+async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     """Refresh and plan over open connections, for `plan` and `apply`."""
-    inputs = build_inputs(context, build_request(options))
+    inputs = build_inputs(session.context, build_request(options))
     inputs = replace(inputs, forgotten=select_forgotten(inputs))
     # Addresses to import were checked before.
     require_matching(inputs, () if options.imports else options.targets, "--target")
     require_matching(inputs, options.excludes, "--exclude")
     require_matching(inputs, options.replace, "--replace")
-    reader = ServerReader(context, pool, observer)
+    reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
     inputs, decisions = await reader.decide(inputs)
     built = build_plan(
@@ -63,7 +50,7 @@ async def compute_plan(
         decisions,
         [
             *lint_plan(inputs, decisions),
-            *await find_replication_warnings(context, pool, inputs, decisions),
+            *await find_replication_warnings(session, inputs, decisions),
         ],
     )
     if options.rehearse:
@@ -71,7 +58,14 @@ async def compute_plan(
         from jsplan.rehearsal.run import rehearse  # noqa: PLC0415
 
         built.options["rehearse"] = True
-        await rehearse(built, context.workspace, inputs.live, pool, observer, options.parallelism)
+        await rehearse(
+            built,
+            session.context.workspace,
+            inputs.live,
+            session.pool,
+            session.observer,
+            options.parallelism,
+        )
     return built
 
 

@@ -13,19 +13,18 @@ from jsplan.applying.restore import RestoreOperations
 from jsplan.backup.folder import BackupError, find_damage, read_manifest
 from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import LoadOptions
-from jsplan.context import Context, build_inputs, hold_lock, known_domains, open_context, open_pool
+from jsplan.context import Context, Session, build_inputs, hold_session, open_context
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, PlanError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.reader import read_live
-from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.model import PlanRequest
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore import RestoreTarget, build_restore_plan
+from jsplan.server_reader import ServerReader
 from jsplan.subjects import is_valid
 from jsplan.units import SECOND
 from jsplan.workflows.apply import execute_plan
@@ -70,11 +69,8 @@ async def _restore(
         wanted = _select_streams(context, options)
         observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
         await _verify_snapshots(options.folder, wanted)
-        async with (
-            hold_lock(context, "restore", options.lock_timeout, observer),
-            open_pool(context, read_only=False) as pool,
-        ):
-            plan = await _build_plan(context, pool, wanted, options, observer)
+        async with hold_session(context, "restore", options.lock_timeout, observer) as session:
+            plan = await _build_plan(session, wanted, options)
             if plan.errored:
                 raise PlanError(
                     plan.diagnostics, "the backup cannot be restored like this; nothing was changed"
@@ -87,14 +83,8 @@ async def _restore(
                 "stream.restore": operations.restore_stream,
                 "consumer.verify": operations.verify_consumer,
             }
-            return plan, await execute_plan(
-                context,
-                pool,
-                plan,
-                PlanOptions(parallelism=options.parallelism),
-                observer,
-                custom_operations,
-            )
+            execution = PlanOptions(parallelism=options.parallelism)
+            return plan, await execute_plan(session, plan, execution, custom_operations)
 
 
 def _select_streams(context: Context, options: RestoreOptions) -> list[RestoreTarget]:
@@ -196,52 +186,44 @@ async def _verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> No
 
 
 async def _build_plan(
-    context: Context,
-    pool: Pool,
-    wanted: list[RestoreTarget],
-    options: RestoreOptions,
-    observer: Observer,
+    session: Session, wanted: list[RestoreTarget], options: RestoreOptions
 ) -> Plan:
     inputs = build_inputs(
-        context, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
+        session.context, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
     )
     targets = [target.address for target in wanted] + [
         target.consumer_address(consumer)
         for target in wanted
         for consumer in target.saved.consumers
     ]
-    observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
-    live = await read_live(pool, context.workspace.domains, targets, known_domains(context))
+    session.observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
+    live = await ServerReader(session).read(targets)
     inputs = replace(inputs, live=live)
     offline = {
         key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable
     }
     plan = build_restore_plan(
-        inputs, wanted, await _read_existing_streams(context, pool, inputs.live), offline
+        inputs, wanted, await _read_existing_streams(session, inputs.live), offline
     )
     plan.options["folder"] = str(options.folder)
     return plan
 
 
-async def _read_existing_streams(
-    context: Context, pool: Pool, live: Live
-) -> dict[Address, LiveObject]:
+async def _read_existing_streams(session: Session, live: Live) -> dict[Address, LiveObject]:
     """Read all streams of the target domains: one of them may have the subjects."""
     reachable = [key for key in live.domains if live.is_reachable(key)]
     names = await asyncio.gather(
-        *(pool.api(context.workspace.domains[key]).stream_names() for key in reachable)
+        *(
+            session.pool.api(session.context.workspace.domains[key]).stream_names()
+            for key in reachable
+        )
     )
     existing = [
         Address.of_stream(key, name)
         for key, listed in zip(reachable, names, strict=True)
         for name in listed
     ]
-    found = (
-        await read_live(pool, context.workspace.domains, existing, known_domains(context))
-        if existing
-        else Live({})
-    )
-    return found.objects
+    return (await ServerReader(session).read(existing)).objects if existing else {}
 
 
 def _build_operations(

@@ -10,21 +10,19 @@ from jsplan.address import Address
 from jsplan.config.model import LoadOptions
 from jsplan.context import (
     Context,
+    Session,
     build_inputs,
     build_request,
-    hold_lock,
-    known_domains,
+    hold_session,
     open_context,
-    open_pool,
+    open_session,
 )
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConflictError, PlanError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.reader import read_live
 from jsplan.history.read import find_entry
-from jsplan.jetstream import Pool
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan
 from jsplan.planning.refusals import require_permission
@@ -63,11 +61,8 @@ def plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -
 
 
 async def _plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
-    async with (
-        open_context(load) as context,
-        open_pool(context, read_only=True, guarded=True) as pool,
-    ):
-        return await _build_plan(context, pool, options, observer)
+    async with open_session(load, observer) as session:
+        return await _build_plan(session, options)
 
 
 def revert(
@@ -87,36 +82,31 @@ async def _revert(
 ) -> tuple[Plan, ApplyResult]:
     async with (
         open_context(load) as context,
-        hold_lock(context, "revert", options.planning.lock_timeout, observer),
-        open_pool(context, read_only=False) as pool,
+        hold_session(context, "revert", options.planning.lock_timeout, observer) as session,
     ):
-        plan = await _build_plan(context, pool, options, observer)
+        plan = await _build_plan(session, options)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
-        return plan, await execute_plan(context, pool, plan, options.planning, observer)
+        return plan, await execute_plan(session, plan, options.planning)
 
 
-async def _build_plan(
-    context: Context, pool: Pool, options: RevertOptions, observer: Observer
-) -> Plan:
-    entry = find_entry(context.state, options.number)
+async def _build_plan(session: Session, options: RevertOptions) -> Plan:
+    entry = find_entry(session.context.state, options.number)
     changes = select_changes(
         entry, list_revertable_changes(entry), options.targets, options.excludes
     )
-    decided = await _build_targets(context, pool, entry, changes)
+    decided = await _build_targets(session, entry, changes)
     if decided.conflicts:
         raise ConflictError(
             [*decided.conflicts, *decided.notes],
             f"{entry_name(entry)} cannot be undone without conflicts; nothing was changed",
         )
-    plan = await _plan_inverse(context, pool, decided, options.planning, observer)
+    plan = await _plan_inverse(session, decided, options.planning)
     complete_plan(plan, decided.targets)
-    files, next_summary = await _compare_files(
-        context, pool, decided.targets, plan, options.planning
-    )
+    files, next_summary = await _compare_files(session, decided.targets, plan, options.planning)
     plan.diagnostics += [*decided.notes, *files]
     plan.backfills = []  # a revert copies nothing
     plan.options["revert"] = {
@@ -127,20 +117,20 @@ async def _build_plan(
 
 
 async def _build_targets(
-    context: Context, pool: Pool, entry: JsonObject, changes: list[JsonObject]
+    session: Session, entry: JsonObject, changes: list[JsonObject]
 ) -> RevertDecisions:
     """Read the current objects and decide on the target of each change."""
-    domains = context.workspace.domains
+    context, domains = session.context, session.context.workspace.domains
     addresses = [
         address for item in changes if (address := Address.parse(item["address"])).domain in domains
     ]
+    live = await ServerReader(session).read(addresses)
     if not addresses:
         return decide_revert(
             changes,
-            CurrentState(context.state, (await read_live(pool, domains, [])), frozenset(domains)),
+            CurrentState(context.state, live, frozenset(domains)),
             entry.get("backup"),
         )
-    live = await read_live(pool, domains, addresses, known_domains(context))
     current = CurrentState(
         context.state, live, frozenset(domains), list_later_entries(context.state.history, entry)
     )
@@ -152,10 +142,9 @@ async def _build_targets(
     return out
 
 
-async def _plan_inverse(
-    context: Context, pool: Pool, decided: RevertDecisions, options: PlanOptions, observer: Observer
-) -> Plan:
+async def _plan_inverse(session: Session, decided: RevertDecisions, options: PlanOptions) -> Plan:
     """Plan the targets as if the files declared them, for the selected resources only."""
+    context = session.context
     workspace = with_targets(context.workspace, decided.targets)
     target_context = Context(
         workspace, build_topology(workspace), context.backend, context.state, context.environ
@@ -165,22 +154,21 @@ async def _plan_inverse(
     inputs = replace(inputs, selected=selected)
     if not selected:
         return build_plan(inputs, {})
-    reader = ServerReader(target_context, pool, observer)
+    reader = ServerReader(replace(session, context=target_context))
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
     return build_plan(*await reader.decide(inputs))
 
 
 async def _compare_files(
-    context: Context, pool: Pool, targets: Sequence[RevertTarget], plan: Plan, options: PlanOptions
+    session: Session, targets: Sequence[RevertTarget], plan: Plan, options: PlanOptions
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """Compare the real files with the state after the revert."""
+    context = session.context
     inputs = build_inputs(context, replace(build_request(options), targets=(), excludes=()))
     wanted = {target.address for target in targets}
     parents = {address.parent for address in wanted if address.parent is not None}
     origins = {edge.origin for edge in context.topology.edges if edge.downstream in wanted}
     if not wanted:
         return [], {}
-    live = await read_live(
-        pool, context.workspace.domains, wanted | parents | origins, known_domains(context)
-    )
+    live = await ServerReader(session).read(wanted | parents | origins)
     return compare_with_files(replace(inputs, live=live), targets, plan)

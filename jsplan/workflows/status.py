@@ -16,12 +16,10 @@ from jsplan.context import (
     Context,
     build_inputs,
     known_domains,
-    open_context,
-    open_pool,
+    open_session,
     state_bucket,
 )
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.apply import ApplyEvent
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
@@ -30,7 +28,7 @@ from jsplan.facts.listing import list_live
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
-from jsplan.options import Observer
+from jsplan.options import NullObserver, Observer
 from jsplan.planning.model import PlanInputs, PlanRequest
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
@@ -84,29 +82,14 @@ async def _watch(
             screen.show_error(error)
 
 
-class NullObserver:
-    """An observer that ignores progress."""
-
-    def phase(self, text: str) -> None:
-        """Ignore it."""
-
-    def event(self, event: ApplyEvent) -> None:
-        """Ignore it."""
-
-    def warn(self, text: str) -> None:
-        """Ignore it."""
-
-
 async def _status(
     load: LoadOptions,
     observer: Observer,
     targets: Collection[str],
     seen: SampleHistory | None = None,
 ) -> Status:
-    async with (
-        open_context(load) as context,
-        open_pool(context, read_only=True, guarded=True) as pool,
-    ):
+    async with open_session(load, observer) as session:
+        context, pool = session.context, session.pool
         inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
@@ -131,7 +114,7 @@ async def _status(
                 f"Looking at {len(downstreams):,} downstream stream"
                 f"{'' if len(downstreams) == 1 else 's'}"
             )
-        health = ReplicationChecker(context, pool, inputs.live, {} if seen is None else seen)
+        health = ReplicationChecker(session, inputs.live, {} if seen is None else seen)
         flows = await (
             health.check_until_conclusive(downstreams)
             if seen is None

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsplan.context import build_inputs, build_request, open_context, open_pool
+from jsplan.context import Session, build_inputs, build_request, open_context, open_pool
 from jsplan.documents.plan import Plan, Step
 from jsplan.event_loop import run_until_complete
 from jsplan.options import PlanOptions
@@ -41,7 +41,7 @@ async def _rehearse(
     plan_options, observer = PlanOptions(**options), RecordingObserver()
     async with open_context(space.load) as context, open_pool(context, read_only=True) as pool:
         inputs = build_inputs(context, build_request(plan_options))
-        inputs = await ServerReader(context, pool, observer).refresh(inputs)
+        inputs = await ServerReader(Session(context, pool, observer)).refresh(inputs)
         plan = build_plan(inputs, decide_all(inputs))
         assert not plan.errored, plan.diagnostics
         for step in plan.steps:

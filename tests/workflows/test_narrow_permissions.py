@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.context import open_context, open_pool
+from jsplan.context import Session, open_context, open_pool
 from jsplan.drift.check import check_addresses
 from jsplan.event_loop import run_until_complete
 from jsplan.options import DriftOptions
@@ -121,7 +121,9 @@ def test_the_drift_job_checks_permitted_streams(space: Space) -> None:
                 "main/consumer/LOGS/THEIRS",
             )
             return await check_addresses(
-                world, pool, [Address.parse(name) for name in named], DriftOptions()
+                Session(world, pool, RecordingObserver()),
+                [Address.parse(name) for name in named],
+                DriftOptions(),
             )
 
     found = run_until_complete(look())

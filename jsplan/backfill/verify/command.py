@@ -19,7 +19,7 @@ from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.transforms import is_joint_copy, reads_archive
 from jsplan.backfill.verify.sides import Comparison, build_comparison
 from jsplan.config.model import Backfill, LoadOptions
-from jsplan.context import Context, open_context, open_pool
+from jsplan.context import Context, Session, open_context, open_pool
 from jsplan.documents.backfill import COUNTED_KINDS, Difference, OriginCheck, Verification
 from jsplan.errors import ApiError, ConnectError
 from jsplan.jetstream import Pool
@@ -40,30 +40,28 @@ async def verify_backfill(
         runner = SparkRunner(observer, options.master)
         declare_connections(load, options.master)
         try:
-            return await verify_entry(context, pool, entry, options.listed, runner, observer)
+            return await verify_entry(
+                Session(context, pool, observer), entry, options.listed, runner
+            )
         finally:
             await runner.close()
 
 
 async def verify_entry(
-    context: Context,
-    pool: Pool,
-    entry: Backfill,
-    listed: int,
-    runner: SparkRunner,
-    observer: Observer,
+    session: Session, entry: Backfill, listed: int, runner: SparkRunner
 ) -> Verification:
     """Compare both sides of an entry: the range in state, or the one that a run would pin now.
 
     `listed` is the number of differences to list for each origin. Raises the errors of
     `build_comparison` and of the comparison.
     """
+    context, pool = session.context, session.pool
     record = await _load_state(context, pool, entry)
     if is_joint_copy(entry) and not reads_archive(entry):
-        record = await _drop_unreachable(context, pool, record, observer)
+        record = await _drop_unreachable(session, record)
     comparison = await build_comparison(context, pool, entry, record)
     await runner.start()
-    observer.phase(f"Comparing both sides of {entry.name}")
+    session.observer.phase(f"Comparing both sides of {entry.name}")
     started = time.monotonic()
     results = await _compare(runner, comparison, listed, f"jsplan backfill verify {entry.name}")
     seconds = time.monotonic() - started
@@ -78,14 +76,13 @@ async def _load_state(context: Context, pool: Pool, entry: Backfill) -> Backfill
     return record
 
 
-async def _drop_unreachable(
-    context: Context, pool: Pool, record: BackfillState, observer: Observer
-) -> BackfillState:
+async def _drop_unreachable(session: Session, record: BackfillState) -> BackfillState:
     """Leave out the origins that cannot be reached, with a warning; keep all if none can."""
 
     async def is_reachable(key: str) -> bool:
         try:
-            await pool.api(context.workspace.domains[key]).request("INFO")
+            domain = session.context.workspace.domains[key]
+            await session.pool.api(domain).request("INFO")
         except (ApiError, ConnectError):
             return False
         return True
@@ -96,7 +93,7 @@ async def _drop_unreachable(
         return record
     for state in record.origins:
         if not reachable[state.origin_address.domain]:
-            observer.warn(f"{state.origin} cannot be reached. It is not compared")
+            session.observer.warn(f"{state.origin} cannot be reached. It is not compared")
     return replace(
         record,
         origins=[state for state in record.origins if reachable[state.origin_address.domain]],

@@ -80,13 +80,14 @@ def command(
         )
     settings, output = start(ctx)
     options = build_plan_options(planning)
+    from jsplan.api import Workspace
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
-    from jsplan.workflows.apply import apply as apply_workflow
 
     approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
     with approval.interruptible() as approve:
-        plan, result = apply_workflow(settings.load_options(), options, approve, output.progress)
+        workspace = Workspace(settings.load_options(), output.progress)
+        plan, result = workspace.plan_and_apply(options, approve)
     output.progress.stop()
     return apply_result(output, plan, result, shown=approval.shown)
 
@@ -95,9 +96,10 @@ def _apply_saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -
     settings, output = start(ctx)
     refuse_plan_options(ctx)
     options = build_plan_options(planning)
+    from jsplan.api import Workspace
     from jsplan.cli.views import apply_result
-    from jsplan.workflows.apply import apply_saved
 
-    plan, result = apply_saved(settings.load_options(), planfile, options, output.progress)
+    workspace = Workspace(settings.load_options(), output.progress)
+    plan, result = workspace.apply_saved(planfile, options)
     output.progress.stop()
     return apply_result(output, plan, result, shown=False)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.cli.output import Output
-    from jsplan.cli.settings import Settings
-    from jsplan.workflows.backfill import BackfillOptions
 
 _TABLE = {
     "plan": CommandEntry("Show what would be copied, and how long it takes.", "backfill", "plan"),
@@ -117,12 +115,12 @@ def run(
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.workflows import backfill
+    from jsplan.api import BackfillOptions, Workspace
 
-    options = backfill.BackfillOptions(
+    options = BackfillOptions(
         name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master
     )
-    result = backfill.run(settings.load_options(), options, output.progress)
+    result = Workspace(settings.load_options(), output.progress).backfill(options)
     output.progress.stop()
     from jsplan.render import backfill_text
 
@@ -150,23 +148,23 @@ def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends:
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.workflows import backfill
+    from jsplan.api import BackfillOptions, Workspace
 
-    found = backfill.plan(settings.load_options(), backfill.BackfillOptions(name, origin, target))
+    options = BackfillOptions(name, origin, target)
+    workspace = Workspace(settings.load_options(), output.progress)
+    found = workspace.preview_backfill(options)
     output.progress.stop()
     from jsplan.render import backfill_preview_text
 
     output.result(found.to_json, partial(backfill_preview_text.render, found))
     if job_file is not None:
-        _write_job(settings, output, backfill.BackfillOptions(name, origin, target), job_file)
+        workspace.write_backfill_job(options, job_file)
+        output.progress.stop()
+        _print_job(output, job_file)
     return 0
 
 
-def _write_job(settings: Settings, output: Output, options: BackfillOptions, path: Path) -> None:
-    from jsplan.workflows import backfill
-
-    backfill.write_job(settings.load_options(), options, path, output.progress)
-    output.progress.stop()
+def _print_job(output: Output, path: Path) -> None:
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
     output.note(
@@ -196,13 +194,10 @@ def verify(
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.workflows import backfill
+    from jsplan.api import VerifyOptions, Workspace
 
-    found = backfill.verify(
-        settings.load_options(),
-        backfill.VerifyOptions(name, origin, target, limit, master),
-        output.progress,
-    )
+    options = VerifyOptions(name, origin, target, limit, master)
+    found = Workspace(settings.load_options(), output.progress).verify_backfill(options)
     output.progress.stop()
     from jsplan.render import backfill_text
 
@@ -216,9 +211,9 @@ def verify(
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Show range, progress and orphans of each backfill, and how to resume it. Read-only."""
     settings, output = start(ctx)
-    from jsplan.workflows import backfill
+    from jsplan.api import Workspace
 
-    found = backfill.status(settings.load_options(), names)
+    found = Workspace(settings.load_options(), output.progress).backfill_status(*names)
     from jsplan.render import backfill_text
 
     output.result(found.to_json, partial(backfill_text.render_status, found))

@@ -27,12 +27,13 @@ def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **plannin
     """Show everything that this workspace manages, ask, and delete it."""
     settings, output = start(ctx)
     options = build_plan_options(planning, destroy=True)
+    from jsplan.api import Workspace
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
-    from jsplan.workflows.apply import apply as apply_workflow
 
     approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
     with approval.interruptible() as approve:
-        plan, result = apply_workflow(settings.load_options(), options, approve, output.progress)
+        workspace = Workspace(settings.load_options(), output.progress)
+        plan, result = workspace.plan_and_apply(options, approve)
     output.progress.stop()
     return apply_result(output, plan, result, shown=approval.shown)

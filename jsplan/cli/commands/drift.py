@@ -83,13 +83,12 @@ def command(
     if ctx.invoked_subcommand is not None:
         return 0
     settings, output = start(ctx, views.DRIFT_FORMATS)
-    from jsplan.options import DriftOptions
-    from jsplan.workflows.drift import drift as drift_workflow
+    from jsplan.api import DriftOptions, Workspace
 
     options = DriftOptions(
         targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on
     )
-    found = drift_workflow(settings.load_options(), options, output.progress)
+    found = Workspace(settings.load_options(), output.progress).drift(options)
     output.progress.stop()
     views.drift_result(output, found, fail_on)
     return int(found.exit_code)

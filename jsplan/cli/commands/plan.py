@@ -45,10 +45,9 @@ def command(
 
     settings, output = start(ctx, PLAN_FORMATS)
     options = build_plan_options(planning, destroy=destroy)
-    from jsplan.workflows.plan import plan as plan_workflow
-    from jsplan.workflows.plan import save_plan
+    from jsplan.api import Workspace, save_plan
 
-    plan = plan_workflow(settings.load_options(), options, output.progress)
+    plan = Workspace(settings.load_options(), output.progress).plan(options)
     output.progress.stop()
     if out is not None and not plan.errored:
         save_plan(plan, out)

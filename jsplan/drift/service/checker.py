@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from jsplan.address import Address
-from jsplan.context import Context, open_pool
+from jsplan.context import Context, Session, open_pool
 from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
 from jsplan.drift.check import check_addresses, check_drift, check_replication
@@ -35,7 +35,7 @@ from jsplan.drift.service.schedule import Schedule
 from jsplan.drift.service.worker import Worker
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
-from jsplan.options import DriftOptions
+from jsplan.options import DriftOptions, NullObserver
 from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, format_timestamp
@@ -53,19 +53,6 @@ MAX_WAIT: Final = 30.0
 RELOAD_TIMEOUT: Final = 60.0
 #: Kinds that need a second check, since the first may have been in the middle of a change.
 _KINDS_TO_CONFIRM: Final = ("changed", "missing", "unmanaged")
-
-
-class NullObserver:
-    """An observer that ignores progress."""
-
-    def phase(self, text: str) -> None:
-        """Ignore it."""
-
-    def event(self, event: object) -> None:
-        """Ignore it."""
-
-    def warn(self, text: str) -> None:
-        """Ignore it."""
 
 
 class DriftChecker:
@@ -248,11 +235,11 @@ class DriftChecker:
             self._state = await context.backend.read()
         context.state = before = self._state
         pool = self._pool = self._pool or open_pool(context, read_only=True, guarded=True)
-        options = DriftOptions(replication=False)
+        session, options = Session(context, pool, NullObserver()), DriftOptions(replication=False)
         if addresses is None:
-            drift = await check_drift(context, pool, options, NullObserver())
+            drift = await check_drift(session, options)
         else:
-            drift = await check_addresses(context, pool, addresses, options)
+            drift = await check_addresses(session, addresses, options)
         self._state = await context.backend.read()
         if pool.failures or any(each.is_closed for each in pool.connections.values()):
             await self._close_pool()
@@ -271,7 +258,7 @@ class DriftChecker:
         """Return None if it cannot be known now: the next full check tries again."""
         try:
             async with open_pool(context, read_only=True, guarded=True) as pool:
-                return await check_replication(context, pool)
+                return await check_replication(Session(context, pool, NullObserver()))
         except JsplanError:
             return None
 
