@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
-from pathlib import Path
-
-import orjson
 
 from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import did_you_mean
-from jsplan.disk import MEGABYTE, read_regular
 from jsplan.documents.access import Access, AccountGrants, Need
-from jsplan.errors import ConfigError, ConnectError, UsageError
+from jsplan.errors import ConfigError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
-from jsplan.jetstream.contexts import resolve_settings as target_of
+from jsplan.jetstream.accounts import resolve_accounts
 from jsplan.options import Observer
 from jsplan.topology import build_topology
 from jsplan.topology.access import Grant, compute_grants
@@ -47,7 +41,7 @@ def access(
         )
     topology = build_topology(workspace)
     needed, found = compute_grants(
-        workspace, topology, resolve_accounts(workspace, options.environ)
+        workspace, topology, resolve_accounts(workspace.connections, options.environ)
     )
     found = [*workspace.diagnostics, *topology.diagnostics, *found]
     if any(d.severity == "error" for d in found):
@@ -60,38 +54,6 @@ def access(
             _check_on_servers(workspace, options.environ, needed, out, observer, system)
         )
     return out
-
-
-def resolve_accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the account of each connection: `account:`, or the public key in its creds file."""
-    found = {}
-    for key, connection in workspace.connections.items():
-        name = connection.account
-        if name is None:
-            try:
-                creds = target_of(connection, environ).creds
-            except ConnectError:
-                creds = None
-            name = read_account(Path(creds)) if creds else None
-        if name:
-            found[key] = name
-    return found
-
-
-def read_account(creds: Path) -> str | None:
-    """Return the public key of the account that issued a creds file, or None if unknown."""
-    try:
-        token = next(
-            line
-            for line in read_regular(creds, MEGABYTE).decode().splitlines()
-            if line.startswith("eyJ")
-        )
-        payload = token.split(".")[1]
-        claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
-    except (OSError, StopIteration, IndexError, ValueError, binascii.Error, AttributeError):
-        return None
-    return str(issuer) if issuer else None
 
 
 def _build_need(grant: Grant) -> Need:

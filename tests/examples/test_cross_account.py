@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import LoadOptions
+from jsplan.jetstream.accounts import read_account
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox.shapes import User
-from jsplan.workflows.access import access, read_account
+from jsplan.workflows.access import access
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan
