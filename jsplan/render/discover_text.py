@@ -9,7 +9,7 @@ from jsplan.render.escape import safe
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
-    from jsplan.workflows.discover import DiscoverResult, ProposedDomain
+    from jsplan.facts.proposed_domains import DiscoverResult, ProposedDomain
 
 
 def render_text(found: DiscoverResult) -> str:

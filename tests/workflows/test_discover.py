@@ -10,8 +10,9 @@ import pytest
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, UsageError
+from jsplan.facts.proposed_domains import DiscoverResult
 from jsplan.render.discover_text import render_text
-from jsplan.workflows.discover import DiscoverResult, discover_domains
+from jsplan.workflows.discover import discover_domains
 from tests.conftest import PROGRAM
 from tests.support.account_sharing import start_servers, static_accounts, static_user
 from tests.support.raw import Raw
