@@ -1,4 +1,4 @@
-"""Selects the live objects that the files lack and can declare, for import --generate-config."""
+"""Selects the live objects that the files lack, for import --generate-config."""
 
 from __future__ import annotations
 

@@ -1,0 +1,113 @@
+"""Builds the status document from what was read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+
+from jsplan import __version__
+from jsplan.address import Address, matches
+from jsplan.context import Context
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.status import Status
+from jsplan.facts.live import Live, LiveObject
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.never_answered_domains import check_never_answered
+from jsplan.planning.offline_domains import last_seen
+from jsplan.planning.preserve.interrupted import InterruptedReplacement, list_interrupted
+from jsplan.replication.health import FlowHealth
+from jsplan.status.elements import (
+    build_consumer_element,
+    build_domain_element,
+    build_stream_element,
+)
+from jsplan.units import format_timestamp
+
+
+def build_document(
+    context: Context,
+    inputs: PlanInputs,
+    chosen: list[LiveObject],
+    flows: list[FlowHealth],
+    targets: Collection[str],
+) -> Status:
+    """Build the document: all domains, and the live objects that the targets name."""
+    workspace = context.workspace
+    out = Status(
+        __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
+    )
+    managed = {
+        context.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains
+    }
+    seen = last_seen(inputs)
+    shown = [
+        key
+        for key in sorted(inputs.live.domains)
+        if not targets or any(matches(t.split("/", 1)[0], key) for t in targets)
+    ]
+    out.domains = [
+        build_domain_element(inputs, inputs.live.domains[key], seen.get(key)) for key in shown
+    ]
+    out.interrupted = list_interrupted(
+        {
+            a: u
+            for a, u in inputs.interrupted.streams.items()
+            if not targets or any(matches(t, a) for t in targets)
+        }
+    )
+    down = {item["address"] for item in out.interrupted if item["rejected"]}
+    replaced = [
+        _replaced_stream(Address.parse(a), inputs.interrupted.streams[Address.parse(a)])
+        for a in down
+        if inputs.live.get(Address.parse(a)) is None
+    ]
+    listed = sorted(
+        [*(o for o in chosen if o.address.kind != "consumer"), *replaced], key=lambda o: o.address
+    )
+    out.streams = [
+        build_stream_element(o, managed) | {"down": str(o.address) in down} for o in listed
+    ]
+    out.consumers = [
+        build_consumer_element(o, managed) for o in chosen if o.address.kind == "consumer"
+    ]
+    out.replication = [found.to_json() for found in flows]
+    out.diagnostics = [*_unreadable_diagnostics(inputs.live, shown), *check_never_answered(inputs)]
+    return out
+
+
+def _replaced_stream(address: Address, found: InterruptedReplacement) -> LiveObject:
+    """Return a live object for a stream that is being replaced, with its staged messages."""
+    old, staging = found.record["old"], found.staging
+    empty = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+    return LiveObject(
+        address,
+        old["config"],
+        old["created"],
+        empty | (staging.state if staging is not None else {}) | {"consumer_count": 0},
+    )
+
+
+def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnostic]:
+    """Warn about objects that exist and could not be read."""
+    found = [
+        Diagnostic(
+            "warning",
+            "JS415",
+            f"exists on the server but is offline there: {why}",
+            "It uses a feature this server does not know.",
+            str(address),
+        )
+        for address, why in sorted(live.unreadable.items())
+        if address.domain in shown
+    ]
+    return found + [
+        Diagnostic(
+            "warning",
+            "JS447",
+            f"what it holds beyond this workspace cannot be listed: {why}",
+            "Give the user of its connection permission to read.",
+            f"{key}/**",
+        )
+        for key, why in sorted(live.unlisted.items())
+        if key in shown
+    ]
