@@ -12,10 +12,11 @@ import jsonschema
 import pytest
 
 from jsplan.backup.folder import MANIFEST, BackupError, open_for_writing
+from jsplan.backup.run import BackupOptions, BackupResult
 from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
 from jsplan.sandbox import Sandbox
-from jsplan.workflows.backup import BackupOptions, BackupResult, backup
+from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
 from tests.conftest import PROGRAM
 from tests.support import api_audit

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
+from jsplan.backup.run import BackupOptions
 from jsplan.context import Session, open_context, open_pool
 from jsplan.drift.check import check_addresses
 from jsplan.event_loop import run_until_complete
 from jsplan.options import DriftOptions
 from jsplan.sandbox import Sandbox
-from jsplan.workflows.backup import BackupOptions, backup
+from jsplan.workflows.backup import backup
 from jsplan.workflows.drift import drift
 from jsplan.workflows.lint import lint
 from jsplan.workflows.status import status

@@ -40,7 +40,7 @@ def command(
     a backup of this workspace, also an interrupted one, only what changed since is read again.
     """
     settings, output = start(ctx)
-    from jsplan.workflows.backup import BackupOptions
+    from jsplan.backup.run import BackupOptions
     from jsplan.workflows.backup import backup as backup_workflow
 
     options = BackupOptions(addresses, folder, parallelism, check)
