@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
+from jsplan.backup.folder import BackupError, find_damage
 from jsplan.backup.manifest import SavedConsumer, SavedStream, StreamSnapshot
 from jsplan.disk import open_regular
 from jsplan.documents.apply import ApplyEvent, BytesMoved
@@ -44,6 +45,20 @@ STABLE_TIME = 2.0
 ANSWER_TIMEOUT = 2.0
 
 
+async def verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> None:
+    """Raise BackupError that lists damaged archives, before any request to a server."""
+    found = await asyncio.gather(
+        *(asyncio.to_thread(find_damage, folder, target.saved.archive) for target in wanted)
+    )
+    damaged = [text for text in found if text is not None]
+    if damaged:
+        listed = "".join(f"\n  - {text}" for text in damaged)
+        raise BackupError(
+            f"{folder} is damaged, nothing was restored:{listed}",
+            hint="Exclude it with --exclude, or use another backup.",
+        )
+
+
 @dataclass(frozen=True)
 class RestoreOperations:
     """Operations of a restore from one folder. `targets` and `consumers` are by step address."""
@@ -52,6 +67,19 @@ class RestoreOperations:
     targets: Mapping[str, RestoreTarget]
     consumers: Mapping[str, tuple[SavedStream, SavedConsumer]]
     emit: Callable[[ApplyEvent], None]
+
+    @classmethod
+    def of(
+        cls, folder: Path, wanted: Iterable[RestoreTarget], emit: Callable[[ApplyEvent], None]
+    ) -> RestoreOperations:
+        """Return the operations that restore these streams with their consumers."""
+        streams = {str(target.address): target for target in wanted}
+        consumers = {
+            str(target.consumer_address(consumer)): (target.saved, consumer)
+            for target in streams.values()
+            for consumer in target.saved.consumers
+        }
+        return cls(folder, streams, consumers, emit)
 
     async def restore_stream(self, context: StepContext, step: Step) -> None:
         """Restore one stream. Raises StepFailed where the result differs, ApiError on refusal."""

@@ -1,1 +1,1 @@
-"""What `import` takes: addresses, the selection of live objects, and the generated file."""
+"""The parts of an import: addresses, the selection of live objects, and the generated file."""

@@ -1,1 +1,1 @@
-"""What `status` shows: live domains, streams, consumers and flows as one document."""
+"""Builds the status document: live domains, streams, consumers and flows."""

@@ -1,0 +1,117 @@
+"""Selects the streams of a backup that a restore creates, and their new addresses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsplan.address import Address, is_glob, matches
+from jsplan.backup.manifest import SavedStream
+from jsplan.config.model import Domain
+from jsplan.diagnostics import did_you_mean
+from jsplan.errors import JsplanError, UsageError
+from jsplan.planning.restore import RestoreTarget
+from jsplan.subjects import is_valid
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSelection:
+    """`folder` is a backup; `targets` and `excludes` are globs over saved addresses.
+
+    `rename` is an address, or `DOMAIN/**`. `subjects` replace those of the one stream that is
+    restored.
+    """
+
+    folder: Path
+    rename: str | None = None
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+
+
+def select_streams(
+    saved: Mapping[Address, SavedStream],
+    domains: Mapping[str, Domain],
+    options: RestoreSelection,
+) -> list[RestoreTarget]:
+    """Select the saved streams, with their new addresses. Raises UsageError and JsplanError."""
+    for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
+        for glob in globs:
+            if not any(matches(glob, address) for address in saved):
+                raise UsageError(
+                    f"{option} {glob} names nothing in the backup", hint=_list_backup(saved)
+                )
+    chosen = [stream for address, stream in sorted(saved.items()) if _is_selected(address, options)]
+    if not chosen:
+        raise JsplanError(
+            f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
+        )
+    wanted = [
+        RestoreTarget.of(
+            stream,
+            _target_address(stream.address, options, len(chosen)),
+            _checked_subjects(options, len(chosen)),
+        )
+        for stream in chosen
+    ]
+    for target in wanted:
+        if target.address.domain not in domains:
+            near = did_you_mean(target.address.domain, domains)
+            raise UsageError(
+                f"{target.address}: there is no domain {target.address.domain}.{near}",
+                hint="Give another with --as, as in: --as hub/**",
+            )
+    return wanted
+
+
+def _list_backup(saved: Mapping[Address, SavedStream]) -> str:
+    shown = [str(address) for address in sorted(saved)[:5]]
+    return (
+        f"It holds {', '.join(shown)}{' …' if len(saved) > 5 else ''}."
+        if saved
+        else "It holds no stream."
+    )
+
+
+def _is_selected(address: Address, options: RestoreSelection) -> bool:
+    named = not options.targets or any(matches(glob, address) for glob in options.targets)
+    return named and not any(matches(glob, address) for glob in options.excludes)
+
+
+def _target_address(address: Address, options: RestoreSelection, count: int) -> Address:
+    """Return the new address. Raises UsageError if it does not fit, or is one for several."""
+    if options.rename is None:
+        return address
+    domain, _, rest = options.rename.partition("/")
+    if rest == "**" and not is_glob(domain):
+        return address._replace(domain=domain)
+    try:
+        new = Address.parse(options.rename)
+    except ValueError as error:
+        raise UsageError(
+            f"--as: {error}", hint="Give an address, or DOMAIN/** for all of it."
+        ) from None
+    if is_glob(options.rename) or new.kind != address.kind:
+        raise UsageError(
+            f"--as {new}: {address} is a {address.kind}",
+            hint=f"Give {new.domain}/{address.kind}/NAME, or {new.domain}/**",
+        )
+    if count > 1:
+        raise UsageError(
+            f"--as {new} is one place for {count} streams",
+            hint="Choose one with --target, or give --as DOMAIN/**",
+        )
+    return new
+
+
+def _checked_subjects(options: RestoreSelection, count: int) -> tuple[str, ...]:
+    if options.subjects and count > 1:
+        raise UsageError(
+            f"--subjects is for one stream, and {count} would be restored",
+            hint="Choose one with --target.",
+        )
+    for subject in options.subjects:
+        if not is_valid(subject):
+            raise UsageError(f'"{subject}" is not a subject')
+    return options.subjects
