@@ -21,7 +21,6 @@ from jsplan.cli.settings import GlobalOption
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
-from jsplan.planning.guards import LEVEL_NAMES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import uncovered_fields
 from jsplan.resources.fields import (
@@ -42,6 +41,7 @@ from jsplan.resources.nested import (
     REPUBLISH,
     TRANSFORM,
 )
+from jsplan.resources.server_features import SERVER_VERSIONS
 from jsplan.workflows.explain import list_lint_rules
 from tests.support.yaml_text import read_yaml
 
@@ -414,7 +414,14 @@ def fields(rows: Table) -> str:
     """Return one table of fields."""
     head = ("field", "type", "default", "a change", "since", "meaning")
     cells = [
-        (f"`{r.name}`", _type(r), _default(r), _change(r), LEVEL_NAMES.get(r.level, ""), r.doc)
+        (
+            f"`{r.name}`",
+            _type(r),
+            _default(r),
+            _change(r),
+            SERVER_VERSIONS[r.level] if r.level else "",
+            r.doc,
+        )
         for r in rows.rows
     ]
     return table(head, cells)

@@ -18,7 +18,7 @@ from jsplan.errors import ApiError, RefusedError
 from jsplan.facts.live import DomainFacts
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
-from jsplan.planning.restore import ANY_NAME_LEVEL
+from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_timestamp
 
 #: Steps that may delete messages without deleting their stream; a hazard says if they do.
@@ -84,7 +84,7 @@ class BackupBeforeDelete:
             {
                 str(address)
                 for address in self._stream_by_step.values()
-                if self._api_level(address) < ANY_NAME_LEVEL
+                if self._api_level(address) < RESTORE_ANY_NAME_LEVEL
             }
         )
         memory = [text for text in streams if (befores.get(text) or {}).get("storage") == "memory"]

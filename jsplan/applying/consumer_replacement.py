@@ -37,7 +37,6 @@ from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.consumer_position import (
-    PAUSE_LEVEL,
     START_FIELDS,
     PositionMethod,
     choose_position_method,
@@ -45,6 +44,7 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import PAUSE_LEVEL
 
 #: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
 RESET_REFUSED = 10204

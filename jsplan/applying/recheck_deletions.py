@@ -29,7 +29,8 @@ from jsplan.planning.preserve.methods import becomes_workqueue
 from jsplan.planning.preserve.staged_measurements import resized_storage, staging_measurement
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.resources.consumer import filters_of
-from jsplan.resources.fields import NEWEST_LEVEL, Config
+from jsplan.resources.fields import Config
+from jsplan.resources.server_features import NEWEST_LEVEL
 
 #: Effect of each step on the position of its consumer.
 _POSITION_EFFECTS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {

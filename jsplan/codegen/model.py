@@ -9,7 +9,8 @@ from typing import Any
 from jsplan.address import KINDS, Address, Kind
 from jsplan.config.model import Domain
 from jsplan.resources.buckets import client_defaults, lower
-from jsplan.resources.fields import NEWEST_LEVEL, Config
+from jsplan.resources.fields import Config
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology.routes import DomainRoutes
 
 

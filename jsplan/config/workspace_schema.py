@@ -14,11 +14,11 @@ from jsplan.config.files import TOP_LEVEL_KEYS
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.nested import ORIGIN
+from jsplan.resources.server_features import SERVER_VERSIONS
 
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_SERVERS: Final = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 
@@ -159,7 +159,7 @@ def field_schema(row: Field) -> Schema:
 
 
 def _described(row: Field) -> str:
-    return row.doc + (f" Needs nats-server {_SERVERS[row.level]}." if row.level else "")
+    return row.doc + (f" Needs nats-server {SERVER_VERSIONS[row.level]}." if row.level else "")
 
 
 def _typed(row: Field) -> Schema:

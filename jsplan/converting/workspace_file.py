@@ -21,7 +21,8 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.planning.merge import expected_new
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.consumer import CONSUMER
-from jsplan.resources.fields import NEWEST_LEVEL, Config
+from jsplan.resources.fields import Config
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology import build_topology
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-#: From 2.11 (level 1) on, a consumer that starts behind the end of its stream waits for that start.
-EXACT_START_LEVEL: Final = 1
+from jsplan.resources.server_features import EXACT_START_LEVEL
 
 
 def position_of(config: Mapping[str, Any], state: Mapping[str, Any], level: int) -> int | None:

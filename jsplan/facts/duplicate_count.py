@@ -17,10 +17,8 @@ from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
 from jsplan.facts.messages import MessageReader, ReadLimitExceeded, count_by_subject, open_reader
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 from jsplan.subjects import is_covered
-
-#: From this level (2.11) on, messages can be looked up by time.
-TIME_LOOKUP_LEVEL = 1
 
 
 async def count_duplicates(

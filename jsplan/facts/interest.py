@@ -20,14 +20,13 @@ from jsplan.facts.consumer_position import position_of
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
 from jsplan.resources.consumer import filters_of
+from jsplan.resources.server_features import (
+    ACKS_ABOVE_FLOOR_LEVEL,
+    PENDING_FROM_START_LEVEL,
+    STARTS_COUNT_LEVEL,
+)
 from jsplan.subjects import is_subset
 
-#: Levels that changed behaviour: 2.12 acks above the floor, 2.14 starts, 2.15 no consumers at all.
-ACKS_ABOVE_FLOOR_LEVEL, STARTS_COUNT_LEVEL, NO_CONSUMERS_LEVEL = 2, 4, 5
-#: Before this level, num_pending counts messages before a start behind the end (2.11, measured).
-PENDING_FROM_START_LEVEL = 2
-#: From this level on, consumers whose ack floor is behind the end may empty it: `empties_stream`.
-PURGE_LEVEL = 4
 MAX_SEQUENCE = 2**64 - 1
 
 

@@ -14,8 +14,6 @@ from jsplan.address import SERVER_CONSUMER_PREFIXES, Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import (
-    NO_CONSUMERS_LEVEL,
-    PURGE_LEVEL,
     ConsumerInterest,
     InterestSnapshot,
     UnwantedMessages,
@@ -31,7 +29,6 @@ from jsplan.facts.measurement import (
     MeasurementRequest,
 )
 from jsplan.facts.messages import (
-    BATCH_LEVEL,
     MessageReader,
     ReadBudget,
     ReadLimitExceeded,
@@ -40,10 +37,15 @@ from jsplan.facts.messages import (
 from jsplan.facts.redelivery import Redelivery, StoredBetween, max_unread, redelivery_bounds
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.server_features import (
+    BATCH_LEVEL,
+    EXPIRY_LEVEL,
+    NO_CONSUMERS_LEVEL,
+    PURGE_LEVEL,
+    TIME_LOOKUP_LEVEL,
+)
 from jsplan.subjects import is_subset, passes_filters
 
-#: 2.10 (level 0) stops expiring for a while after max_msgs_per_subject has left gaps.
-EXPIRY_LEVEL = 1
 #: Concurrent measurements.
 MAX_PARALLEL = 8
 
@@ -299,7 +301,7 @@ class _MeasurementRun:
         """Find the first sequence that max_age keeps, and bounds on how many are before it."""
         try:
             first = await self.reader.find_first_since(
-                instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL
+                instant_before(self.now, age), by_time=self.level >= TIME_LOOKUP_LEVEL
             )
             young = first.seq if first else self.state["last_seq"] + 1
             rest = await self.reader.count_from(young)

@@ -19,12 +19,11 @@ from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.resources.server_features import BATCH_LEVEL
 from jsplan.units import SECOND
 
 #: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
-#: Batches, and `start_time` of MSG.GET, exist since 2.11, which is level 1.
-BATCH_LEVEL = 1
 #: A message larger than this counts as several reads, so that the limit bounds the traffic too.
 READ_BYTES = 16 << 10
 _OWN_HEADERS = b"\r\nNats-Stream: "

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.facts.duplicate_count import TIME_LOOKUP_LEVEL
 from jsplan.facts.live import LiveObject
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import Pool
+from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 
 #: Most reads for one time. A stream of a billion messages takes thirty.
 MAX_READS = 200

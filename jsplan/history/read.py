@@ -10,7 +10,7 @@ from jsplan.errors import JsplanError
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes
-from jsplan.resources.fields import NEWEST_LEVEL
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.state import State
 from jsplan.state.history import MAX_ENTRIES, JsonObject, unpack_changes
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from jsplan.lint.subject_reachability import ConnectedDomains
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import client_defaults
-from jsplan.resources.fields import NEWEST_LEVEL, Config
+from jsplan.resources.fields import Config
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology.replication_graph import apply_transform, map_subjects
 
 if TYPE_CHECKING:

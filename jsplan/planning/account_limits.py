@@ -18,9 +18,10 @@ from jsplan.planning.consumer_count import ConsumerCount, count_consumers
 from jsplan.planning.decide import account_max_ack_pending
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import ALL_REPLICAS_COUNT_LEVEL, DEFAULT_MAX_CONSUMERS_LEVEL
 from jsplan.units import format_size
 
-#: Consumers on one stream of a server of level 5 (2.15) where nothing else limits them.
+#: `DEFAULT_MAX_CONSUMERS_LEVEL`: consumers on one stream where nothing else limits them.
 MAX_STREAM_CONSUMERS: Final = 1000
 _RESERVATION_LIMITS: Final = {
     "file": ("max_storage", "reserved_storage", 10047),
@@ -222,7 +223,7 @@ def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamCh
 
     Servers up to 2.12 count one replica of the stream that they create.
     """
-    if account.level >= 4:
+    if account.level >= ALL_REPLICAS_COUNT_LEVEL:
         return 0
     written = [c.after for c in changes if c.is_written]
     return max(
@@ -342,7 +343,7 @@ def _consumer_limit(
     most = account_limits(account.info, stream.get("num_replicas", 1)).get("max_consumers", -1)
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
-    if level >= 5 and count.limit == 0:
+    if level >= DEFAULT_MAX_CONSUMERS_LEVEL and count.limit == 0:
         return (
             MAX_STREAM_CONSUMERS,
             f"a stream without max_consumers has at most {MAX_STREAM_CONSUMERS:,} consumers",

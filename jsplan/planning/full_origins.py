@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jsplan.config.problem import Problem
 from jsplan.facts.live import account_limits
@@ -21,15 +21,13 @@ from jsplan.planning.consumer_count import (
 )
 from jsplan.planning.decide import planned_config
 from jsplan.planning.model import ResourceDecision
+from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
     from jsplan.topology import Edge
-
-#: From 2.15 (level 5) on, the server's own consumer needs no place.
-OWN_CONSUMER_LEVEL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

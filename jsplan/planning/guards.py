@@ -24,6 +24,7 @@ from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import SERVER_VERSIONS
 from jsplan.state.document import Entry, State
 from jsplan.units import format_duration
 
@@ -40,7 +41,6 @@ REFUSALS = (
     REINSTALLED,
     OTHER_WORKSPACE,
 )
-LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
 def is_refusal(found: Diagnostic) -> bool:
@@ -188,7 +188,7 @@ def _check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Itera
         yield Diagnostic(
             "error",
             "JS413",
-            f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); "
+            f"{shown} needs API level {needed} (nats-server {SERVER_VERSIONS[needed]}); "
             f"{address.domain} has level {level}",
             "Upgrade that server, or leave it out.",
             str(address),

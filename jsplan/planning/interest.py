@@ -21,12 +21,7 @@ from typing import Any, Literal
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.interest import (
-    ACKS_ABOVE_FLOOR_LEVEL,
-    ConsumerChange,
-    InterestSnapshot,
-    build_change,
-)
+from jsplan.facts.interest import ConsumerChange, InterestSnapshot, build_change
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
@@ -35,13 +30,11 @@ from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import FILTER_UPDATE_LEVEL, INTEREST_FORGOTTEN_LEVEL
 from jsplan.subjects import is_covered
 
 #: The reason of an orphaned placeholder that no other change of this plan needs.
 PLACEHOLDER_ORPHANED = "delete_because_orphan"
-#: Before 2.11 (level 1), each update of a consumer that was there while its stream was an interest
-#: stream still deletes unwanted messages, although the stream has limits retention now.
-LIMITS_LEVEL = 1
 #: Shortest `inactive_threshold` (ns) of a stream under which a placeholder outlives an apply.
 MIN_INACTIVE_THRESHOLD = 300 * 10**9
 
@@ -135,7 +128,7 @@ def _retention_change(
         else before
     )
     if "interest" not in (before, after):
-        forgets = before == "workqueue" or inputs.level(parent) >= LIMITS_LEVEL
+        forgets = before == "workqueue" or inputs.level(parent) >= INTEREST_FORGOTTEN_LEVEL
         return None if forgets else "limits"
     return "is" if before == after else "becomes" if after == "interest" else "was"
 
@@ -155,7 +148,7 @@ def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestCha
     wanting = [v for v in change.decisions if _may_want_more(v)]
     if change.retention != "is":
         updated = [v for v in releasing if not v.deletes and v.restored_with is None]
-        if level < LIMITS_LEVEL and updated:
+        if level < INTEREST_FORGOTTEN_LEVEL and updated:
             change.needs_placeholder, change.reporting_consumer = True, updated[0].address
         return
     exists = inputs.live.get(placeholder_of(inputs, parent)) is not None
@@ -179,9 +172,9 @@ def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
 def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
     """Check whether this update makes the server delete messages that no consumer wants.
 
-    Before 2.12 (level 2) each update does.
+    Before 2.12 each update does.
     """
-    return level < ACKS_ABOVE_FLOOR_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
+    return level < FILTER_UPDATE_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
 
 
 def _may_want_more(decision: ResourceDecision) -> bool:
@@ -281,7 +274,7 @@ def check_kept_interest(decision: ResourceDecision, level: int) -> Iterable[Diag
     """
     live, after = decision.live, decision.after or {}
     if (
-        level >= LIMITS_LEVEL
+        level >= INTEREST_FORGOTTEN_LEVEL
         or decision.actions != ["update"]
         or live is None
         or (get_retention(live.compact), get_retention(after)) != ("interest", "limits")

@@ -25,11 +25,8 @@ from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import IMMEDIATE_LIMIT_LEVEL
 from jsplan.topology import Edge
-
-#: From this level (2.14) on, a first max_msgs_per_subject is enforced at once. Before, it is
-#: enforced with the next message of each subject.
-IMMEDIATE_LIMIT_LEVEL = 4
 
 
 def list_measurements(

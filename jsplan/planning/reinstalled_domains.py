@@ -13,12 +13,11 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.guards import REINSTALLED, is_same_server
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.state.document import Entry
 
 #: One missing stream may have been deleted. From this number on they are not missing by chance.
 MIN_MISSING_STREAMS = 2
-#: From this level (2.15) a source detects that its origin is another stream, and starts again.
-ORIGIN_IDENTITY_LEVEL = 5
 
 
 def check_reinstalled(

@@ -25,11 +25,10 @@ from jsplan.planning.hazards import is_permitted
 from jsplan.planning.model import PlanInputs
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.subjects import SubjectTree
 from jsplan.units import format_duration
 
-#: Servers of this API level write archives that can be restored under any name, and read them.
-ANY_NAME_LEVEL = 5
 NOT_RESTORABLE, WILL_EXPIRE, SUBJECT_TAKEN = "JS470", "JS471", "JS438"
 
 
@@ -168,7 +167,7 @@ def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnos
         )
     if (
         archive.format != "tar"
-        and level < ANY_NAME_LEVEL
+        and level < RESTORE_ANY_NAME_LEVEL
         and inputs.live.is_reachable(target.address.domain)
     ):
         yield Diagnostic(

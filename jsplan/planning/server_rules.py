@@ -28,6 +28,11 @@ from jsplan.planning.unmanaged import (
 from jsplan.planning.unreadable_origins import check_unreadable_origins
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import (
+    PRIORITY_CHECK_LEVEL,
+    REMOVABLE_LIMITS_LEVEL,
+    SCHEDULES_CHECK_LEVEL,
+)
 from jsplan.subjects import SubjectTree, is_subset
 from jsplan.units import format_duration
 
@@ -131,7 +136,7 @@ def find_stream_problems(before: Config | None, after: Config, context: ServerCo
             "mirror_direct is for mirrors (10052)",
             "Remove it, or add `mirror:`.",
         )
-    if context.level >= 4 and after.get("allow_msg_schedules"):
+    if context.level >= SCHEDULES_CHECK_LEVEL and after.get("allow_msg_schedules"):
         yield from _check_schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
         text = "a counter stream with delete markers can be created, but never updated (10052)"
@@ -176,7 +181,7 @@ def find_consumer_problems(
 ) -> Problems:
     """Find what the server refuses of a consumer in its stream; `before` is None for a new one."""
     yield from _check_replicas(before, after, context)
-    if context.level >= 2:
+    if context.level >= PRIORITY_CHECK_LEVEL:
         yield from _check_priority(after)
     limits = context.stream.get("consumer_limits") or {}
     for name, err in (("max_ack_pending", 10121), ("inactive_threshold", 10153)):
@@ -334,7 +339,7 @@ def _check_consumer_limits(
     for name, consumer in (*shown, *readers.hidden_consumers(decision.address, retention, level)):
         for field_name in ("max_ack_pending", "inactive_threshold"):
             limit, value = after.get(field_name, 0), consumer.get(field_name, 0)
-            if value <= limit or (limit == 0 and level >= 4):
+            if value <= limit or (limit == 0 and level >= REMOVABLE_LIMITS_LEVEL):
                 continue
             text = f"consumer_limits: consumer {name} has {field_name} {value}, "
             if limit > 0:

@@ -14,14 +14,13 @@ from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import VISIBLE_CONSUMERS_LEVEL
 from jsplan.units import SECOND
 
 #: The hidden consumer by which the server reads a stream for a mirror or source.
 HIDDEN_CONSUMER: Final[Config] = {"inactive_threshold": 10 * SECOND}
 #: The fields that decide which subjects a stream stores.
 SUBJECT_FIELDS: Final = ("subjects", "subject_transform", "mirror", "sources")
-#: From this level (2.14) the consumer that reads a work queue or interest stream is shown.
-VISIBLE_CONSUMERS_LEVEL: Final = 4
 
 
 def required_reads(

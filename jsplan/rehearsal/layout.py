@@ -14,6 +14,7 @@ from typing import Any, Final
 from jsplan.documents.plan import Step
 from jsplan.rehearsal.live_snapshot import Jetstream, list_configurations, sent_config
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS
 from jsplan.sandbox.sites import Account, Site
 from jsplan.sandbox.versions import nearest_version, parse_version
 
@@ -21,8 +22,6 @@ from jsplan.sandbox.versions import nearest_version, parse_version
 MAX_SERVERS: Final = 24
 #: Servers of an embedded cluster at most; else it is as large as the real one.
 MAX_CLUSTER_SIZE: Final = 9
-#: Minor releases by API level, for servers that do not report their version.
-RELEASES: Final = {0: "2.10", 1: "2.11", 2: "2.12", 3: "2.12", 4: "2.14", 5: "2.15"}
 STRICT_SINCE = (2, 11)
 #: Limits by their names in `$JS.API.INFO` and in a server's configuration, with the least value.
 _LIMITS: Final = {
@@ -130,7 +129,7 @@ def _build_site(
     first = jetstreams[0]
     name, real = first.key, next((each.version for each in jetstreams if each.version), None)
     version = nearest_version(
-        real or RELEASES.get(first.facts.level, max(RELEASES.values(), key=parse_version)),
+        real or SERVER_VERSIONS.get(first.facts.level, SERVER_VERSIONS[NEWEST_LEVEL]),
         programs,
     )
     cluster, strict = (
@@ -143,7 +142,9 @@ def _build_site(
     for each in jetstreams:
         account = accounts.setdefault(each.account, f"A{len(accounts) + 1}")
         layout.targets.append(
-            RehearsalTarget(each, name, account, version, real or RELEASES.get(each.facts.level))
+            RehearsalTarget(
+                each, name, account, version, real or SERVER_VERSIONS.get(each.facts.level)
+            )
         )
     return Site(
         name,

@@ -11,6 +11,7 @@ from jsplan.render.escape import quote_json, safe
 from jsplan.render.field_paths import element_path, table_of
 from jsplan.resources.buckets import is_bucket, lift
 from jsplan.resources.nested import ORIGIN, origin_key
+from jsplan.resources.server_features import NEWEST_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 #: Longest list on one line.
 INLINE = 72
-#: The API level that the defaults shown are those of; a difference is shown, never hidden.
-NEWEST_LEVEL = 5
 _ALWAYS_SHOWN = frozenset({"name", "bucket", "durable_name", "subjects"})
 #: Durations whose zero means "unlimited" to the server.
 _ZERO_IS_UNLIMITED = frozenset({"max_age", "ttl"})

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from jsplan import units
 from jsplan.diagnostics import did_you_mean
+from jsplan.resources.server_features import NEWEST_LEVEL
 
 Config = dict[str, Any]
 Effect = Literal["in_place", "one_way", "replace", "ignored"]
@@ -42,8 +43,6 @@ ABSENT: Final = _Absent()
 OWNER_KEY: Final = "jsplan.owner"
 #: The server's format of a percentage; it accepts more than 100.
 PERCENT_PATTERN: Final = r"\+?[0-9]{1,18}%?"
-#: The API level of the newest server that this release knows (2.15).
-NEWEST_LEVEL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

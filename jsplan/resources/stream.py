@@ -24,6 +24,11 @@ from jsplan.resources.nested import (
     TRANSFORM,
     origin_key,
 )
+from jsplan.resources.server_features import (
+    MAX_CONSUMERS_UPDATE_LEVEL,
+    PROMOTE_LEVEL,
+    SOURCES_NO_WINDOW_LEVEL,
+)
 from jsplan.units import SECOND
 
 DUPLICATE_WINDOW = 120 * SECOND
@@ -35,11 +40,11 @@ def _retention_effect(change: FieldUpdate) -> Effect:
 
 def _mirror_effect(change: FieldUpdate) -> Effect:
     """Promotion (removing the mirror) needs 2.12; every other edit is refused with 10055."""
-    return "in_place" if change.after is None and change.level >= 2 else "replace"
+    return "in_place" if change.after is None and change.level >= PROMOTE_LEVEL else "replace"
 
 
 def _max_consumers_effect(change: FieldUpdate) -> Effect:
-    return "in_place" if change.level >= 2 else "replace"
+    return "in_place" if change.level >= MAX_CONSUMERS_UPDATE_LEVEL else "replace"
 
 
 def _sources_effect(change: FieldUpdate) -> Effect:
@@ -59,7 +64,7 @@ def _sources_effect(change: FieldUpdate) -> Effect:
 def fill_derived(config: Config, level: int) -> None:
     """Fill in what the server derives from other fields, in place, on a compact configuration.
 
-    `level` is the domain's API level: sources lost the two-minute window with 2.14 (level 4).
+    `level` is the domain's API level: sources lost the two-minute window with 2.14.
     """
     if not (config.get("mirror") or config.get("sources") or config.get("subjects")):
         config["subjects"] = [config["name"]]
@@ -87,7 +92,8 @@ def _fill_republish(config: Config) -> None:
 
 def _fill_duplicate_window(config: Config, level: int) -> None:
     window, age = config.get("duplicate_window"), config.get("max_age")
-    if window is None and (config.get("mirror") or (config.get("sources") and level >= 4)):
+    no_window = config.get("mirror") or (config.get("sources") and level >= SOURCES_NO_WINDOW_LEVEL)
+    if window is None and no_window:
         return
     if window is None:
         config["duplicate_window"] = min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW

@@ -12,7 +12,7 @@ from jsplan.config.model import Domain, LoadOptions, Workspace
 from jsplan.planning.decide import table_of
 from jsplan.planning.merge import expected_new
 from jsplan.resources.buckets import client_defaults
-from jsplan.resources.fields import NEWEST_LEVEL
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology import build_topology
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from jsplan.planning.merge import expected_new
 from jsplan.planning.server_rules import ServerContext, find_consumer_problems, find_stream_problems
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import lower
-from jsplan.resources.fields import NEWEST_LEVEL
+from jsplan.resources.server_features import NEWEST_LEVEL
 from tests.codegen.read_back import config_on_server, domains, planned_configs, read_back, workspace
 from tests.fields import strategies
 

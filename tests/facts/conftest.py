@@ -217,7 +217,7 @@ def open_filled_server(
 ) -> Iterator[FilledServer]:
     """Fill the server and close the connection afterwards."""
     raw = Raw(server.url, server.user, server.password, timeout=20)
-    level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
+    level = raw.api_level()
     filled = FilledServer(server, raw, fill_streams, level, PAUSE if level else LONG_PAUSE)
     try:
         fill_streams(filled)

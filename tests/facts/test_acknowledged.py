@@ -43,7 +43,7 @@ async def measure(
     api: DomainApi, raw: Raw, *, limit: int = MEASURE_LIMIT, count_only: bool = False, **more: Any
 ) -> Measurement:
     """Measure the deletions of a limit of one message per subject."""
-    level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+    level = raw.api_level()
     request = MeasurementRequest(STREAM, STREAM, LAST_OF_EACH, **more)
     found = await measure_deletion(api, request, level, limit, count_only=count_only)
     assert found is not None

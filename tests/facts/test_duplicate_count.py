@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.resources.server_features import PROMOTE_LEVEL
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -164,8 +165,8 @@ def test_two_sources_that_take_the_same(source_copy: SourceCopy) -> None:
 
 def test_a_mirror_that_becomes_a_collection(source_copy: SourceCopy) -> None:
     """A promoted mirror that sources its origin copies everything a second time."""
-    if (source_copy.raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0) < 2:
-        return  # no promotion before 2.12
+    if source_copy.raw.api_level() < PROMOTE_LEVEL:
+        return
     source_copy.change_sources(mirror=PLAIN)
 
     hazard, arrived = source_copy.change_sources(PLAIN)

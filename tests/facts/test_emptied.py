@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.facts.interest import PURGE_LEVEL, ConsumerChange, ConsumerInterest, empties_stream
+from jsplan.facts.interest import ConsumerChange, ConsumerInterest, empties_stream
+from jsplan.resources.server_features import PURGE_LEVEL
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -50,16 +51,12 @@ def wait_for_count(server: Server, raw: Raw, wanted: int) -> None:
     )
 
 
-def api_level(raw: Raw) -> int:
-    return int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
-
-
 def test_another_filter_behind_the_end(server: Server, raw: Raw) -> None:
     """A changed filter of a consumer that starts behind the end deletes wanted messages."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATE", "update", **behind_the_end(8), filter_subject="i.>")
 
-    wait_for_count(server, raw, 0 if api_level(raw) >= PURGE_LEVEL else 3)
+    wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
 
 
 def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
@@ -68,7 +65,7 @@ def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
     make(raw, "LATER", **behind_the_end(9))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
 
-    wait_for_count(server, raw, 0 if api_level(raw) >= PURGE_LEVEL else 3)
+    wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
 
 
 def test_the_deletion_of_the_only_one(server: Server, raw: Raw) -> None:

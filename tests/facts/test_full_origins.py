@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.planning.full_origins import OWN_CONSUMER_LEVEL
+from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
 from tests.applying.consumer_helpers import fill
 from tests.support.raw import Raw
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.matrix
 def test_a_copy_of_a_full_stream(server: Server, retention: str, how: str, most: int) -> None:
     """Before 2.15 the consumer of the server needs a free place, although it takes none."""
     with Raw(server.url) as raw:
-        level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+        level = raw.api_level()
         stream = {"name": "A", "subjects": ["a.>"], "retention": retention, "max_consumers": most}
         raw.api_ok("$JS.API.STREAM.CREATE.A", stream)
         consumer = {"durable_name": "C", "ack_policy": "explicit", "filter_subject": "a.c"}

@@ -74,7 +74,7 @@ async def test_what_a_consumer_has_passed(
     Before the filter changes, INFO does not show how far it searched. Afterwards num_pending leaves
     out what it passed.
     """
-    level = int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+    level = raw.api_level()
     address = Address.of_stream("main", "I")
     for (load, (subjects, taken)), (fields, matched) in itertools.product(LOADS.items(), FILTERS):
         make_stream(raw, acks, subjects, taken)

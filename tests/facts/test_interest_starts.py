@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from jsplan.address import Address
-from jsplan.facts.consumer_position import EXACT_START_LEVEL, position_of
-from jsplan.facts.interest import (
-    ACKS_ABOVE_FLOOR_LEVEL,
-    STARTS_COUNT_LEVEL,
-    ConsumerChange,
-    build_change,
-)
+from jsplan.facts.consumer_position import position_of
+from jsplan.facts.interest import ConsumerChange, build_change
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MeasurementRequest
+from jsplan.resources.server_features import (
+    ACKS_ABOVE_FLOOR_LEVEL,
+    EXACT_START_LEVEL,
+    STARTS_COUNT_LEVEL,
+)
 from tests.applying.consumer_helpers import consumer_info, fill, pull
 from tests.facts.conftest import deletes_messages
 from tests.support.raw import Raw
@@ -36,10 +36,6 @@ LAST: Final = 7
 
 def start_at(seq: int) -> dict[str, Any]:
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": seq}
-
-
-def level_of(raw: Raw) -> int:
-    return int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
 
 
 def make_consumer(raw: Raw, name: str, stream: str = "I", **config: Any) -> dict[str, Any]:
@@ -78,7 +74,7 @@ def test_what_is_kept_before_a_start(raw: Raw, server: Server, acks: str) -> Non
 
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.ALL")
 
-    keeps = level_of(raw) < STARTS_COUNT_LEVEL and acks != "explicit"
+    keeps = raw.api_level() < STARTS_COUNT_LEVEL and acks != "explicit"
     wanted = list(range(1 if keeps else 3, LAST + 1))
     server.wait_until(lambda: kept_sequences(raw) == wanted, f"only {wanted} to be kept", 20)
 
@@ -87,7 +83,7 @@ def test_what_is_kept_before_a_start(raw: Raw, server: Server, acks: str) -> Non
 def test_a_start_behind_the_end(raw: Raw, acks: str) -> None:
     """On 2.10 a start behind the end is that end, which INFO shows until the first delivery."""
     make_stream(raw, {"ack_policy": acks} | start_at(6), before=2)
-    level, info = level_of(raw), consumer_info(raw, "I", "LATER")
+    level, info = raw.api_level(), consumer_info(raw, "I", "LATER")
 
     start = 3 if level < EXACT_START_LEVEL else 6
     assert info["delivered"]["stream_seq"] == start - 1
@@ -121,7 +117,7 @@ async def test_what_is_measured(
     raw: Raw, api: DomainApi, server: Server, how: str, acks: str
 ) -> None:
     """The deleted messages lie between the bounds, for every start and delivery."""
-    level = level_of(raw)
+    level = raw.api_level()
     for start, before, (count, places) in itertools.product(STARTS, (0, 3), TAKEN):
         if places and acks == "none":
             continue

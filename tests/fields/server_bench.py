@@ -77,7 +77,7 @@ class ServerBench:
     def on_server(cls, server: Server) -> Iterator[ServerBench]:
         """Start the bench on an empty server."""
         bench = cls(0, server)
-        bench.level = (bench.raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)
+        bench.level = bench.raw.api_level()
         for name in ORIGINS:
             body = {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"}
             bench.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", body)

@@ -56,7 +56,7 @@ def test_a_revert_restores_exactly(path: Path, tmp_path: Path, clean_hub_leaf: S
     """A revert restores every stream and consumer, and predicts the next plan."""
     case = Case.load(path, tmp_path, clean_hub_leaf)
     with case.raw:
-        level = (case.raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
+        level = case.raw.api_level()
         if case.text.get("level", 0) > level:
             return  # this server is too old for the case
         case._prepare()  # noqa: SLF001 - the case of the acceptance tests

@@ -142,7 +142,7 @@ def test_real_servers(
     """A real server has the error when it is too old, and receives no request for it."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O", "subjects": ["o"]})
-        level = (raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)
+        level = raw.api_level()
         plan = write_workspace(single_space(tmp_path, server), kind, body).plan()
 
         assert (path in unknown_field_errors(plan)) == (level < needed)

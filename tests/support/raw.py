@@ -189,6 +189,10 @@ class Raw:
         assert "error" not in answer, f"{subject}: {answer['error']}"
         return answer
 
+    def api_level(self) -> int:
+        """Return the API level of the server; servers before 2.11 have none."""
+        return int((self.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
+
     def _wait(self, *wanted: bytes) -> list[bytes]:
         while True:
             line = self._stream.readline()

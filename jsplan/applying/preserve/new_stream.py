@@ -33,15 +33,14 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.consumer_position import (
-    PAUSE_LEVEL,
     choose_position_method,
     with_start_sequence,
 )
 from jsplan.planning.preserve.staging import probe_address
-from jsplan.planning.replication.impact import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, PAUSE_LEVEL
 
 #: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
 RESET_REFUSED = 10204

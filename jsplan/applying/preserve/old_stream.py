@@ -19,7 +19,7 @@ from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.consumer_position import PAUSE_LEVEL
+from jsplan.resources.server_features import PAUSE_LEVEL
 
 #: Instant until which we pause consumers of a quiesced stream. No other client uses it.
 PAUSED_UNTIL: Final = "2249-12-31T23:59:59.987654321Z"

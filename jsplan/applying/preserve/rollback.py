@@ -18,8 +18,8 @@ from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError, ServerRefusedEr
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND
 from jsplan.planning.pauses import PAUSE, is_expired
-from jsplan.planning.preserve.consumer_position import PAUSE_LEVEL
 from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced, probe_address
+from jsplan.resources.server_features import PAUSE_LEVEL
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 ROLLED_BACK: Final = "the old stream has its subjects back, and nothing of it is lost"

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
+from jsplan.resources import STREAM
 from jsplan.units import format_duration
+
+_MARKERS = STREAM.by_name["subject_delete_marker_ttl"]
 
 
 def check(view: View) -> Iterator[Hit]:
@@ -17,8 +20,8 @@ def check(view: View) -> Iterator[Hit]:
         if (
             own
             and age
-            and not item.config.get("subject_delete_marker_ttl")
-            and view.level(item.address.domain) >= 1
+            and not item.config.get(_MARKERS.name)
+            and view.level(item.address.domain) >= _MARKERS.level
         ):
             yield Hit(
                 item.address,

@@ -9,13 +9,12 @@ from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.topology import Topology
 from jsplan.topology.routes import NoRouteError
 from jsplan.units import format_duration
 
 Strategy = Literal["native", "snapshot", "spark"]
-#: Servers of this API level restore a snapshot under any name and into any storage.
-RESTORE_ANY_NAME_LEVEL: Final = 5
 #: The reason for Spark with `mode: tagged`.
 TAGGED_REASON: Final = "copied by Spark, so that each message says where it comes from"
 NATIVE_REASON: Final = (

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import RESET_LEVEL
 
 #: The fields that only the creation of a consumer reads.
 START_FIELDS: Final = ("deliver_policy", "opt_start_seq", "opt_start_time")
-#: API levels that know CONSUMER.PAUSE (2.11) and CONSUMER.RESET (2.14).
-PAUSE_LEVEL, RESET_LEVEL = 1, 4
 #: `plain`: as declared, at the same position. `reset`: then reset. `start`: by start sequence.
 PositionMethod = Literal["plain", "reset", "start"]
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
-from jsplan.facts.interest import PURGE_LEVEL
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.redelivery import build_redelivery
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.consumer_position import (
-    PAUSE_LEVEL,
     START_FIELDS,
     PositionMethod,
     choose_position_method,
@@ -26,6 +24,7 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import PAUSE_LEVEL, PURGE_LEVEL
 from jsplan.state.document import Entry
 from jsplan.subjects import is_covered
 

@@ -12,17 +12,16 @@ from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from jsplan.facts.live import LiveObject
-from jsplan.planning.preserve.staging import (
-    CONSUMER_LIMITS,
-    REMOVABLE_LIMITS_LEVEL,
-    limits_copy_consumers,
-)
+from jsplan.planning.preserve.staging import CONSUMER_LIMITS, limits_copy_consumers
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import (
+    PROMOTE_LEVEL,
+    REMOVABLE_LIMITS_LEVEL,
+    RESTORE_ANY_NAME_LEVEL,
+)
 
 PreserveMethod = Literal["snapshot", "mirror", "source"]
-#: API levels that restore a snapshot under another name (2.15), and that promote mirrors (2.12).
-ARCHIVE_LEVEL, PROMOTE_LEVEL = 5, 2
 RECREATE_HINT: Final = (
     "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
 )
@@ -30,9 +29,9 @@ RECREATE_HINT: Final = (
 
 def choose_preserve_method(level: int) -> PreserveMethod:
     """Return the best method that servers of the level have."""
-    return (
-        "snapshot" if level >= ARCHIVE_LEVEL else "mirror" if level >= PROMOTE_LEVEL else "source"
-    )
+    if level >= RESTORE_ANY_NAME_LEVEL:
+        return "snapshot"
+    return "mirror" if level >= PROMOTE_LEVEL else "source"
 
 
 def recreates_consumers(before: Config, after: Config, level: int) -> bool:

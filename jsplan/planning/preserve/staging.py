@@ -17,6 +17,7 @@ from jsplan.address import PARKING_PREFIX, STAGING_PREFIX, Address
 from jsplan.facts.live import LiveObject
 from jsplan.resources import STREAM
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import REMOVABLE_LIMITS_LEVEL
 from jsplan.units import SECOND
 
 #: The payload that marks the end of a quiesced stream whose last message was deleted.
@@ -44,8 +45,6 @@ _CREATE_ONLY_FIELDS: Final = (
 )
 #: Limits that the old stream loses while its messages are copied, so that none is deleted.
 _QUIESCED_LIMITS: Final[Config] = {"max_age": 0, "max_msgs": -1}
-#: API level (2.14) from which limits for consumers can be removed while consumers have such values.
-REMOVABLE_LIMITS_LEVEL: Final = 4
 CONSUMER_LIMITS: Final = ("max_ack_pending", "inactive_threshold")
 #: Nanoseconds after which servers delete the consumers by which they copy (measured, 2.10 to 2.12).
 _COPY_CONSUMER_LIFETIME: Final = 10 * SECOND

@@ -13,13 +13,13 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.replication.impact import (
-    ORIGIN_IDENTITY_LEVEL,
     can_continue_sequence,
     continue_sequence,
     managed_downstream,
     reads_origin,
 )
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision

@@ -20,14 +20,13 @@ from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.facts.duplicates import MAX_SEARCHED
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import Entry
 
-#: The API level (2.15) whose servers detect another origin of the same name.
-ORIGIN_IDENTITY_LEVEL: Final = 5
 #: The reason of a stream whose only change is that one of its sources is detached and attached.
 ORIGIN_REPLACED: Final = "update_because_origin_is_replaced"
 

@@ -9,7 +9,8 @@ from jsplan.address import Address
 from jsplan.planning.decide import table_of
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import alias_of, is_bucket, lift
-from jsplan.resources.fields import NEWEST_LEVEL, Config, Table
+from jsplan.resources.fields import Config, Table
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.units import format_duration, format_size
 
 _SECTIONS: Final = {

@@ -1,0 +1,79 @@
+"""The API level from which nats-server does something. The level of a field is in its row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The first nats-server of each API level. Level 0 is 2.10 and older.
+SERVER_VERSIONS: Final = {0: "2.10", 1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
+#: The newest level that this release knows.
+NEWEST_LEVEL: Final = max(SERVER_VERSIONS)
+
+# Level 1: nats-server 2.11 -------------------------------------------------------------------------
+
+#: A direct read returns many messages.
+BATCH_LEVEL: Final = 1
+#: MSG.GET finds a message by `start_time`.
+TIME_LOOKUP_LEVEL: Final = 1
+#: A consumer that starts behind the end of its stream waits for that start.
+EXACT_START_LEVEL: Final = 1
+#: Messages also expire after max_msgs_per_subject has left gaps. Before, that stops for a while.
+EXPIRY_LEVEL: Final = 1
+#: An interest stream that becomes a limits stream deletes nothing more. Before, each update of a
+#: consumer that was there earlier still deletes messages that no consumer wants.
+INTEREST_FORGOTTEN_LEVEL: Final = 1
+#: CONSUMER.PAUSE exists.
+PAUSE_LEVEL: Final = 1
+
+# Level 2: nats-server 2.12 -------------------------------------------------------------------------
+
+#: A stream that becomes interest also deletes what was acknowledged above the ack floor.
+ACKS_ABOVE_FLOOR_LEVEL: Final = 2
+#: num_pending of a consumer begins at its start. Before, it counts messages before a start behind
+#: the end too (measured on 2.11).
+PENDING_FROM_START_LEVEL: Final = 2
+#: Only an update of the filters of a consumer deletes messages that no consumer wants. Before, each
+#: update does.
+FILTER_UPDATE_LEVEL: Final = 2
+#: A mirror becomes an ordinary stream by an update.
+PROMOTE_LEVEL: Final = 2
+#: An update changes max_consumers of a stream.
+MAX_CONSUMERS_UPDATE_LEVEL: Final = 2
+#: Priority groups and a timeout without a policy are refused.
+PRIORITY_CHECK_LEVEL: Final = 2
+
+# Level 4: nats-server 2.14 -------------------------------------------------------------------------
+
+#: What is before the start of a consumer counts as done. Before, only with explicit acknowledgements.
+STARTS_COUNT_LEVEL: Final = 4
+#: A consumer whose ack floor is behind the end of an interest stream may empty the stream.
+PURGE_LEVEL: Final = 4
+#: CONSUMER.RESET exists.
+RESET_LEVEL: Final = 4
+#: A limit for consumers that is not set is no limit. Before, it counts as 0, so it cannot be removed
+#: while consumers have such values.
+REMOVABLE_LIMITS_LEVEL: Final = 4
+#: A first max_msgs_per_subject acts at once. Before, it acts with the next message of each subject.
+IMMEDIATE_LIMIT_LEVEL: Final = 4
+#: The consumer by which a downstream stream reads a work queue or interest stream is shown, and it
+#: acknowledges.
+VISIBLE_CONSUMERS_LEVEL: Final = 4
+#: A new stream counts with all its replicas for the limits of the account. Before, with one.
+ALL_REPLICAS_COUNT_LEVEL: Final = 4
+#: Schedules are refused together with `discard: new` and with counters.
+SCHEDULES_CHECK_LEVEL: Final = 4
+#: A stream with sources has no duplicate window by default, as a mirror.
+SOURCES_NO_WINDOW_LEVEL: Final = 4
+
+# Level 5: nats-server 2.15 -------------------------------------------------------------------------
+
+#: A stream without consumers that becomes interest is emptied.
+NO_CONSUMERS_LEVEL: Final = 5
+#: A snapshot restores under any name and into any storage. The archive has another format.
+RESTORE_ANY_NAME_LEVEL: Final = 5
+#: A source detects that its origin is another stream of the same name, and starts again.
+ORIGIN_IDENTITY_LEVEL: Final = 5
+#: The server's own consumer on an origin does not count for max_consumers.
+OWN_CONSUMER_LEVEL: Final = 5
+#: A stream without max_consumers has at most 1,000 consumers.
+DEFAULT_MAX_CONSUMERS_LEVEL: Final = 5
