@@ -8,7 +8,6 @@ stream, and detached sources among the `replacements` again.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -16,13 +15,13 @@ from typing import Any
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError
 from jsplan.facts.duplicates import MAX_SEARCHED
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.jetstream.api import message_headers
 from jsplan.resources.fields import Config, sort_objects
-from jsplan.resources.nested import origin_key, source_header
+from jsplan.resources.nested import origin_key
+from jsplan.resources.source_header import SourceHeader, parse_source_header, source_name
 
 #: Messages at the end of a stream that are searched for the last one of a source.
 SEARCH_DEPTH = 1_000
@@ -205,7 +204,7 @@ async def newest_origin_seqs(
     api: DomainApi, stream: str, state: Config, sources: Iterable[Config], down_to: int
 ) -> dict[str, int]:
     """Return the origin sequence of each source's newest message, searching back to `down_to`."""
-    wanted = {source_header(source): origin_key(source) for source in sources}
+    wanted = {source_name(source): origin_key(source) for source in sources}
     seqs = dict[str, int]()
     end, first = int(state["last_seq"]), max(down_to, int(state["first_seq"]), 1)
     while state["messages"] and end >= first and len(seqs) < len(wanted):
@@ -213,9 +212,8 @@ async def newest_origin_seqs(
         for header in await asyncio.gather(
             *(_read_source_header(api, stream, seq) for seq in batch)
         ):
-            where, sequence = _parse_source_header(header)
-            if where in wanted:
-                seqs.setdefault(wanted[where], sequence)
+            if header is not None and header.source in wanted:
+                seqs.setdefault(wanted[header.source], header.seq)
         end -= len(batch)
     return seqs
 
@@ -225,7 +223,7 @@ async def resume_positions_by_scan(
 ) -> dict[str, int]:
     """Find resume positions in all messages of the stream, for sources without a known one."""
     api, positions = context.api(step), dict[str, int]()
-    wanted = {source_header(source): origin_key(source) for source in sources}
+    wanted = {source_name(source): origin_key(source) for source in sources}
     if not wanted:
         return positions
     info = await api.request(f"STREAM.INFO.{step.target_address.stream}")
@@ -234,9 +232,8 @@ async def resume_positions_by_scan(
     )
     try:
         async for message in reader.read_backward():
-            where, sequence = _parse_source_header(message.source)
-            if where in wanted:
-                positions.setdefault(wanted[where], sequence + 1)
+            if message.source is not None and message.source.source in wanted:
+                positions.setdefault(wanted[message.source.source], message.source.seq + 1)
             if len(positions) == len(wanted):
                 break
     except ReadLimitExceeded:
@@ -244,34 +241,6 @@ async def resume_positions_by_scan(
     return positions
 
 
-async def _read_source_header(api: DomainApi, stream: str, seq: int) -> str:
-    """Read the `Nats-Stream-Source` header of a message; empty where there is none."""
-    try:
-        answer = await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq})
-    except ServerRefusedError as error:
-        if error.err_code != NO_MESSAGE:
-            raise
-        return ""
-    lines = (
-        base64.b64decode(answer["message"].get("hdrs") or "")
-        .decode("utf-8", "replace")
-        .split("\r\n")
-    )
-    return next(
-        (
-            line.partition(":")[2].strip()
-            for line in lines
-            if line.startswith("Nats-Stream-Source:")
-        ),
-        "",
-    )
-
-
-def _parse_source_header(header: str) -> tuple[tuple[str, str, str], int]:
-    """Parse the source of a message and its sequence there. A form feed separates filters."""
-    words = header.split(" ")
-    return (
-        ((words[0], words[2], words[3]), int(words[1]))
-        if len(words) >= 4 and words[1].isdigit()
-        else (("", "", ""), 0)
-    )
+async def _read_source_header(api: DomainApi, stream: str, seq: int) -> SourceHeader | None:
+    message = await api.get_message(stream, {"seq": seq})
+    return parse_source_header(message_headers(message)) if message is not None else None

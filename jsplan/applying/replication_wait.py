@@ -23,11 +23,10 @@ from jsplan.applying.step_context import (
 )
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Step
-from jsplan.errors import OFFLINE_ERRORS, ServerRefusedError
+from jsplan.errors import OFFLINE_ERRORS
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
-from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.nested import origin_key
 
@@ -291,17 +290,9 @@ class ReplicationFlow:
         )
 
     async def _first_message(self, seq: int, subject: str) -> dict[str, Any] | None:
-        request = {"seq": seq, "next_by_subj": subject}
-        try:
-            answer = await self.context.apis[self.origin.domain].request(
-                f"STREAM.MSG.GET.{self.origin.stream}", request
-            )
-        except ServerRefusedError as error:
-            if error.err_code != NO_MESSAGE:
-                raise
-            return None
-        message: dict[str, Any] = answer["message"]
-        return message
+        return await self.context.apis[self.origin.domain].get_message(
+            self.origin.stream, {"seq": seq, "next_by_subj": subject}
+        )
 
 
 def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:

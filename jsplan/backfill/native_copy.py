@@ -43,7 +43,7 @@ from jsplan.backfill.tasks.temporary_source import (
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
-from jsplan.resources.nested import source_header
+from jsplan.resources.source_header import source_name
 from jsplan.topology.routes import NoRouteError
 
 #: Seconds without new messages after which the source is finished. The second number is for a
@@ -266,7 +266,7 @@ class NativeCopy:
             tuple(origin.filters),
             parse_time(origin.created),
             int(state["last_seq"]),
-            (source_header(source)[0],),
+            (source_name(source).stream,),
             ignores_dropped_headers=True,
         )
 

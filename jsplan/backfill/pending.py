@@ -24,7 +24,7 @@ from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sour
 from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
 from jsplan.planning.backfill.model import OriginState, SeqRange
-from jsplan.resources.nested import source_header
+from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
 
 StreamInfo = dict[str, Any]
@@ -96,7 +96,7 @@ class PendingScan:
         if not self.origin.reader.has_domain:
             return ()
         sources = [*self._list_sources(target), self._build_source()]
-        return tuple(sorted({source_header(source)[0] for source in sources}))
+        return tuple(sorted({source_name(source).stream for source in sources}))
 
     def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
         """List the sources of the target that copy from the origin."""
@@ -142,7 +142,7 @@ class PendingScan:
                 self.state.target_address.stream,
                 int(target["state"]["first_seq"]),
                 int(target["state"]["last_seq"]),
-                source_header(source),
+                source_name(source),
                 parse_time(self.state.created),
             )
             last = await asyncio.to_thread(find_last_sourced, query)

@@ -19,10 +19,10 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.jetstream.api import message_headers
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
 
@@ -196,20 +196,17 @@ async def _fetch_message(
 ) -> _Message | None:
     """Read a message from the server; None if there is none."""
     try:
-        reported = (await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]
+        message = await api.get_message(stream, {"seq": seq})
     except ApiTimeoutError:  # it may exceed the payload limit of a link
         return await asyncio.to_thread(_read_message, endpoint, stream, seq)
-    except ServerRefusedError as error:
-        if error.err_code == NO_MESSAGE:
-            return None
-        raise
-    headers, data = (base64.b64decode(reported.get(part) or "") for part in ("hdrs", "data"))
+    if message is None:
+        return None
     return (
-        int(reported["seq"]),
-        parse_time(reported["time"]),
-        reported["subject"].encode(),
-        headers,
-        data,
+        int(message["seq"]),
+        parse_time(message["time"]),
+        message["subject"].encode(),
+        message_headers(message),
+        base64.b64decode(message.get("data") or ""),
     )
 
 

@@ -148,9 +148,8 @@ async def _last_sourced_seq(
     )
     try:
         async for message in reader.read_backward():
-            seq = _parse_header_seq(message.source, request.header)
-            if seq:
-                return seq, certain
+            if message.source is not None and message.source.source == request.source:
+                return message.source.seq, certain
     except (ReadLimitExceeded, ApiError):
         return 0, False
     return 0, certain
@@ -159,11 +158,3 @@ async def _last_sourced_seq(
 def _origin_infos(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the origins in INFO. One that lags has not been copied completely."""
     return [origin for origin in (info.get("mirror"), *(info.get("sources") or ())) if origin]
-
-
-def _parse_header_seq(header: str, wanted: tuple[str, str, str]) -> int:
-    """Parse the sequence in a `Nats-Stream-Source` header; 0 for none or another source's."""
-    words = header.split(" ")
-    if len(words) < 4 or (words[0], words[2], words[3]) != wanted:
-        return 0
-    return int(words[1]) if words[1].isdigit() else 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.address import Address
+from jsplan.resources.source_header import SourceName
 
 #: Messages that are searched for the last one of a source of a recreated origin.
 MAX_SEARCHED = 100_000
@@ -18,9 +19,8 @@ class DuplicateRequest:
     `origin` is None where the files do not say which stream the source `name` is. `subjects` are
     its subjects, `other_subjects` those of the others. `recreated`: the downstream stream is
     recreated, with all of them; else it may hold earlier messages of just this source, behind which
-    the server continues, and `header` is how those name it: stream, filters, destinations
-    (server_semantics, section 5). It begins at `start_seq` or `start_time`. `starts_later`: another
-    source did not begin with the first message.
+    the server continues, and `source` is how those name it. It begins at `start_seq` or
+    `start_time`. `starts_later`: another source did not begin with the first message.
     """
 
     downstream: Address
@@ -28,7 +28,7 @@ class DuplicateRequest:
     origin: Address | None
     subjects: tuple[str, ...]
     other_subjects: tuple[str, ...]
-    header: tuple[str, str, str]
+    source: SourceName
     recreated: bool
     start_seq: int = 0
     start_time: str = ""

@@ -7,7 +7,6 @@ with many requests in flight.
 from __future__ import annotations
 
 import asyncio
-import base64
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +14,12 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.errors import ApiError
 from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.jetstream.api import message_headers
 from jsplan.resources.server_features import BATCH_LEVEL
+from jsplan.resources.source_header import parse_source_header
 from jsplan.units import SECOND
 
 #: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
@@ -119,19 +119,11 @@ class MessageReader:
         self.budget.spend(sum(m.size // READ_BYTES for m in messages))
 
     async def _read_one(self, seq: int) -> StoredMessage | None:
-        try:
-            answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", {"seq": seq})
-        except ServerRefusedError as error:
-            if error.err_code == NO_MESSAGE:
-                return None
-            raise
-        return self._from_json(answer["message"])
+        message = await self.api.get_message(self.stream, {"seq": seq})
+        return self._from_json(message) if message is not None else None
 
     def _from_json(self, message: dict[str, Any]) -> StoredMessage:
-        headers, payload = (
-            base64.b64decode(message.get("hdrs") or ""),
-            _decoded_length(message.get("data") or ""),
-        )
+        headers, payload = message_headers(message), _decoded_length(message.get("data") or "")
         subject = len(message["subject"].encode())
         size = stored_size(self.storage, subject, len(headers), payload)
         target_size = self._size_at_target(message["seq"], subject, headers, payload)
@@ -141,7 +133,7 @@ class MessageReader:
             size,
             message["time"],
             _never_expires(headers),
-            _source_header(headers),
+            parse_source_header(headers),
             target_size,
         )
 
@@ -213,7 +205,7 @@ class MessageReader:
             size,
             time,
             _never_expires(headers),
-            _source_header(block),
+            parse_source_header(block),
             target_size,
         )
 
@@ -223,14 +215,9 @@ class MessageReader:
 
     async def _get_message(self, query: dict[str, Any]) -> StoredMessage | None:
         self.budget.spend(1)
-        try:
-            answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", query)
-        except ServerRefusedError as error:
-            if error.err_code == NO_MESSAGE:
-                return None
-            raise
-        message = self._from_json(answer["message"])
-        return message if message.seq <= self.last else None
+        answer = await self.api.get_message(self.stream, query)
+        message = self._from_json(answer) if answer is not None else None
+        return message if message is not None and message.seq <= self.last else None
 
     async def find_first_since(self, time: str, *, by_time: bool) -> StoredMessage | None:
         """Find the first message stored at or after an RFC 3339 instant, or None.
@@ -353,12 +340,6 @@ def _never_expires(headers: bytes) -> bool:
         for line in headers.split(b"\r\n")
         if line.startswith(b"Nats-TTL:")
     )
-
-
-def _source_header(headers: bytes) -> str:
-    """Return the `Nats-Stream-Source` header of a copied message."""
-    at = headers.find(b"\r\nNats-Stream-Source:")
-    return headers[at + 21 :].partition(b"\r\n")[0].strip().decode() if at >= 0 else ""
 
 
 def _decoded_length(encoded: str) -> int:

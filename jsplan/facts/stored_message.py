@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: The header with the origin of a message that a source copied, and an empty header block.
-_SOURCE: Final = b"Nats-Stream-Source: "
+from jsplan.resources.source_header import SOURCE_HEADER, SourceHeader, replaced_header_size
+
 _EMPTY_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 
 
@@ -14,8 +14,8 @@ _EMPTY_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 class StoredMessage:
     """One stored message. `size` is what it counts in the stream's `bytes`; `time` is RFC 3339.
 
-    `never_expires`: its `Nats-TTL: never` exempts it from max_age. `source` is its
-    `Nats-Stream-Source`. `target_size` is its size in the stream that it is copied to.
+    `never_expires`: its `Nats-TTL: never` exempts it from max_age. `target_size` is its size in the
+    stream that it is copied to.
     """
 
     seq: int
@@ -23,7 +23,7 @@ class StoredMessage:
     size: int
     time: str
     never_expires: bool = False
-    source: str = ""
+    source: SourceHeader | None = None
     target_size: int | None = None
 
     @property
@@ -75,9 +75,8 @@ class TargetStorage:
     def _header_bytes(self, headers: bytes, position: int) -> int:
         if not self.source_stream:
             return len(headers)
-        old = headers.find(b"\r\n" + _SOURCE)
-        removed = headers.find(b"\r\n", old + 2) - old if old >= 0 else 0
-        return len(headers or _EMPTY_HEADERS) - removed + len(self._source_header(position))
+        added = len(self._source_header(position)) - replaced_header_size(headers)
+        return len(headers or _EMPTY_HEADERS) + added
 
     def _source_header(self, position: int) -> bytes:
-        return _SOURCE + f"{self.source_stream} {position} > >\r\n".encode()
+        return f"{SOURCE_HEADER}: {self.source_stream} {position} > >\r\n".encode()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -48,6 +49,11 @@ def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
         f"{who} answered {api} with something that is not JetStream's: {wrong}",
         hint="Check that only nats-server subscribes to the subject.",
     )
+
+
+def message_headers(message: Mapping[str, Any]) -> bytes:
+    """Return the header block of a message of MSG.GET; empty where it has none."""
+    return base64.b64decode(message.get("hdrs") or "")
 
 
 class DomainApi:
@@ -208,6 +214,17 @@ class DomainApi:
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
         """Return `CONSUMER.INFO`, or None if there is no such consumer or stream."""
         return await self.request_info(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
+
+    async def get_message(self, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the message that MSG.GET finds, or None if there is none."""
+        try:
+            answer = await self.request(f"STREAM.MSG.GET.{stream}", query)
+        except ServerRefusedError as error:
+            if error.err_code == NO_MESSAGE:
+                return None
+            raise
+        message: dict[str, Any] = answer["message"]
+        return message
 
     async def pages(
         self, api: str, key: str, payload: dict[str, Any] | None = None

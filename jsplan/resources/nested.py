@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import string
-from typing import Final
-
 from jsplan.resources.fields import Config, Field, Table, ignore_change
 
-_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME = r"[^.*>\s/\\]+"
 
 TRANSFORM = Table(
@@ -132,31 +127,6 @@ def origin_key(origin: Config) -> str:
     filters = ",".join(_origin_filters(origin))
     consumer = (origin.get("consumer") or {}).get("name")
     return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
-
-
-def source_header(origin: Config) -> tuple[str, str, str]:
-    """Return the parts of `Nats-Stream-Source`: stream, filters and destinations.
-
-    By this header the server finds what a stream already has of a source, and continues after it
-    (server_semantics 5).
-    """
-    api = (origin.get("external") or {}).get("api")
-    transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
-    sources, destinations = (
-        "\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest")
-    )
-    return (
-        f"{origin['name']}:{_short_hash(api)}" if api else str(origin["name"]),
-        sources,
-        destinations,
-    )
-
-
-def _short_hash(text: str) -> str:
-    """Return the server's short hash: eight digits of base 62."""
-    return "".join(
-        _DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8]
-    )
 
 
 def _origin_filters(origin: Config) -> list[str]:

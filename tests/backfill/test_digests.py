@@ -14,7 +14,7 @@ from jsplan.backfill.tasks.hashes import (
     encode_canonical,
     extract_sourced,
     parse_origin_header,
-    parse_source_header,
+    parse_source_seqs,
     split_last_line,
     strip_transport_headers,
 )
@@ -43,7 +43,7 @@ def column(*values: bytes) -> pa.Array:
 def test_fast_and_general_parsers_agree(blocks: list[bytes], skip: int) -> None:
     """The fast parser of sourced messages finds the same as the general one."""
     headers = column(*blocks).slice(min(skip, len(blocks)))
-    general = parse_source_header(headers, "STAGE")
+    general = parse_source_seqs(headers, "STAGE")
     found = pc.is_valid(general)
 
     rows, stripped, numbers = extract_sourced(

@@ -26,7 +26,6 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
-from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.preserve.staging import END_MARKER
 from jsplan.resources.fields import Config
 
@@ -159,12 +158,8 @@ async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject
         or not origin.state.get("messages")
     ):
         return
-    try:
-        await context.api(step).request(f"STREAM.MSG.GET.{origin.address.stream}", {"seq": last})
+    if await context.api(step).get_message(origin.address.stream, {"seq": last}) is not None:
         return
-    except ServerRefusedError as error:
-        if error.err_code != NO_MESSAGE:
-            raise
     await update_record(context, step, end_marker=last + 1)
     require_lock(context, WRITE_TIMEOUT)
     headers = {"Nats-Incr": "+0"} if origin.raw.get("allow_msg_counter") else None

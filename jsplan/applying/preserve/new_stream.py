@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -30,6 +29,7 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.live import LiveObject
+from jsplan.jetstream.api import message_headers
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.consumer_position import (
@@ -41,6 +41,7 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, PAUSE_LEVEL
+from jsplan.resources.source_header import parse_source_header
 
 #: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
 RESET_REFUSED = 10204
@@ -258,14 +259,11 @@ async def _search_new_sequence(
 
 
 async def _old_sequence(context: StepContext, step: Step, staging: Address, seq: int) -> int:
-    message = (await context.api(step).request(f"STREAM.MSG.GET.{staging.stream}", {"seq": seq}))[
-        "message"
-    ]
-    for line in base64.b64decode(message.get("hdrs", "")).decode("utf-8", "replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name == "Nats-Stream-Source":
-            return int(value.split()[1])
-    raise StepFailed(f"{staging} has a message without its old sequence; nothing was written")
+    message = await context.api(step).get_message(staging.stream, {"seq": seq})
+    header = parse_source_header(message_headers(message)) if message is not None else None
+    if header is None:
+        raise StepFailed(f"{staging} has a message without its old sequence; nothing was written")
+    return header.seq
 
 
 async def activate(context: StepContext, step: Step) -> None:

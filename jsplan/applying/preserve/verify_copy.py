@@ -126,9 +126,6 @@ async def _read_message(
     context: StepContext, step: Step, stream: LiveObject, seq: int
 ) -> Config | None:
     try:
-        found: Config = (
-            await context.api(step).request(f"STREAM.MSG.GET.{stream.address.stream}", {"seq": seq})
-        )["message"]
+        return await context.api(step).get_message(stream.address.stream, {"seq": seq})
     except ServerRefusedError:
-        return None  # a gap, or an expired message
-    return found
+        return None  # an expired message, or sequence 0 of an empty stream

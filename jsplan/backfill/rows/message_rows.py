@@ -30,14 +30,14 @@ from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import (
-    SOURCE_HEADER,
     encode_canonical,
     parse_origin_header,
-    parse_source_header,
+    parse_source_seqs,
     split_last_line,
     strip_transport_headers,
 )
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
+from jsplan.resources.source_header import SOURCE_HEADER
 from jsplan.units import SECOND
 
 #: `side` is 0 at the origin and 1 at the target. `time` is ns (0: unknown). `place` is the sequence
@@ -263,7 +263,7 @@ def extract_sourced_rows(
     origin: ComparedOrigin, rows: pa.RecordBatch, name: str
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that a source of the target delivered from this origin."""
-    seqs = parse_source_header(rows["headers"], name)
+    seqs = parse_source_seqs(rows["headers"], name)
     sourced = pc.and_(pc.is_valid(seqs), pc.greater_equal(rows["time"], origin.created_at))
     if not pc.any(sourced).as_py():
         return None

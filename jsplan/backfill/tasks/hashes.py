@@ -22,10 +22,10 @@ from jsplan.backfill.protocol.arrow_split import (
     parse_numbers,
 )
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
+from jsplan.resources.source_header import SOURCE_HEADER
 
 #: Messages per hash. A difference is then searched among these messages.
 BLOCK_MESSAGES: Final = 4096
-SOURCE_HEADER: Final = "Nats-Stream-Source"
 _CARRIAGE_RETURN: Final = ord("\r")
 _TRANSPORT_HEADERS: Final = f"\r\n(?:{SOURCE_HEADER}|Nats-Expected-Last-Sequence):[^\r]*"
 
@@ -98,7 +98,7 @@ def parse_origin_header(
     )
 
 
-def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
+def parse_source_seqs(headers: pa.BinaryArray, name: str) -> pa.Array:
     """Return the sequence in the source of messages that a server copied; null for all others.
 
     `name` is a stream, or `stream:hash`.
@@ -140,7 +140,7 @@ def extract_sourced(
 def _extract_sourced_slowly(
     rows: pa.RecordBatch, name: str
 ) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
-    number = parse_source_header(rows["headers"], name)
+    number = parse_source_seqs(rows["headers"], name)
     found = pc.is_valid(number)
     return (
         rows.filter(found),
@@ -192,7 +192,7 @@ __all__ = [
     "escape_regex",
     "extract_sourced",
     "parse_origin_header",
-    "parse_source_header",
+    "parse_source_seqs",
     "split_last_line",
     "strip_transport_headers",
 ]

@@ -13,28 +13,28 @@ import pyarrow.compute as pc
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import SOURCE_HEADER, escape_regex
+from jsplan.backfill.tasks.hashes import escape_regex
+from jsplan.resources.source_header import SOURCE_HEADER, SourceName
 
 
 @dataclass(frozen=True, slots=True)
 class LastSourcedQuery:
     """Find the last message of one source in a target.
 
-    `source_header` is the source as `Nats-Stream-Source` names it. Messages before `created_at`
-    (ns) are of another stream of that name.
+    Messages before `created_at` (ns) are of another stream of that name.
     """
 
     target: Endpoint
     stream: str
     first: int
     last: int
-    source_header: tuple[str, str, str]
+    source: SourceName
     created_at: int
 
 
 def find_last_sourced(task: LastSourcedQuery) -> int:
     """Return its origin sequence; 0 if there is none. Raises the errors of `read`."""
-    name, filters, destinations = (escape_regex(part) for part in task.source_header)
+    name, filters, destinations = (escape_regex(part) for part in task.source)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
     last = 0
     for rows in read(

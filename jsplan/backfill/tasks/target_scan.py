@@ -16,8 +16,8 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import SOURCE_HEADER
 from jsplan.backfill.tasks.origin_task import ExistingMessages
+from jsplan.resources.source_header import SOURCE_HEADER
 
 _ORIGIN_PATTERN: Final = (
     f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"

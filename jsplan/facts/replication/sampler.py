@@ -7,7 +7,6 @@ from the sample before.
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,14 +26,12 @@ from jsplan.facts.reader import read_object
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample, build_sample
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.jetstream.api import NO_MESSAGE
-from jsplan.resources.nested import source_header
+from jsplan.jetstream.api import message_headers
+from jsplan.resources.source_header import parse_source_header, source_name
 from jsplan.topology.replication_graph import map_subjects
 
 #: Seconds to wait for the origin's API over the downstream connection: a bad link stays silent.
 ORIGIN_TIMEOUT: Final = 2.0
-#: Header of a sourced message: `Nats-Stream-Source: <stream>[:<hash>] <seq> <filters> <targets> …`.
-_HEADER: Final = b"Nats-Stream-Source: "
 #: Reason for an origin whose domain could not be asked.
 _NOT_ASKED: Final = "it was not asked"
 
@@ -289,23 +286,21 @@ def _with_details(
 
 async def _last_sourced_seq(api: DomainApi, flow: Flow, subject: str) -> int | None:
     """Return the origin sequence of the newest message on the subject, if of just this source."""
-    message = await _get_message(api, flow.downstream.stream, {"last_by_subj": subject})
+    message = await api.get_message(flow.downstream.stream, {"last_by_subj": subject})
     if message is None:
         return None
-    head = base64.b64decode(message.get("hdrs") or "")
-    line = next((line for line in head.split(b"\r\n") if line.startswith(_HEADER)), b"")
-    words = line.removeprefix(_HEADER).decode("utf-8", "replace").split(" ")
-    name, sources, destinations = source_header(dict(flow.config))
-    parsed = (words[0], *words[2:4])
-    ours = parsed == (name, sources, destinations) or (
-        len(words) < 4 and words[0].split(":")[0] == flow.name
+    header = parse_source_header(message_headers(message))
+    if header is None:
+        return None
+    is_ours = header.source == source_name(dict(flow.config)) or (
+        not header.source.destinations and header.source.stream.split(":")[0] == flow.name
     )
-    return int(words[1]) if ours and len(words) > 1 and words[1].isdigit() else None
+    return header.seq if is_ours else None
 
 
 async def _has_message(api: DomainApi, flow: Flow, start: int, subject: str) -> bool:
     """Return True for a message from this sequence on, and not before the flow's start time."""
-    message = await _get_message(api, flow.name, {"seq": start, "next_by_subj": subject})
+    message = await api.get_message(flow.name, {"seq": start, "next_by_subj": subject})
     since = flow.config.get("opt_start_time")
     if (
         message is None
@@ -314,16 +309,5 @@ async def _has_message(api: DomainApi, flow: Flow, start: int, subject: str) -> 
         or str(message.get("time", "")) >= str(since)
     ):
         return message is not None
-    newest = await _get_message(api, flow.name, {"last_by_subj": subject})
+    newest = await api.get_message(flow.name, {"last_by_subj": subject})
     return newest is not None and str(newest.get("time", "")) >= str(since)
-
-
-async def _get_message(api: DomainApi, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        answer = await api.request(f"STREAM.MSG.GET.{stream}", query)
-    except ServerRefusedError as error:
-        if error.err_code == NO_MESSAGE:
-            return None
-        raise
-    message = answer.get("message")
-    return message if isinstance(message, dict) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.resources.nested import source_header
+from jsplan.resources.source_header import source_name
 
 
 def check(view: View) -> Iterator[Hit]:
@@ -17,9 +17,9 @@ def check(view: View) -> Iterator[Hit]:
         theirs = live.compact.get("sources", ()) if live is not None else ()
         if not theirs:
             continue
-        live_headers = {source_header(source) for source in theirs}
+        live_headers = {source_name(source) for source in theirs}
         for source in item.config.get("sources", ()):
-            if source_header(source) not in live_headers and _name(source) in {
+            if source_name(source) not in live_headers and _name(source) in {
                 _name(other) for other in theirs
             }:
                 text = (
@@ -30,7 +30,9 @@ def check(view: View) -> Iterator[Hit]:
 
 
 def _name(source: Mapping[str, Any]) -> str:
-    return source_header({name: source[name] for name in ("name", "external") if name in source})[0]
+    return source_name(
+        {name: source[name] for name in ("name", "external") if name in source}
+    ).stream
 
 
 RULE = Rule(

@@ -14,7 +14,8 @@ from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key, source_header
+from jsplan.resources.nested import origin_key
+from jsplan.resources.source_header import source_name
 from jsplan.subjects import overlaps
 
 OriginIdentity = tuple[str, str]
@@ -77,7 +78,7 @@ def _duplicate_measurement(
         Address.of_stream(domain, name) if known else None,
         subject_filters(origin),
         tuple(f for o in others for f in subject_filters(o)),
-        source_header(origin),
+        source_name(origin),
         created,
         start_seq=origin.get("opt_start_seq") or 0,
         start_time=origin.get("opt_start_time") or "",

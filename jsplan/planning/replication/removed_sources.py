@@ -14,7 +14,8 @@ from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key, source_header
+from jsplan.resources.nested import origin_key
+from jsplan.resources.source_header import source_name
 
 
 def list_removed_sources(
@@ -60,7 +61,7 @@ def uncopied_measurement(
         address,
         taken,
         taken,
-        source_header(origin),
+        source_name(origin),
         recreated=False,
     )
 
