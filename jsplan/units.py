@@ -26,8 +26,10 @@ SIZES = {"": 1, "B": 1} | {
 }
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
-#: The format of `format_timestamp`.
-TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = 2**63 - 1
 
 
@@ -124,39 +126,44 @@ def format_size(size: int) -> str:
     return f"{size // unit}{name}" if size % unit == 0 else f"{size / unit:.2f}{name}"
 
 
-def parse_time(value: object) -> str:
-    """Parse an RFC 3339 instant to UTC text without trailing zeros, as the server echoes it.
-
-    Nanoseconds are kept. Raises ValueError for anything else.
-    """
-    match = re.fullmatch(
-        r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)",
-        value if isinstance(value, str) else "",
-    )
+def parse_instant(value: object) -> int:
+    """Parse an RFC 3339 instant to nanoseconds since 1970. Raises ValueError for anything else."""
+    match = _INSTANT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f'"{value}" is not a time; write 2026-01-31T12:00:00Z')
+    zone = "+00:00" if match[4] in "Zz" else match[4]
     try:
-        instant = datetime.fromisoformat(
-            f"{match[1]}T{match[2]}{'+00:00' if match[4] in 'Zz' else match[4]}"
-        )
-        shown = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
+        seconds = datetime.fromisoformat(f"{match[1]}T{match[2]}{zone}").astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f'"{value}" is not a time: {error}') from None
-    fraction = (match[3] or "").rstrip("0")
-    return f"{shown}.{fraction}Z" if fraction else f"{shown}Z"
+    return instant_of(seconds) + int((match[3] or "").ljust(9, "0"))
 
 
-def next_instant(text: str) -> str:
-    """Return the instant one nanosecond after one that `parse_time` returned."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    count = int(fraction.ljust(9, "0")) + 1
-    later = datetime.fromisoformat(whole) + timedelta(seconds=count // SECOND)
-    return parse_time(f"{later.isoformat()}.{count % SECOND:09}Z")
+def format_instant(instant: int) -> str:
+    """Format nanoseconds since 1970 as RFC 3339 in UTC, without trailing zeros, as servers do."""
+    seconds, fraction = divmod(instant, SECOND)
+    whole = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+    return f"{whole}.{fraction:09}".rstrip("0") + "Z" if fraction else f"{whole}Z"
+
+
+def normalize_time(value: object) -> str:
+    """Return an RFC 3339 instant as `format_instant` writes it. Raises ValueError."""
+    return format_instant(parse_instant(value))
+
+
+def instant_of(moment: datetime) -> int:
+    """Return a moment in nanoseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def parse_moment(value: object) -> datetime:
+    """Parse an RFC 3339 instant to a datetime in UTC. Raises ValueError for anything else."""
+    return _EPOCH + timedelta(microseconds=parse_instant(value) // 1000)
 
 
 def format_timestamp(moment: datetime | None = None) -> str:
     """Format a moment, or now, as RFC 3339 in UTC with whole seconds."""
-    return (moment or datetime.now(UTC)).strftime(TIMESTAMP_FORMAT)
+    return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_bytes(size: int) -> str:

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.protocol.arrow_split import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows, format_numbers
-from jsplan.units import SECOND
+from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.units import SECOND, parse_instant
 
 #: The origin of a message: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`
 #: (contract, section 6).
@@ -58,6 +59,25 @@ def contains_bytes(column: pa.BinaryArray, text: bytes, *, lower: bool = False) 
     view, offsets = get_buffers(column)
     found = view[int(offsets[0]) : int(offsets[-1])].tobytes()
     return text in (found.lower() if lower else found)
+
+
+def parse_times(texts: pa.Array, *, invalid: int) -> SeqArray:
+    """Parse RFC 3339 times, as text or bytes, to ns since 1970; `invalid` for anything else."""
+    try:
+        parsed = texts.cast(pa.string()).cast(pa.timestamp("ns", "UTC"))
+    except pa.ArrowInvalid:
+        found = (_parse_time(text, invalid) for text in texts.cast(pa.binary()).to_pylist())
+        return np.fromiter(found, dtype=np.int64, count=len(texts))
+    times: SeqArray = parsed.cast(pa.int64()).to_numpy()
+    return times
+
+
+def _parse_time(text: bytes, invalid: int) -> int:
+    try:
+        time = parse_instant(text.decode())
+    except ValueError:
+        return invalid
+    return time if abs(time) < 1 << 62 else invalid
 
 
 def format_origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> pa.BinaryArray:

@@ -18,7 +18,6 @@ from jsplan.address import Address
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pinning import Endpoints, require_same_streams, require_valid_target
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.retry import POLL_INTERVAL
 from jsplan.backfill.rows.message_rows import ComparedOrigin
 from jsplan.backfill.rows.native import (
@@ -45,6 +44,7 @@ from jsplan.errors import JsplanError, RefusedError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 from jsplan.resources.source_header import source_name
 from jsplan.topology.routes import NoRouteError
+from jsplan.units import parse_instant
 
 #: Seconds without new messages after which the source is finished. The second number is for a
 #: source without lag: the server dropped messages whose ids it knows.
@@ -264,7 +264,7 @@ class NativeCopy:
             origin.first,
             origin.last,
             tuple(origin.filters),
-            parse_time(origin.created),
+            parse_instant(origin.created),
             int(state["last_seq"]),
             (source_name(source).stream,),
             ignores_dropped_headers=True,

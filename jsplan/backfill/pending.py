@@ -15,7 +15,6 @@ import numpy as np
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.origin_reader import fetch_time
 from jsplan.backfill.pending_ranges import PendingRanges
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import intersect, subtract
@@ -26,6 +25,7 @@ from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
 from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
+from jsplan.units import parse_instant
 
 StreamInfo = dict[str, Any]
 
@@ -69,7 +69,7 @@ class PendingScan:
         return OriginQuery(
             self.origin.name,
             self.list_source_names(target),
-            parse_time(self.state.created),
+            parse_instant(self.state.created),
             await self._is_restored(target["state"]),
         )
 
@@ -135,7 +135,8 @@ class PendingScan:
         if source.get("opt_start_seq"):
             first = int(source["opt_start_seq"])
         elif source.get("opt_start_time"):
-            first = await self.origin.reader.find_first_seq_at(parse_time(source["opt_start_time"]))
+            start = parse_instant(source["opt_start_time"])
+            first = await self.origin.reader.find_first_seq_at(start)
         if (existing.seq[existing.time == 0] < first).any():
             query = LastSourcedQuery(
                 self.origin.endpoints.target_endpoint,
@@ -143,7 +144,7 @@ class PendingScan:
                 int(target["state"]["first_seq"]),
                 int(target["state"]["last_seq"]),
                 source_name(source),
-                parse_time(self.state.created),
+                parse_instant(self.state.created),
             )
             last = await asyncio.to_thread(find_last_sourced, query)
             first = min(first, last + 1) if last else first

@@ -9,7 +9,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet.location import check_archives, pin_parquet_origins
-from jsplan.backfill.protocol.stream_info import find_first_seq_at, parse_time
+from jsplan.backfill.protocol.stream_info import find_first_seq_at
 from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.config.model import Backfill, BackfillSide, Domain
@@ -29,7 +29,7 @@ from jsplan.planning.backfill.strategy import (
     find_target_problem,
     has_strategy_choice,
 )
-from jsplan.units import format_timestamp
+from jsplan.units import format_timestamp, parse_instant
 
 
 @dataclass(slots=True)
@@ -211,13 +211,13 @@ def resolve_bounds(
         try:
             if side.start_time is not None:
                 first = find_first_seq_at(
-                    connection, prefix, side.stream, parse_time(side.start_time)
+                    connection, prefix, side.stream, parse_instant(side.start_time)
                 )
             if side.end_time is not None:
                 last = min(
                     last,
                     find_first_seq_at(
-                        connection, prefix, side.stream, parse_time(side.end_time) + 1
+                        connection, prefix, side.stream, parse_instant(side.end_time) + 1
                     )
                     - 1,
                 )

@@ -17,7 +17,6 @@ from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
@@ -25,6 +24,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
+from jsplan.units import parse_instant
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
 #: Messages that are compared one by one; the state of the whole stream is compared too.
@@ -203,7 +203,7 @@ async def _fetch_message(
         return None
     return (
         int(message["seq"]),
-        parse_time(message["time"]),
+        parse_instant(message["time"]),
         message["subject"].encode(),
         message_headers(message),
         base64.b64decode(message.get("data") or ""),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from jsplan.backfill.protocol.stream_info import find_first_seq_at, parse_time
+from jsplan.backfill.protocol.stream_info import find_first_seq_at
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_sources, staging_streams
@@ -27,7 +27,7 @@ from jsplan.backfill.tasks.staging_recovery import (
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError
 from jsplan.jetstream import DomainApi
-from jsplan.units import SECOND
+from jsplan.units import SECOND, parse_instant
 
 #: The largest difference between the clocks of the servers of one domain.
 MAX_CLOCK_SKEW: Final = 60 * SECOND
@@ -271,7 +271,7 @@ class Staging:
                 connection,
                 self.endpoint.api_prefix,
                 self.stream,
-                parse_time(oldest.created) - MAX_CLOCK_SKEW,
+                parse_instant(oldest.created) - MAX_CLOCK_SKEW,
             )
         finally:
             connection.close()

@@ -200,7 +200,7 @@ def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list
         for b in ("start", "end")
     )
     start_time, end_time = (
-        parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings)
+        parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.normalize_time, findings)
         for b in ("start", "end")
     )
     filters = parsing.read_texts(node.get("filter_subjects"), "`filter_subjects`", findings)

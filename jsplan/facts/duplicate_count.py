@@ -19,6 +19,7 @@ from jsplan.facts.messages import MessageReader, ReadLimitExceeded, count_by_sub
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 from jsplan.subjects import is_covered
+from jsplan.units import parse_instant
 
 
 async def count_duplicates(
@@ -83,7 +84,7 @@ async def _count_for_request(
         start = max(state["first_seq"], request.start_seq, after + 1)
         if request.start_time:
             first = await reader.find_first_since(
-                request.start_time, by_time=level >= TIME_LOOKUP_LEVEL
+                parse_instant(request.start_time), by_time=level >= TIME_LOOKUP_LEVEL
             )
             start = max(start, first.seq if first else state["last_seq"] + 1)
         count = await _count_matching(origins, info, request, start, reader, limit)

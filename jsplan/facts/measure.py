@@ -32,7 +32,6 @@ from jsplan.facts.messages import (
     MessageReader,
     ReadBudget,
     ReadLimitExceeded,
-    instant_before,
 )
 from jsplan.facts.redelivery import Redelivery, StoredBetween, max_unread, redelivery_bounds
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
@@ -45,6 +44,7 @@ from jsplan.resources.server_features import (
     TIME_LOOKUP_LEVEL,
 )
 from jsplan.subjects import is_subset, passes_filters
+from jsplan.units import parse_instant
 
 #: Concurrent measurements.
 MAX_PARALLEL = 8
@@ -301,7 +301,8 @@ class _MeasurementRun:
         """Find the first sequence that max_age keeps, and bounds on how many are before it."""
         try:
             first = await self.reader.find_first_since(
-                instant_before(self.now, age), by_time=self.level >= TIME_LOOKUP_LEVEL
+                parse_instant(self.now) - age,
+                by_time=self.level >= TIME_LOOKUP_LEVEL,
             )
             young = first.seq if first else self.state["last_seq"] + 1
             rest = await self.reader.count_from(young)

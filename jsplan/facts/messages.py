@@ -10,7 +10,6 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -20,7 +19,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.server_features import BATCH_LEVEL
 from jsplan.resources.source_header import parse_source_header
-from jsplan.units import SECOND
+from jsplan.units import format_instant, parse_instant
 
 #: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
@@ -219,22 +218,22 @@ class MessageReader:
         message = self._from_json(answer) if answer is not None else None
         return message if message is not None and message.seq <= self.last else None
 
-    async def find_first_since(self, time: str, *, by_time: bool) -> StoredMessage | None:
-        """Find the first message stored at or after an RFC 3339 instant, or None.
+    async def find_first_since(self, instant: int, *, by_time: bool) -> StoredMessage | None:
+        """Find the first message stored at or after an instant (ns), or None.
 
         Uses binary search. `by_time`: the server can look it up (2.11 and later); its answer is
         only the start, since the memory store of 2.11 is wrong where messages were deleted.
         """
-        moment, low, high = parse_instant(time), self.first, self.last + 1
+        low, high = self.first, self.last + 1
         hint: int | None = None
         if by_time:
-            guess = await self._get_message({"start_time": time})
+            guess = await self._get_message({"start_time": format_instant(instant)})
             hint = guess.seq if guess else self.last
         found, step = None, 1
         while low < high:
             middle = (low + high) // 2 if hint is None else min(max(hint, low), high - 1)
             message = await self.read_at_or_after(middle)
-            if message is None or parse_instant(message.time) >= moment:
+            if message is None or parse_instant(message.time) >= instant:
                 high, found = middle, message or found
                 if hint is not None:
                     hint, step = hint - step, step * 2
@@ -318,20 +317,6 @@ def _answering_stream(block: bytes) -> str:
     """Return the stream of a message: with `mirror_direct` a mirror answers for its origin."""
     start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
     return block[start : block.index(b"\r\n", start)].decode()
-
-
-def parse_instant(text: str) -> tuple[str, str]:
-    """Parse an RFC 3339 instant in UTC to comparable parts: whole seconds, then the fraction."""
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    return seconds, fraction.ljust(9, "0")
-
-
-def instant_before(now: str, age: int) -> str:
-    """Return the RFC 3339 instant `age` ns before another one, to the nanosecond."""
-    seconds, _, fraction = now.removesuffix("Z").partition(".")
-    total = int(fraction.ljust(9, "0")[:9]) - age
-    moment = datetime.fromisoformat(seconds) + timedelta(seconds=total // SECOND)
-    return f"{moment.isoformat()}.{total % SECOND:09d}Z"
 
 
 def _never_expires(headers: bytes) -> bool:

@@ -10,6 +10,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import Pool
 from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
+from jsplan.units import parse_instant
 
 #: Most reads for one time. A stream of a billion messages takes thirty.
 MAX_READS = 200
@@ -32,7 +33,9 @@ async def find_seqs_by_time(
         info = {"config": live.raw, "state": live.state | {"num_deleted": 0}}
         reader = await open_reader(pool.api(domains[address.domain]), info, level, MAX_READS)
         try:
-            first = await reader.find_first_since(time, by_time=level >= TIME_LOOKUP_LEVEL)
+            first = await reader.find_first_since(
+                parse_instant(time), by_time=level >= TIME_LOOKUP_LEVEL
+            )
         except ReadLimitExceeded:
             continue
         seqs[address, time] = first.seq if first is not None else int(live.state["last_seq"]) + 1

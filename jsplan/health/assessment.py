@@ -15,7 +15,7 @@ from typing import Final
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
 from jsplan.health import causes
-from jsplan.units import SECOND
+from jsplan.units import SECOND, parse_moment
 
 #: ns without a heartbeat, of which there is one per second, before a flow counts as silent.
 SILENT_AFTER: Final = 3 * SECOND
@@ -271,4 +271,4 @@ def _with_longest_silence(samples: Sequence[ReplicationSample]) -> ReplicationSa
 
 def downstream_age(sample: ReplicationSample, now: datetime | None = None) -> float:
     """Return the seconds since the downstream stream was created."""
-    return ((now or datetime.now(UTC)) - datetime.fromisoformat(sample.created)).total_seconds()
+    return ((now or datetime.now(UTC)) - parse_moment(sample.created)).total_seconds()

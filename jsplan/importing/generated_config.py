@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from jsplan.address import KINDS, Address
 from jsplan.codegen import CodegenContext, GeneratedFile, ResourceToWrite, generate_document
@@ -12,7 +11,7 @@ from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context
 from jsplan.facts.live import Live
-from jsplan.units import TIMESTAMP_FORMAT
+from jsplan.units import format_timestamp
 
 #: Addresses that a reason lists at most.
 MAX_SHOWN = 5
@@ -71,7 +70,7 @@ def build_codegen_context(load: LoadOptions, context: Context, live: Live) -> Co
         ),
         default_domain=existing.domain if existing.domain in domains else None,
         may_set_default_domain=existing.domain is None,
-        now=datetime.now(UTC).strftime(TIMESTAMP_FORMAT),
+        now=format_timestamp(),
     )
 
 

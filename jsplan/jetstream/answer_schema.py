@@ -115,7 +115,7 @@ def _flag(value: Any, path: str) -> None:
 
 def _time(value: Any, path: str) -> None:
     try:
-        units.parse_time(value if isinstance(value, str) else "")
+        units.parse_instant(value)
     except ValueError:
         raise InvalidAnswer(path, value, "a time") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.units import parse_time
+from jsplan.units import parse_instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,3 @@ def _infos_in(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for listed in (answer.get("streams"), answer.get("consumers")):
         if isinstance(listed, list):
             yield from (info for info in listed if isinstance(info, dict) and "created" in info)
-
-
-def parse_instant(text: str) -> tuple[str, str]:
-    """Parse an RFC 3339 time to a sortable value, to the nanosecond. Raises ValueError."""
-    whole, _, fraction = parse_time(text).removesuffix("Z").partition(".")
-    return whole, fraction.ljust(9, "0")

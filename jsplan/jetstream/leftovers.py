@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jsplan.address import PARKING_PREFIX
 from jsplan.errors import ServerRefusedError
-from jsplan.jetstream.identity import parse_instant
+from jsplan.units import parse_instant
 
 #: Sends one API request and returns the answer.
 Send = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
@@ -93,7 +93,7 @@ async def _require_no_new_messages(
     )
 
 
-def _message_times(state: dict[str, Any]) -> list[tuple[str, str]]:
+def _message_times(state: dict[str, Any]) -> list[int]:
     times = (str(state.get(name) or _NO_TIME) for name in ("first_ts", "last_ts"))
     return [parse_instant(text) for text in times if not text.startswith(_NO_TIME)]
 

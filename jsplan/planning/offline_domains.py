@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.last_seen import find_last_heard
 from jsplan.planning.model import PlanInputs
-from jsplan.units import TIMESTAMP_FORMAT, format_duration, format_timestamp
+from jsplan.units import format_duration, format_timestamp, parse_moment
 
 OVERDUE = "JS480"
 
@@ -31,7 +31,7 @@ def last_seen(inputs: PlanInputs) -> dict[str, datetime]:
 
 def _parse_stamp(text: str) -> datetime | None:
     try:
-        return datetime.strptime(text, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+        return parse_moment(text)
     except ValueError:
         return None
 

@@ -7,11 +7,11 @@ The server ignores it in an update, accepts it in a create, and still shows a ti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from jsplan.resources.fields import Config
-from jsplan.units import parse_time
+from jsplan.units import instant_of, parse_instant
 
 PAUSE: Final = "pause_until"
 
@@ -21,11 +21,7 @@ def is_expired(until: str | None, now: datetime) -> bool:
     if not until:
         return True
     # A server keeps the time zone of the client that set the pause.
-    whole, _, fraction = parse_time(until).removesuffix("Z").partition(".")
-    instant = datetime.fromisoformat(whole).replace(
-        tzinfo=UTC, microsecond=int(fraction.ljust(6, "0")[:6])
-    )
-    return instant <= now
+    return parse_instant(until) <= instant_of(now)
 
 
 def with_effective_pause(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from jsplan.address import Address
@@ -27,7 +27,7 @@ from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.subjects import SubjectTree
-from jsplan.units import format_duration
+from jsplan.units import format_duration, instant_of, parse_instant
 
 NOT_RESTORABLE, WILL_EXPIRE, SUBJECT_TAKEN = "JS470", "JS471", "JS438"
 
@@ -213,8 +213,8 @@ def _check_expiry(target: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
         return
     which, content = "", nouns_of(target.address).content
     if age:
-        border = now - timedelta(microseconds=age / 1000)
-        oldest, newest = (datetime.fromisoformat(was[name]) for name in ("first_ts", "last_ts"))
+        border = instant_of(now) - age
+        oldest, newest = (parse_instant(was[name]) for name in ("first_ts", "last_ts"))
         limit = f"{alias_of(target.address.kind, 'max_age')} ({format_duration(age)}) by now"
         which = (
             f"all of its {content} are older than {limit}"

@@ -6,7 +6,6 @@ What is alike in many domains is one line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
@@ -267,7 +266,7 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
         return
     lines.add(0, ("Streams", "strong"))
     head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
-    now = datetime.fromisoformat(status.timestamp)
+    now = units.parse_instant(status.timestamp)
     # Streams that are down come first.
     groups = sorted(
         _group_same_names(status.streams, verbose=verbose),
@@ -278,9 +277,9 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     lines.blank()
 
 
-def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
+def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
-    newest = max((m["last_time"] or "" for m in members), default="")
+    times = [units.parse_instant(m["last_time"]) for m in members if m["last_time"]]
     mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
     mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
@@ -289,17 +288,15 @@ def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
         f"{_sum_column(members, 'messages'):,}",
         units.format_bytes(_sum_column(members, "bytes")),
         *places,
-        _format_age(newest, now),
+        _format_age(now - max(times)) if times else "",
         f"{_sum_column(members, 'consumers'):,}",
         mark,
     ]
 
 
-def _format_age(time: str, now: datetime) -> str:
-    """Return the age of a time, in its largest unit."""
-    if not time:
-        return ""
-    seconds = max(0, int((now - datetime.fromisoformat(time)).total_seconds()))
+def _format_age(age: int) -> str:
+    """Format an age (ns) in its largest unit."""
+    seconds = max(0, age // units.SECOND)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:
             return f"{seconds // size}{unit} ago"

@@ -281,7 +281,7 @@ def _value_with_defaults(row: Field, value: Any, level: int) -> Any:
 
 
 def _compact_time(_: Field, value: Any) -> Any:
-    return units.parse_time(value) if value else ABSENT
+    return units.normalize_time(value) if value else ABSENT
 
 
 _COMPACT: dict[str, Callable[[Field, Any], Any]] = {
@@ -404,7 +404,7 @@ _PARSERS: dict[str, Callable[[Field, Any], Any]] = {
     "duration": lambda row, value: _require_range(row, units.parse_duration(value)),
     "size": lambda row, value: _require_range(row, units.parse_size(value)),
     "enum": _parse_enum,
-    "time": lambda _, value: units.parse_time(value),
+    "time": lambda _, value: units.normalize_time(value),
     "percent": _parse_percent,
     "strings": _parse_list(_parse_list_text, "text"),
     "durations": _parse_list(_parse_wait, "durations"),

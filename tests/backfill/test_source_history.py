@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError
-from jsplan.units import next_instant
+from jsplan.units import format_instant, parse_instant
 from jsplan.workflows.history import history
 from jsplan.workflows.revert import RevertOptions, revert
 from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark
@@ -211,7 +211,7 @@ def test_nothing_is_left_out(pair: Pair, source: dict[str, Any]) -> None:
 @pytest.mark.parametrize("by_time", [False, True])
 def test_everything_is_left_out(pair: Pair, *, by_time: bool) -> None:
     """A source begins after the last message."""
-    after = next_instant(pair.stored("leaf", "S")[-1].time)
+    after = format_instant(parse_instant(pair.stored("leaf", "S")[-1].time) + 1)
     pair.delete("leaf", "S", 7)
 
     plan = write_sources(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.errors import StalePlanError
 from jsplan.jetstream.identity import KnownObject, is_same_object, restore_created
 from jsplan.options import DriftOptions
 from jsplan.sandbox import versions
+from jsplan.units import parse_instant
 from jsplan.workflows.drift import drift
 from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams
@@ -51,8 +51,8 @@ def created(server: Server) -> dict[str, str]:
 def changed_objects(before: dict[str, str], after: dict[str, str]) -> dict[str, bool]:
     """Return the objects with another `created`, and if it is before the earlier report."""
     result = [name for name in before if name != "ts" and after[name] != before[name]]
-    assert all(parse_time(before[name]) < parse_time(after[name]) for name in result)
-    return {name: parse_time(after[name]) <= parse_time(before["ts"]) for name in result}
+    assert all(parse_instant(before[name]) < parse_instant(after[name]) for name in result)
+    return {name: parse_instant(after[name]) <= parse_instant(before["ts"]) for name in result}
 
 
 @pytest.mark.matrix

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded, parse_instant
+from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded
 from jsplan.facts.stored_message import StoredMessage, stored_size
 from jsplan.jetstream import Pool
+from jsplan.units import parse_instant
 from tests.facts.conftest import MESSAGES, OLD
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ BLOCKS = (
     b"NATS/1.0\r\nNats-Sequence: 9\r\nNats-Stream: X\r\nNats-Subject: y\r\n\r\n",
     b"NATS/1.0\r\nLong: " + b"x" * 3000 + b"\r\nLong: again\r\n\r\n",
 )
+YEAR_2001 = parse_instant("2001-01-01T00:00:00Z")
+YEAR_2100 = parse_instant("2100-01-01T00:00:00Z")
 DOMAIN = Domain("main", "main", None, "$JS.API")
 
 
@@ -119,9 +122,7 @@ async def test_an_empty_stream_has_nothing_to_read(filled_server: FilledServer, 
             == [m async for m in messages_reader.read_forward(0)]
             == []
         )
-        assert (
-            await messages_reader.find_first_since("2001-01-01T00:00:00Z", by_time=batches) is None
-        )
+        assert await messages_reader.find_first_since(YEAR_2001, by_time=batches) is None
         assert await messages_reader.count_from(0) == 0
 
 
@@ -152,15 +153,11 @@ async def test_the_first_message_since_a_time(
 
     for by_time in readers(filled_server):
         for wanted in (messages[0], messages[1], messages[1_321], border, messages[-1]):
-            same = [m for m in messages if parse_instant(m.time) == parse_instant(wanted.time)]
-            assert await messages_reader.find_first_since(wanted.time, by_time=by_time) == same[0]
-        assert (
-            await messages_reader.find_first_since("2001-01-01T00:00:00Z", by_time=by_time)
-            == messages[0]
-        )
-        assert (
-            await messages_reader.find_first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
-        )
+            since = parse_instant(wanted.time)
+            same = [m for m in messages if parse_instant(m.time) == since]
+            assert await messages_reader.find_first_since(since, by_time=by_time) == same[0]
+        assert await messages_reader.find_first_since(YEAR_2001, by_time=by_time) == messages[0]
+        assert await messages_reader.find_first_since(YEAR_2100, by_time=by_time) is None
 
 
 @pytest.mark.parametrize("gaps", [False, True])

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import ProtocolError
 from jsplan.errors import ServerRefusedError
-from jsplan.units import SECOND
+from jsplan.units import SECOND, format_instant
 
 #: Servers store times in 64 bits, which overflow after the year 2262.
 MAX_TIME: Final = 1 << 63
-_TIME_PATTERN = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def find_first_seq_at(connection: RawConnection, api_prefix: str, stream: str, t
         connection,
         api_prefix,
         stream,
-        {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)},
+        {"deliver_policy": "by_start_time", "opt_start_time": format_instant(time)},
     )
     if not consumer.get("num_pending"):
         return fetch_stream_info(connection, api_prefix, stream).last + 1
@@ -139,17 +134,3 @@ def _probe_consumer(
     )
     connection.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
     return consumer
-
-
-def format_time(time: int) -> str:
-    """Format nanoseconds since 1970 as RFC 3339."""
-    return f"{datetime.fromtimestamp(time // SECOND, UTC):%Y-%m-%dT%H:%M:%S}.{time % SECOND:09d}Z"
-
-
-def parse_time(text: str) -> int:
-    """Parse an RFC 3339 time to nanoseconds since 1970. Raises ValueError."""
-    match = _TIME_PATTERN.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z")
-    whole = datetime.fromisoformat(f"{match[1]}T{match[2]}{match[4].replace('Z', '+00:00')}")
-    return int(whole.timestamp()) * SECOND + int((match[3] or "").ljust(9, "0"))

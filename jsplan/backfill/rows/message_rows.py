@@ -21,12 +21,12 @@ from jsplan.backfill.message_schema import (
     ORIGIN_HEADER,
     contains_bytes,
     neutralize_headers,
+    parse_times,
 )
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.arrow_split import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import (
@@ -38,7 +38,6 @@ from jsplan.backfill.tasks.hashes import (
 )
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.resources.source_header import SOURCE_HEADER
-from jsplan.units import SECOND
 
 #: `side` is 0 at the origin and 1 at the target. `time` is ns (0: unknown). `place` is the sequence
 #: at the target. `mark` is a sum of the flags below. `said` is an error.
@@ -208,7 +207,7 @@ def extract_copied_rows(
         headers = pc.replace_substring_regex(
             strip_transport_headers(rows["headers"]), pattern=_ORIGIN_LINE, replacement=""
         )
-    seq, time = seqs.to_numpy(), _parse_times(texts)
+    seq, time = seqs.to_numpy(), parse_times(texts, invalid=1)
     marks = order.mark_rows(names, seq) | _mark_impossible(origin, seq)
     wanted = (((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)) & (
         time >= origin.created_at
@@ -332,35 +331,6 @@ def _hash_messages(
         [blake2b(view[start:stop], digest_size=8).digest() for start, stop in pairwise(offsets)]
     )
     return np.frombuffer(digests, dtype=np.int64)
-
-
-def _parse_times(texts: pa.Array) -> SeqArray:
-    """Parse the times of origin headers to ns; 1 for an invalid time."""
-    if pc.all(pc.equal(pc.binary_length(texts), 30)).as_py():
-        try:
-            encoded = pc.dictionary_encode(pc.utf8_slice_codeunits(texts, 0, 19))
-            seconds = (
-                pc.strptime(encoded.dictionary, format="%Y-%m-%dT%H:%M:%S", unit="s")
-                .cast(pa.int64())
-                .take(encoded.indices)
-            )
-            found: SeqArray = (
-                seconds.to_numpy() * SECOND
-                + pc.cast(pc.utf8_slice_codeunits(texts, 20, 29), pa.int64()).to_numpy()
-            )
-            return found
-        except pa.ArrowInvalid:
-            pass
-    return np.fromiter(
-        (_parse_time(text) for text in texts.to_pylist()), dtype=np.int64, count=len(texts)
-    )
-
-
-def _parse_time(text: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError:
-        return 1
 
 
 def _build_batch(

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import expand_user
 from jsplan.errors import UsageError
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
+from jsplan.units import parse_instant
 
 CONNECTION_OPTIONS: Final = (
     "url",
@@ -133,7 +133,7 @@ class Options:
         """Return a time as ns since 1970. Raises UsageError."""
         text = self[name]
         try:
-            return parse_time(text) if text is not None else None
+            return parse_instant(text) if text is not None else None
         except ValueError as error:
             raise UsageError(f"option {name}: {error}") from None
 

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
+from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes, parse_times
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import ExistingMessages
@@ -118,7 +117,8 @@ def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqA
         return
     found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
     name, seq, time = (pc.struct_field(found, part) for part in ("stream", "seq", "time"))
-    seqs, times = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy(), _parse_times(time)
+    seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
+    times = parse_times(time, invalid=-1)
     for text, of_origin in _split_by_name(name):
         valid = of_origin & (times >= 0)
         yield text, seqs[valid], times[valid]
@@ -139,25 +139,6 @@ def _split_by_name(names: pa.BinaryArray) -> Iterator[tuple[str, SeqArray]]:
     codes = encoded.indices.to_numpy()
     for code, text in enumerate(encoded.dictionary.to_pylist()):
         yield text.decode(errors="surrogateescape"), codes == code
-
-
-def _parse_times(texts: pa.BinaryArray) -> SeqArray:
-    """Parse RFC 3339 times to ns since 1970; -1 for anything else."""
-    try:
-        parsed = texts.cast(pa.string()).cast(pa.timestamp("ns", "UTC"))
-    except pa.ArrowInvalid:
-        found = (_parse_time_or_minus_one(text) for text in texts.to_pylist())
-        return np.fromiter(found, dtype=np.int64, count=len(texts))
-    times: SeqArray = parsed.cast(pa.int64()).to_numpy()
-    return times
-
-
-def _parse_time_or_minus_one(text: bytes) -> int:
-    try:
-        time = parse_time(text.decode())
-    except ValueError:
-        return -1
-    return time if abs(time) < 1 << 62 else -1
 
 
 def group_by_origin(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:

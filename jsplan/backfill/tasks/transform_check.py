@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.message_schema import encode_headers
+from jsplan.backfill.message_schema import encode_headers, parse_times
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.origin_task import OriginTask, find_existing
 from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
@@ -68,13 +67,7 @@ def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, Se
     _require_rows(plan, origins, found.is_valid(), "an origin that was not read", origins)
     stream, seq = pc.struct_field(found, "stream"), pc.struct_field(found, "seq")
     seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
-    try:
-        times = np.fromiter(
-            (parse_time(text.decode()) for text in pc.struct_field(found, "time").to_pylist()),
-            dtype=np.int64,
-        )
-    except ValueError:
-        times = np.zeros(len(seqs), dtype=np.int64)
+    times = parse_times(pc.struct_field(found, "time"), invalid=0)
     numbers = _match_origins(plan, stream, seqs)
     was_read = numbers >= 0
     for origin_number in np.unique(numbers[was_read]):

@@ -15,7 +15,6 @@ from jsplan.backfill.pending import PendingScan
 from jsplan.backfill.pinning import Endpoints, require_same_streams
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
 from jsplan.backfill.rows.native import read_restored_rows
 from jsplan.backfill.rows.parquet_rows import (
@@ -39,6 +38,7 @@ from jsplan.context import Context
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
+from jsplan.units import parse_instant
 
 if TYPE_CHECKING:
     from jsplan.backfill.spark.verify_join import SideReader
@@ -179,7 +179,7 @@ def _build_compared_origin(
         state.first,
         state.last,
         tuple(state.filters),
-        parse_time(state.created),
+        parse_instant(state.created),
         int(info["state"].get("last_seq", _NO_LAST_SEQ)),
         source_names,
         bool(source_names),

@@ -29,6 +29,7 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.source_header import parse_source_header, source_name
 from jsplan.topology.replication_graph import map_subjects
+from jsplan.units import parse_instant
 
 #: Seconds to wait for the origin's API over the downstream connection: a bad link stays silent.
 ORIGIN_TIMEOUT: Final = 2.0
@@ -306,8 +307,8 @@ async def _has_message(api: DomainApi, flow: Flow, start: int, subject: str) -> 
         message is None
         or not since
         or start > flow.start
-        or str(message.get("time", "")) >= str(since)
+        or parse_instant(message["time"]) >= parse_instant(since)
     ):
         return message is not None
     newest = await api.get_message(flow.name, {"last_by_subj": subject})
-    return newest is not None and str(newest.get("time", "")) >= str(since)
+    return newest is not None and parse_instant(newest["time"]) >= parse_instant(since)

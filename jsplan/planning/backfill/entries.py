@@ -34,7 +34,7 @@ from jsplan.planning.backfill.strategy import (
     find_read_obstacle,
 )
 from jsplan.topology.routes import is_import
-from jsplan.units import next_instant
+from jsplan.units import format_instant, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
@@ -354,7 +354,7 @@ def _resolve_bounds(
 
 def _exclusive_end_time(side: BackfillSide) -> str | None:
     """Return the instant after the end of the range: `end_time` itself is included."""
-    return next_instant(side.end_time) if side.end_time is not None else None
+    return format_instant(parse_instant(side.end_time) + 1) if side.end_time is not None else None
 
 
 def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:

@@ -18,7 +18,7 @@ from jsplan.planning.backfill.entries import estimate_between
 from jsplan.planning.backfill.model import make_ad_hoc_entry
 from jsplan.planning.backfill.strategy import find_read_obstacle, find_target_problem
 from jsplan.resources.nested import origin_key
-from jsplan.units import format_timestamp
+from jsplan.units import instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -164,7 +164,8 @@ def _describe_amount(
     if start is None:
         return "an unknown number of earlier messages" if live.state.get("messages") else ""
     last = min(start - 1, int(live.state["last_seq"]))
-    if late.start_time > format_timestamp(inputs.request.now) and last == live.state["last_seq"]:
+    not_begun = late.start_time and parse_instant(late.start_time) > instant_of(inputs.request.now)
+    if not_begun and last == live.state["last_seq"]:
         return ""  # it has not begun, and how much it will leave out is not known yet
     messages, _ = estimate_between(live, 1, last)
     if not messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from jsplan.address import Address
@@ -12,7 +12,7 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.topology import Topology
 from jsplan.topology.routes import NoRouteError
-from jsplan.units import format_duration
+from jsplan.units import format_duration, instant_of, parse_instant
 
 Strategy = Literal["native", "snapshot", "spark"]
 #: The reason for Spark with `mode: tagged`.
@@ -258,11 +258,7 @@ def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) ->
     if int(config.get("max_msgs_per_subject") or -1) > 0 and state["messages"]:
         return "the target would not keep all of it (`max_msgs_per_subject`)"
     age = int(config.get("max_age") or 0)
-    if (
-        age
-        and state["messages"]
-        and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000)
-    ):
+    if age and state["messages"] and parse_instant(state["first_ts"]) < instant_of(now) - age:
         return (
             "a snapshot keeps the times, and the target would expire what is older than "
             f"{format_duration(age)}"

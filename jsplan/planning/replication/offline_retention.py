@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
-from jsplan.units import SECOND, format_duration, format_size
+from jsplan.units import SECOND, format_duration, format_size, instant_of, parse_instant
 
 RETENTION_TOO_SHORT = "JS481"
 #: A limit is assessed by the measured rate once this part of it is used. Before that is a guess.
@@ -112,16 +112,12 @@ def _size_retention(config: Config, name: str, used: int, span: int) -> Retentio
 def _message_span(live: LiveObject, now: datetime) -> int:
     """Return the nanoseconds since the oldest message was stored; 0 if there is none.
 
-    Quiet times count: the rate is an average.
+    To whole seconds of that time. Quiet times count: the rate is an average.
     """
     first = live.state.get("first_ts")
     if not live.state.get("messages") or not first:
         return 0
-    try:
-        moment = datetime.fromisoformat(f"{first[:19]}+00:00")
-    except ValueError:
-        return 0
-    return max(0, int((now.astimezone(UTC) - moment).total_seconds() * SECOND))
+    return max(0, instant_of(now) - parse_instant(first) // SECOND * SECOND)
 
 
 def _format_rough_duration(duration: int) -> str:
