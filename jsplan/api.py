@@ -48,7 +48,7 @@ __all__ = [
 class Workspace:
     """A workspace on disk. Nothing is read before a method is called.
 
-    `observer` is told of the progress.
+    The progress is reported to `observer`.
     """
 
     load: LoadOptions

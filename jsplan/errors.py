@@ -92,6 +92,15 @@ class DiagnosticsError(JsplanError):
         super().__init__(message or f"{len(errors)} error{'s' if len(errors) != 1 else ''}")
         self.diagnostics = tuple(diagnostics)
 
+    @property
+    def full_text(self) -> str:
+        """Return the errors, one a line, each with its place and what to do about it."""
+        found = [d for d in self.diagnostics if d.severity == "error"]
+        lines = [
+            f"{d.range or d.address or d.code}: {d.summary}. {d.detail}".strip() for d in found
+        ]
+        return "\n".join([f"{self}:", *lines])
+
 
 class ConfigError(DiagnosticsError):
     """The workspace files are wrong."""

@@ -1,4 +1,4 @@
-"""Reads the inputs of planning from the servers: live objects, what changes affect, and counts."""
+"""Reads the inputs of planning from the servers: live objects, and what changes affect."""
 
 from __future__ import annotations
 

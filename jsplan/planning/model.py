@@ -35,7 +35,7 @@ class PlanRequest(PlanningOptions):
 
 @dataclass(frozen=True, slots=True)
 class InterruptedWork:
-    """What an interrupted apply left, and what the servers show of it.
+    """The work that an interrupted apply left, and its traces on the servers.
 
     `steps`: the steps that it began and did not finish.
     `replacements`: the records of the replacements that it began and did not finish.
@@ -57,7 +57,7 @@ class InterruptedWork:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was counted on the servers for the decisions.
+    """The numbers that were counted on the servers for the decisions.
 
     `deletions`: the requested counts of deleted messages (`list_measurements`).
     `duplicates`: the messages that sources would copy again.
