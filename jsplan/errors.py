@@ -30,6 +30,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from jsplan.secrets import conceal
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +90,7 @@ class DiagnosticsError(JsplanError):
 
     def __init__(self, diagnostics: Sequence[Diagnostic], message: str | None = None) -> None:
         errors = [d for d in diagnostics if d.severity == "error"]
-        super().__init__(message or f"{len(errors)} error{'s' if len(errors) != 1 else ''}")
+        super().__init__(message or f"{count_text(len(errors), 'error')}")
         self.diagnostics = tuple(diagnostics)
 
     @property

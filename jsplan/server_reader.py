@@ -30,6 +30,7 @@ from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.source_cycles import find_unread_origins
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
+from jsplan.units import count_text
 
 Decisions = dict[Address, ResourceDecision]
 
@@ -69,9 +70,8 @@ class ServerReader:
             {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}
         )
         count = len({address.domain for address in wanted})
-        objects, domains = "" if len(wanted) == 1 else "s", "" if count == 1 else "s"
         self.session.observer.phase(
-            f"Reading {len(wanted):,} object{objects} in {count} domain{domains}"
+            f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
         )
         inputs = recover_interrupted(replace(inputs, live=await self.read(wanted)))
         inputs = await read_domain_names(inputs, self._pool)
@@ -146,7 +146,7 @@ class ServerReader:
         seqs = await self._resolve_times(inputs, decisions, levels)
         found = replace(found, seqs_by_time=seqs)
         if requests := list_measurements(replace(inputs, measured=found), decisions):
-            changes = f"{len(requests):,} change{'' if len(requests) == 1 else 's'}"
+            changes = count_text(len(requests), "change")
             self.session.observer.phase(f"Measuring what {changes} may delete")
             unread: dict[Address, dict[Address, str]] = {}
             deletions = await measure_all(self._pool, domains, requests, levels, limit, unread)

@@ -1,4 +1,4 @@
-"""Durations, sizes and times: text for people, and the exact values of the JetStream API."""
+"""Durations, sizes, times, counts: text for people, and the values of the JetStream API."""
 
 from __future__ import annotations
 
@@ -164,6 +164,19 @@ def parse_moment(value: object) -> datetime:
 def format_timestamp(moment: datetime | None = None) -> str:
     """Format a moment, or now, as RFC 3339 in UTC with whole seconds."""
     return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def count_text(number: int, noun: str, plural: str | None = None) -> str:
+    """Return `1 stream`, `2,000 streams`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def bounds_text(least: int, most: int, noun: str = "") -> str:
+    """Return `7 messages`, `between 3 and 7 messages` or, without a lower bound, `up to 7`."""
+    text = count_text(most, noun) if noun else f"{most:,}"
+    if least == most:
+        return text
+    return f"between {least:,} and {text}" if least else f"up to {text}"
 
 
 def format_bytes(size: int) -> str:

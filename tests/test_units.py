@@ -140,3 +140,32 @@ def test_instants_read_back(instant: int) -> None:
 def test_instants_as_servers_write_them(instant: int, text: str) -> None:
     """An instant is printed without trailing zeros, with four digits for the year."""
     assert units.format_instant(instant) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 messages"), (1, "1 message"), (1000, "1,000 messages")]
+)
+def test_counts(number: int, text: str) -> None:
+    """Exactly one is singular, and large numbers have separators."""
+    assert units.count_text(number, "message") == text
+
+
+def test_irregular_counts() -> None:
+    """A plural that does not end with s is given."""
+    assert units.count_text(1, "entry", "entries") == "1 entry"
+    assert units.count_text(2, "entry", "entries") == "2 entries"
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "text"),
+    [
+        (1, 1, "1 message"),
+        (0, 1, "up to 1 message"),
+        (3, 1000, "between 3 and 1,000 messages"),
+        (0, 2, "up to 2 messages"),
+    ],
+)
+def test_bounds(least: int, most: int, text: str) -> None:
+    """A number between bounds shows the lower one where there is one."""
+    assert units.bounds_text(least, most, "message") == text
+    assert units.bounds_text(least, most) == text.rpartition(" ")[0]

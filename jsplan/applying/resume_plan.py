@@ -13,6 +13,7 @@ from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import StalePlanError, UsageError
 from jsplan.state import State
+from jsplan.units import count_text
 
 
 def deferred_steps(
@@ -77,9 +78,9 @@ def unplanned_note(plan: Plan) -> str:
     if not plan.deferred:
         return ""
     domains = {item.address.partition("/")[0] for item in plan.deferred}
-    resources = f"{len(plan.deferred)} resource{'s' if len(plan.deferred) > 1 else ''}"
+    resources = count_text(len(plan.deferred), "resource")
     return (
-        f"{resources} in {len(domains)} domain{'s' if len(domains) > 1 else ''}"
+        f"{resources} in {count_text(len(domains), 'domain')}"
         " were offline already when this was planned, so it has no steps for them:"
         " they need a new plan"
     )

@@ -27,7 +27,7 @@ from jsplan.facts.reader import open_answering, read_object, run_parallel
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Observer
 from jsplan.topology import Edge, Topology
-from jsplan.units import SECOND
+from jsplan.units import SECOND, count_text
 
 _PERCENTAGE = re.compile(r"(\d{1,3})%")
 #: Seconds until downstream streams hear of their origins: a server retries after up to 30.
@@ -194,7 +194,7 @@ class Rollout:
     async def run(self) -> list[StepResult]:
         """Run wave after wave. After too many failures the remaining steps are skipped."""
         for number, wave in enumerate(self.waves):
-            count = _format_domain_count(len({s.domain for s in wave.steps}))
+            count = count_text(len({s.domain for s in wave.steps}), "domain")
             self.observer.phase(f"Wave {number + 1} of {len(self.waves)} ({wave.term}): {count}")
             await self.execution.run(wave.steps)
             failed = self._failed_domains(wave) | await self._check_wave(wave)
@@ -213,7 +213,7 @@ class Rollout:
         named = [f"{key} ({why})" for key, why in sorted(failed.items())[:3]]
         others = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         wave = f"wave {number + 1} ({self.waves[number].term})"
-        count = _format_domain_count(len(failed))
+        count = count_text(len(failed), "domain")
         text = (
             f"{wave} had {count} that failed, more than --max-failures {self.max_failures}:"
             f" {'; '.join(named)}{others}"
@@ -329,7 +329,3 @@ def _leaf_domain(edge: Edge, plan: Plan) -> str:
     """Return the domain of the flow that is no hub: the one with fewer steps in the plan."""
     steps = [step.domain for step in plan.steps]
     return min((edge.origin.domain, edge.downstream.domain), key=steps.count)
-
-
-def _format_domain_count(number: int) -> str:
-    return f"{number:,} domain{'' if number == 1 else 's'}"

@@ -18,6 +18,7 @@ from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs, PlanRequest
 from jsplan.replication.health import FlowHealth, ReplicationChecker
 from jsplan.server_reader import ServerReader, read_domain_names, with_parent_streams
+from jsplan.units import count_text
 
 
 async def check_drift(session: Session, options: DriftOptions) -> Drift:
@@ -30,7 +31,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
         for a in {*inputs.entries, *inputs.interrupted.steps}
         if a in inputs.selected and not is_ignored(context.workspace, a)
     )
-    session.observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
+    session.observer.phase(f"Reading {count_text(len(checked), 'resource')}")
     needed, domains = (
         [*with_parent_streams(checked), *sorted(staging_streams(inputs))],
         context.workspace.domains,

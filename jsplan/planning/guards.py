@@ -26,7 +26,7 @@ from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import SERVER_VERSIONS
 from jsplan.state.document import Entry, State
-from jsplan.units import format_duration
+from jsplan.units import count_text, format_duration
 
 #: The priority policy that delivers all messages to one client at a time.
 PINNED_CLIENT = "pinned_client"
@@ -308,7 +308,7 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
         Diagnostic(
             "error",
             "JS414",
-            f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, "
+            f"state has {count_text(count, 'resource')} in domain {domain}, "
             "which is no longer declared",
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'

@@ -26,6 +26,7 @@ from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import is_covered
+from jsplan.units import bounds_text, count_text
 
 #: The cause of a measured message that is redelivered, not deleted. The next cause is the consumer.
 REDELIVERED = "position"
@@ -147,8 +148,8 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
         state.get("consumer_count", 0),
     )
     nouns = nouns_of(decision.address)
-    content = f"{_count_text(messages, nouns.message)} ({size:,} bytes)"
-    with_them = f" and {_count_text(consumers, 'consumer')}" if consumers else ""
+    content = f"{count_text(messages, nouns.message)} ({size:,} bytes)"
+    with_them = f" and {count_text(consumers, 'consumer')}" if consumers else ""
     return Hazard(
         "DELETES_STREAM",
         f"deletes the {nouns.object} with {content}{with_them}",
@@ -158,10 +159,6 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
         exact=True,
         as_of={"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")},
     )
-
-
-def _count_text(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _breaks_replication(
@@ -285,17 +282,10 @@ def _describe_deletions(
     first = answers[0]
     size, total = (
         sum(a.most_bytes for a in answers),
-        _count_text(sum(a.total for a in answers), nouns.message),
+        count_text(sum(a.total for a in answers), nouns.message),
     )
-    count = (
-        f"{at_most:,}"
-        if at_least == at_most
-        else f"between {at_least:,} and {at_most:,}"
-        if at_least
-        else f"up to {at_most:,}"
-    )
-    bound = "" if first.is_exact else "up to "
-    many = f"{count} of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
+    many, bound = bounds_text(at_least, at_most), "" if first.is_exact else "up to "
+    many += f" of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
     if first.causes == ("origin",):
         return f"copying removes messages from its origin: {many}, as they are copied"
     if first.causes == ("interest",):
@@ -326,7 +316,7 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
     if found:
         most, names = sum(found.values()), ", ".join(sorted(found))
         text = (
-            f"{names} may not redeliver up to {_count_text(most, 'unacknowledged message')}: "
+            f"{names} may not redeliver up to {count_text(most, 'unacknowledged message')}: "
             "with ack_policy all, the server takes the deletion of a message for the "
             "acknowledgement of all before it"
         )
@@ -367,7 +357,7 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
     if decision.actions == ["delete"]:
         verb = "is" if pending == 1 else "are"
         text = "deletes the consumer" + (
-            f"; {_count_text(pending, 'message')} {verb} not processed yet" if pending else ""
+            f"; {count_text(pending, 'message')} {verb} not processed yet" if pending else ""
         )
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
     elif (

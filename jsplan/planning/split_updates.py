@@ -15,6 +15,7 @@ from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.merge import build_update
 from jsplan.planning.model import ResourceDecision
 from jsplan.resources.fields import Config
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.address import Address
@@ -83,9 +84,7 @@ def _first_change(before: Config, after: Config) -> tuple[str, Config] | None:
         return None
     if replicas > now:
         return "move it", {PLACEMENT: after[PLACEMENT]}
-    return f"scale it to {replicas} {'replica' if replicas == 1 else 'replicas'}", {
-        REPLICAS: after.get(REPLICAS)
-    }
+    return f"scale it to {count_text(replicas, 'replica')}", {REPLICAS: after.get(REPLICAS)}
 
 
 # --- limits for consumers ----

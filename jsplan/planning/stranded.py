@@ -24,6 +24,7 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered, overlaps
 from jsplan.topology.replication_graph import apply_transform
+from jsplan.units import bounds_text, count_text
 
 #: The first cause of an answer about a filter. The second one is its aspect.
 FILTER_CAUSE: Final = "filter"
@@ -265,7 +266,7 @@ def add_stranded_messages(
             continue
         single, exact = answer.at_most == 1, answer.at_least == answer.at_most
         text = (
-            f"{_format_count(answer)} message{'' if single else 's'} of the work queue "
+            f"{_format_messages(answer)} of the work queue "
             f"{'is' if single else 'are'} delivered to no consumer any more: no filter matches "
             f"them, or the consumer has passed them (then --replace {address} delivers them)"
         )
@@ -293,7 +294,7 @@ def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterabl
     for answer in inputs.measured.deletions.get(decision.address, ()):
         if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
             continue
-        many = f"{_format_count(answer)} message{'' if answer.at_most == 1 else 's'}"
+        many = _format_messages(answer)
         if answer.causes[-1] == "narrowed":
             text = (
                 f"{many} pending for it will not be delivered: the new filter does not match them"
@@ -345,7 +346,7 @@ def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Ite
     # each message out with a worker was delivered once, each redelivered one twice at least
     count = int(live.state.get("num_ack_pending" if most == 1 else "num_redelivered") or 0)
     if count:
-        many = "1 message" if count == 1 else f"{count:,} messages"
+        many = count_text(count, "message")
         declared = inputs.declared(address)
         yield Diagnostic(
             "warning",
@@ -359,12 +360,5 @@ def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Ite
         )
 
 
-def _format_count(answer: Measurement) -> str:
-    least, most = answer.at_least, answer.at_most
-    return (
-        f"{most:,}"
-        if least == most
-        else f"between {least:,} and {most:,}"
-        if least
-        else f"up to {most:,}"
-    )
+def _format_messages(answer: Measurement) -> str:
+    return bounds_text(answer.at_least, answer.at_most, "message")

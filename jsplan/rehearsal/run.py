@@ -19,6 +19,7 @@ from jsplan.rehearsal.live_snapshot import read_jetstreams
 from jsplan.rehearsal.round import RoundOutcome, rehearse_round, select_steps
 from jsplan.rehearsal.steps import list_writing_steps
 from jsplan.sandbox.versions import list_available
+from jsplan.units import count_text
 
 
 async def rehearse(
@@ -44,9 +45,7 @@ async def rehearse(
         layout = build_rehearsal_layout(
             [each for each in jetstreams if each.failure is None], steps, programs
         )
-        observer.phase(
-            f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers"
-        )
+        observer.phase(f"Rehearsing {count_text(len(steps), 'step')} on embedded servers")
         positions = {address: declared.range for address, declared in workspace.resources.items()}
         outcomes = [
             await rehearse_round(plan, layout, sites, positions, parallelism)

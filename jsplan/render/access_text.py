@@ -8,7 +8,7 @@ from rich.text import Text
 
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
 
 def _flows(found: Access, console: Console) -> None:
     flows = list(dict.fromkeys(why for need in found.needs for why in need.needed_by))
-    _line(console, f"# {count(len(flows), 'flow')} between accounts:")
+    _line(console, f"# {count_text(len(flows), 'flow')} between accounts:")
     for flow in flows:
         _line(console, f"#   {flow}")
 
@@ -85,9 +85,8 @@ def summary_line(found: Access) -> str:
     missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))
     parts = [f"{missing} missing"] if missing else []
     parts += [f"{unknown} not known"] if unknown else []
-    return (
-        f"Access: {', '.join(parts) or 'nothing missing'} of {count(len(found.needs), 'subject')}."
-    )
+    subjects = count_text(len(found.needs), "subject")
+    return f"Access: {', '.join(parts) or 'nothing missing'} of {subjects}."
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -10,6 +10,7 @@ from jsplan.render.backup_text import display_folder
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +61,7 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
             0,
             (
                 "Saved before messages were deleted: "
-                f"{summary.count(len(saved['streams']), 'stream')} in "
+                f"{count_text(len(saved['streams']), 'stream')} in "
                 f"{safe(display_folder(saved['folder']))}"
             ),
         )
@@ -72,13 +73,11 @@ def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
     name = (f"backfill {safe(copy['name'])}", "strong")
     if copy["status"] == "done":
         gaps = (
-            f"; {summary.count(copy['gap_messages'], 'message')} were gone before"
+            f"; {count_text(copy['gap_messages'], 'message')} were gone before"
             if copy["gap_messages"]
             else ""
         )
-        lines.add(
-            0, name, f": {summary.count(copy['copied'], 'message')} copied and compared{gaps}"
-        )
+        lines.add(0, name, f": {count_text(copy['copied'], 'message')} copied and compared{gaps}")
         return
     lines.add(0, _HEADS[copy["status"]], name)
     for line in safe_lines(copy["error"] or ""):
@@ -110,7 +109,7 @@ def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
         lines.add(
             0,
             ("Not done", "warn"),
-            f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})",
+            f": {safe(reason)}{safe(where)} ({count_text(len(domains), 'step')})",
         )
     steps = [step for step in skipped if step not in offline]
     if not steps:
@@ -118,7 +117,7 @@ def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
     lines.add(
         0,
         ("Not done", "warn"),
-        f", since it depends on what failed ({summary.count(len(steps), 'step')}):",
+        f", since it depends on what failed ({count_text(len(steps), 'step')}):",
     )
     for step in steps[:_MAX_SHOWN]:
         lines.add(4, f"{safe(step.address)} {step.op}")

@@ -9,7 +9,7 @@ from jsplan.documents.backfill_preview import COMPARED
 from jsplan.render.backfill_text import format_range
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,17 +66,17 @@ def _render_origin(lines: Lines, origin: OriginPreview, *, at_most: str) -> None
         lines.add(6, ("done. A run copies what is missing by now", "dim"))
     else:
         missing = (
-            f"{at_most}{count(origin.messages or 0, 'message')} pending, about "
+            f"{at_most}{count_text(origin.messages or 0, 'message')} pending, about "
             f"{units.format_bytes(origin.bytes or 0)}"
         )
         lines.add(6, missing, (f" ({_MEASURED[origin.measured]})", "dim"))
     if origin.in_target:
-        lines.add(6, f"{count(origin.in_target, 'message')} already in the target")
+        lines.add(6, f"{count_text(origin.in_target, 'message')} already in the target")
     if origin.gap_messages:
         lines.add(
             6,
             ("gap: ", "warn"),
-            f"{count(origin.gap_messages, 'message')} of the range no longer at the origin",
+            f"{count_text(origin.gap_messages, 'message')} of the range no longer at the origin",
         )
 
 
@@ -86,7 +86,7 @@ def summary_line(found: BackfillPreview) -> str:
         return "Backfill: done. Nothing to copy."
     at_most = "at most " if found.filtered_by else ""
     return (
-        f"Backfill: {at_most}{count(found.messages, 'message')} to copy."
+        f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
         if found.messages
         else "Backfill: nothing to copy."
     )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
-from jsplan.units import format_bytes
+from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,14 +40,10 @@ def render_run(result: BackfillResult, console: Console) -> None:
     if len(lines):
         lines.blank()
     if result.deferred:
-        domains = len({one["address"].partition("/")[0] for one in result.deferred})
-        lines.add(
-            0,
-            (
-                f"Deferred: {count(len(result.deferred), 'origin')} in {count(domains, 'domain')}.",
-                "warn",
-            ),
-        )
+        origins = count_text(len(result.deferred), "origin")
+        domains = {one["address"].partition("/")[0] for one in result.deferred}
+        text = f"Deferred: {origins} in {count_text(len(domains), 'domain')}."
+        lines.add(0, (text, "warn"))
     lines.add(0, (run_line(result), "warn" if result.gap_messages else "good"))
     lines.print(console)
 
@@ -67,7 +62,7 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
         lines.add(
             6,
             (
-                f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
+                f"copied {count_text(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
                 f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}"
             ),
         )
@@ -89,8 +84,8 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
     if origin.gap_messages:
         gone = "was" if origin.gap_messages == 1 else "were"
         words = (
-            f"{count(origin.gap_messages, 'message')} {gone} gone at the origin before it could "
-            f"be copied: {format_ranges(origin.gaps)}"
+            f"{count_text(origin.gap_messages, 'message')} {gone} gone at the origin "
+            f"before it could be copied: {format_ranges(origin.gaps)}"
         )
         lines.add(
             6,
@@ -102,7 +97,7 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
         lines.add(
             6,
             ("skipped: ", "warn"),
-            f"{count(origin.skipped_count, 'message')} too large for the target: {seqs}",
+            f"{count_text(origin.skipped_count, 'message')} too large for the target: {seqs}",
         )
 
 
@@ -118,7 +113,7 @@ def format_ranges(spans: Sequence[Sequence[int]]) -> str:
         for first, last in spans[:MAX_RANGES]
     ]
     left = len(spans) - len(shown)
-    return ", ".join(shown) + (f", and {count(left, 'more range')}" if left else "")
+    return ", ".join(shown) + (f", and {count_text(left, 'more range')}" if left else "")
 
 
 def run_line(result: BackfillResult) -> str:
@@ -147,7 +142,7 @@ def render_verification(found: Verification, console: Console) -> None:
             2,
             (
                 (
-                    f"{count(found.others, 'message')} of the target "
+                    f"{count_text(found.others, 'message')} of the target "
                     f"{'comes' if found.others == 1 else 'come'} from elsewhere"
                 ),
                 "dim",
@@ -269,7 +264,7 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
                 f"{format_range(origin['first'], origin['last'])}"
             ),
         )
-        parts = [f"{count(origin['copied'], 'message')} copied"]
+        parts = [f"{count_text(origin['copied'], 'message')} copied"]
         parts += (
             [f"gone before they could be copied: {format_ranges(origin['gaps'])}"]
             if origin["gaps"]
@@ -289,7 +284,7 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
 
 def _render_orphan(lines: Lines, orphan: Orphan) -> None:
     holds = (
-        f"{count(orphan.messages, 'message')}, "
+        f"{count_text(orphan.messages, 'message')}, "
         f"{format_bytes(orphan.bytes)}{', sealed' if orphan.sealed else ''}"
     )
     if not orphan.domain:

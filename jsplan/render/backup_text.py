@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
-from jsplan.units import format_bytes
+from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,10 +32,10 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
         lines.blank()
     lines.add(0, (backup_line(document), "bad" if document["exit_code"] else "good"))
     total = document["summary"]
-    content = (
-        f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and "
-        f"{count(total['messages'], 'message')}"
+    streams, consumers, messages = (
+        count_text(total[f"{noun}s"], noun) for noun in ("stream", "consumer", "message")
     )
+    content = f"{streams}, {consumers} and {messages}"
     lines.add(
         0,
         (
@@ -55,8 +54,8 @@ def display_folder(folder: str) -> str:
 
 def _describe_content(stream: dict[str, Any]) -> str:
     state = stream["before"]
-    parts = [count(state["messages"], "message"), format_bytes(state["bytes"])]
-    parts += [count(len(stream["consumers"]), "consumer")] if stream["consumers"] else []
+    parts = [count_text(state["messages"], "message"), format_bytes(state["bytes"])]
+    parts += [count_text(len(stream["consumers"]), "consumer")] if stream["consumers"] else []
     parts += ["messages came or went meanwhile"] if stream["before"] != stream["after"] else []
     return ", ".join(parts)
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from jsplan.render.escape import safe
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.facts.proposed_domains import DiscoverResult, ProposedDomain
@@ -56,7 +56,7 @@ def _describe(domain: ProposedDomain) -> str:
         ", ".join(f"{name} {version}".strip() for name, version in sorted(seen.servers.items()))
         or "its servers do not say who they are"
     )
-    return f"{count(seen.streams, 'stream')}; {servers}"
+    return f"{count_text(seen.streams, 'stream')}; {servers}"
 
 
 def _named_by(domain: ProposedDomain) -> str:

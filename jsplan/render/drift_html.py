@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows, html_page, summary
 from jsplan.render.escape import safe, safe_html
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
@@ -76,7 +77,7 @@ def _notes(drift: Drift) -> list[str]:
     ]
     pending = drift.summary["pending"]
     lines += (
-        [f"{summary.count(pending, 'resource')} pending in the files (see jsplan plan)."]
+        [f"{count_text(pending, 'resource')} pending in the files (see jsplan plan)."]
         if pending
         else []
     )

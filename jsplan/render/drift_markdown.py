@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jsplan.render import drift_rows, summary
 from jsplan.render.escape import safe
 from jsplan.render.markdown import MAX_LENGTH, code_span, diff_block, escape_text
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
@@ -79,11 +80,11 @@ def _notes(drift: Drift) -> list[str]:
         for d in drift.diagnostics
     ]
     counts = drift.summary
-    lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
+    lines += [f"- {count_text(counts['muted'], 'finding')} muted."] if counts["muted"] else []
     lines += (
         [
             (
-                f"- {summary.count(counts['pending'], 'resource')} pending in the files: see "
+                f"- {count_text(counts['pending'], 'resource')} pending in the files: see "
                 "`jsplan plan`."
             )
         ]

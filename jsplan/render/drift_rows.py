@@ -10,6 +10,7 @@ from jsplan.documents.base import digest
 from jsplan.render import resource_text, summary
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -142,7 +143,7 @@ def _offline_row(domain: dict[str, Any]) -> Row:
 
 
 def _unmanaged_row(item: Unmanaged) -> Row:
-    amount = [summary.count(item.messages, "message")] if item.messages is not None else []
+    amount = [count_text(item.messages, "message")] if item.messages is not None else []
     amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
     amount += [f"created {safe(item.created)}"] if item.created else []
     amount += ["ephemeral"] if item.ephemeral else []

@@ -11,6 +11,7 @@ from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.plan_text import add_drift
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,7 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     lines.add(0, ("Unmanaged (on the servers, in no file and not in state):", "strong"))
     shown = drift.unmanaged if verbose else drift.unmanaged[:_MAX_SHOWN]
     for item in shown:
-        amount = [summary.count(item.messages, "message")] if item.messages is not None else []
+        amount = [count_text(item.messages, "message")] if item.messages is not None else []
         amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
         amount += [f"created {safe(item.created)}"] if item.created else []
         amount += ["ephemeral"] if item.ephemeral else []
@@ -133,9 +134,9 @@ def _summary(drift: Drift) -> Lines:
     if not (counts["changed"] or counts["missing"] or counts["unhealthy"] or counts["offline"]):
         lines.add(0, (summary.NO_DRIFT, "good"))
     lines.add(0, (summary.drift_line(drift), "strong"))
-    extra = [summary.count(counts["muted"], "finding") + " muted"] if counts["muted"] else []
+    extra = [count_text(counts["muted"], "finding") + " muted"] if counts["muted"] else []
     extra += (
-        [f"{summary.count(counts['pending'], 'resource')} pending in the files (see jsplan plan)"]
+        [f"{count_text(counts['pending'], 'resource')} pending in the files (see jsplan plan)"]
         if counts["pending"]
         else []
     )

@@ -9,7 +9,7 @@ from jsplan.render import grid
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
 from jsplan.render.resource_text import add_field_change
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,14 +90,14 @@ def _result(entry: dict[str, Any]) -> str:
 def _counts(entry: dict[str, Any]) -> str:
     known: dict[str, int] = entry["summary"]
     if "state" in known:
-        return f"{count(known['state'], 'entry', 'entries')} of the state"
+        return f"{count_text(known['state'], 'entry', 'entries')} of the state"
     if entry["result"] == "started":
         return (
             ", ".join(f"{known[part]} to {part}" for part in _PLANNED if known.get(part))
             or "nothing"
         )
     parts = [f"{known[part]} {part}" for part in _PARTS if known.get(part)]
-    parts += [count(len(entry["backfills"]), "backfill")] if entry.get("backfills") else []
+    parts += [count_text(len(entry["backfills"]), "backfill")] if entry.get("backfills") else []
     return ", ".join(parts) or "state brought up to date"
 
 
@@ -156,7 +156,7 @@ def _render_change(lines: Lines, item: dict[str, Any]) -> None:
             6,
             ("! ", "bad"),
             (cost["code"], "bad"),
-            f" [{count(number, 'message')}]" if number else "",
+            f" [{count_text(number, 'message')}]" if number else "",
         )
     for line in safe_lines(item["error"] or ""):
         lines.add(6, line)

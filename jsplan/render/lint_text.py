@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,13 +50,15 @@ def summary_line(found: Lint) -> str:
     """Return `Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; zero parts are left out."""
     numbers = found.summary
     parts = [
-        count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]
+        count_text(numbers[name], name[:-1])
+        for name in ("errors", "warnings", "notes")
+        if numbers[name]
     ]
     parts += [f"{numbers['ignored']:,} ignored"] if numbers["ignored"] else []
     if not parts:
         return (
             f"Lint: nothing found by {len(found.rules)} rules in "
-            f"{count(found.resources, 'resource')}."
+            f"{count_text(found.resources, 'resource')}."
         )
     return f"Lint: {', '.join(parts)}."
 

@@ -16,6 +16,7 @@ from jsplan.render import (
 )
 from jsplan.render.escape import quote_json, safe, safe_html, safe_lines
 from jsplan.render.lines import Lines
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -328,7 +329,7 @@ def _finding(found: Diagnostic, where: str) -> str:
 def _steps(plan: Plan) -> str:
     """Return all steps of an apply, in the order of the plan."""
     items = "".join(f"<li>{safe_html(step.title)}</li>" for step in plan.steps)
-    heading = summary.count(len(plan.steps), "step")
+    heading = count_text(len(plan.steps), "step")
     return (
         (
             f'<details class="more"><summary>What is done, in order ({heading})</summary>'
@@ -349,7 +350,7 @@ def _plan_facts(plan: Plan, sha256: str) -> str:
         "sha256": sha256,
         "id": plan.id,
         "state": f"serial {plan.state.get('serial')} of {plan.state.get('lineage') or 'none yet'}",
-        "unchanged": summary.count(unchanged, "resource"),
+        "unchanged": count_text(unchanged, "resource"),
         "variables": quote_json(plan.variables),
     }
     rows = "".join(f"<dt>{name}</dt><dd>{_code(str(value))}</dd>" for name, value in facts.items())

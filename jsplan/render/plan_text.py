@@ -12,6 +12,7 @@ from jsplan.render.escape import quote_json, safe
 from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
 from jsplan.render.resource_text import action_key
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,9 +222,7 @@ def format_amount(job: Mapping[str, Any]) -> list[str]:
     )
     most = "up to " if filtered and job.get("messages") else ""
     found = (
-        [most + summary.count(job["messages"], "message")]
-        if job.get("messages") is not None
-        else []
+        [most + count_text(job["messages"], "message")] if job.get("messages") is not None else []
     )
     found += [units.format_bytes(job["bytes"])] if job.get("bytes") is not None else []
     guess = job.get("estimate")

@@ -9,7 +9,6 @@ from jsplan import units
 from jsplan.render.escape import safe
 from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
 from jsplan.render.values import (
     Leaf,
     flatten,
@@ -19,6 +18,7 @@ from jsplan.render.values import (
     without_key_fields,
 )
 from jsplan.resources.nested import ORIGIN
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,25 +228,25 @@ def format_amount(hazard: Hazard) -> str:
     if hazard.bytes is not None and not _mentions_number(hazard, hazard.bytes):
         parts.append(units.format_bytes(hazard.bytes))
     if hazard.consumers and not _mentions_number(hazard, hazard.consumers):
-        parts.append(count(hazard.consumers, "consumer"))
+        parts.append(count_text(hazard.consumers, "consumer"))
     return ", ".join(part for part in parts if part)
 
 
 def _format_messages(hazard: Hazard) -> str:
     most = hazard.at_most if hazard.at_most is not None else hazard.messages
     if hazard.exact is not False:
-        return "" if most is None or _mentions_number(hazard, most) else count(most, "message")
+        return "" if most is None or _mentions_number(hazard, most) else count_text(most, "message")
     if hazard.at_least is None:
         return (
             ""
             if most is None or _mentions_number(hazard, most)
-            else f"at most {count(most, 'message')}"
+            else f"at most {count_text(most, 'message')}"
         )
     if most is None or most == hazard.at_least:
         return (
             ""
             if _mentions_number(hazard, hazard.at_least)
-            else f"at least {count(hazard.at_least, 'message')}"
+            else f"at least {count_text(hazard.at_least, 'message')}"
         )
     return (
         ""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from jsplan.render.backup_text import display_folder
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
-from jsplan.units import format_bytes
+from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +26,8 @@ def render(plan: Plan, console: Console) -> None:
     )
     lines.blank()
     for one in plan.options["restore"]:
-        parts = [count(one["messages"], "message"), format_bytes(one["bytes"])]
-        parts += [count(one["consumers"], "consumer")] if one["consumers"] else []
+        parts = [count_text(one["messages"], "message"), format_bytes(one["bytes"])]
+        parts += [count_text(one["consumers"], "consumer")] if one["consumers"] else []
         came = f", saved from {safe(one['from'])}" if one["from"] != one["address"] else ""
         there = (
             ("  is there already, as it was saved", "dim")

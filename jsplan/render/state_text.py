@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan.render import summary
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.render.values import non_default_leaves, scalar
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ def render(state: dict[str, Any], console: Console) -> None:
     lines.add(
         0,
         (
-            f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial "
+            f"Workspace {where}: {count_text(len(resources), 'resource')}, serial "
             f"{state.get('serial', 0)}."
         ),
     )
@@ -34,7 +34,7 @@ def render(state: dict[str, Any], console: Console) -> None:
             0,
             (
                 (
-                    f"{summary.count(len(pending), 'step')} began and never ended. The next "
+                    f"{count_text(len(pending), 'step')} began and never ended. The next "
                     "plan shows how."
                 ),
                 "warn",

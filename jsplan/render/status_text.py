@@ -15,7 +15,7 @@ from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
-from jsplan.render.summary import count
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,12 +53,13 @@ def summary_line(status: Status) -> str:
     flows = [f"{s['unhealthy']} unhealthy"] if s["unhealthy"] else []
     flows += [f"{s['unknown']} not known"] if s["unknown"] else []
     parts = [
-        count(s["domains"], "domain") + (f" ({s['offline']:,} offline)" if s["offline"] else "")
+        count_text(s["domains"], "domain")
+        + (f" ({s['offline']:,} offline)" if s["offline"] else "")
     ]
-    parts += [count(s["streams"], "stream") + (f" ({s['down']:,} down)" if s["down"] else "")]
+    parts += [count_text(s["streams"], "stream") + (f" ({s['down']:,} down)" if s["down"] else "")]
     parts += [
-        count(s["consumers"], "consumer"),
-        count(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else ""),
+        count_text(s["consumers"], "consumer"),
+        count_text(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else ""),
     ]
     return f"Status: {', '.join(parts)}."
 

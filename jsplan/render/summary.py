@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.address import compress_names
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,11 +25,6 @@ NO_DRIFT = "No drift."
 _HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Return `1 stream`, `2,000 streams`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def plan_line(plan: Plan) -> str:
     """Return `Plan: 2 to add, 1 to change, 0 to destroy.`; other zero parts are left out."""
     s = plan.summary
@@ -38,12 +34,12 @@ def plan_line(plan: Plan) -> str:
         deletes = s["replace_deletes"]
         parts.append(
             f"{s['replace']} to replace"
-            + (f" ({deletes} delete{'s' if deletes == 1 else ''} data)" if deletes else "")
+            + (f" ({count_text(deletes, 'deletes', 'delete')} data)" if deletes else "")
         )
     parts.append(f"{s['destroy']} to destroy")
     parts += [f"{s['forget']} to forget"] if s["forget"] else []
     parts += [f"{s['backfill']} to backfill"] if s["backfill"] else []
-    parts += [f"{s['hazards']} hazard{'s' if s['hazards'] != 1 else ''}"] if s["hazards"] else []
+    parts += [count_text(s["hazards"], "hazard")] if s["hazards"] else []
     return f"Plan: {', '.join(parts)}."
 
 
@@ -60,7 +56,7 @@ def rehearsal_line(plan: Plan) -> str:
         else [*by_version]
     )
     parts = [
-        count(done.steps, "step"),
+        count_text(done.steps, "step"),
         f"{done.refused} refused" if done.refused else "none refused",
     ]
     parts += (
@@ -78,7 +74,9 @@ def deferred_line(addresses: Iterable[str]) -> str:
     if not found:
         return ""
     domains = {address.split("/", 1)[0] for address in found}
-    return f"Deferred: {count(len(found), 'resource')} in {count(len(domains), 'domain')}."
+    return (
+        f"Deferred: {count_text(len(found), 'resource')} in {count_text(len(domains), 'domain')}."
+    )
 
 
 def no_changes_line(plan: Plan) -> str:

@@ -12,6 +12,7 @@ from jsplan.config.model import LoadOptions
 from jsplan.context import Context, known_domains, open_context, open_pool, state_bucket
 from jsplan.event_loop import run_until_complete
 from jsplan.options import Observer
+from jsplan.units import count_text
 
 
 def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
@@ -29,7 +30,7 @@ async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer)
     async with open_context(load) as context, open_pool(context, read_only=True) as pool:
         declared = context.workspace.domains
         domains = select_domains(declared, options.addresses)
-        observer.phase(f"Looking at {len(domains)} domain{'' if len(domains) == 1 else 's'}")
+        observer.phase(f"Looking at {count_text(len(domains), 'domain')}")
         facts = await identify_all(pool, domains, declared, known_domains(context))
         wanted = await select_streams(
             pool, facts, domains, options.addresses, partial(_is_own_state, context)

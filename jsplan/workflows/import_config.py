@@ -16,6 +16,7 @@ from jsplan.importing.selection import (
     skip_internal_streams,
 )
 from jsplan.options import Observer
+from jsplan.units import count_text
 
 
 async def generate_config(
@@ -26,7 +27,7 @@ async def generate_config(
         key for key in context.workspace.domains if any(matches_domain(glob, key) for glob in globs)
     ]
     async with open_pool(context, read_only=True, guarded=True) as pool:
-        observer.phase(f"Listing {len(keys)} domain{'' if len(keys) == 1 else 's'}")
+        observer.phase(f"Listing {count_text(len(keys), 'domain')}")
         live = await list_live(
             pool,
             context.workspace.domains,

@@ -19,6 +19,7 @@ from jsplan.jetstream import Pool
 from jsplan.lint import RULES, View, run_rules
 from jsplan.server_reader import with_parent_streams
 from jsplan.topology import build_topology
+from jsplan.units import count_text
 from jsplan.workflows.explain import list_lint_rules
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
     """Read the declared resources, and the other streams and consumers of their domains."""
     own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
     wanted = with_parent_streams(workspace.resources)
-    observer.phase(f"Reading {len(own):,} domain{'' if len(own) == 1 else 's'}")
+    observer.phase(f"Reading {count_text(len(own), 'domain')}")
     async with Pool(workspace.connections, environ, read_only=True, guarded=True) as pool:
         live = await read_live(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
         streams: dict[str, list[Address]] = {key: [] for key in own if live.is_reachable(key)}

@@ -22,7 +22,7 @@ from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore import RestoreTarget, build_restore_plan
 from jsplan.planning.restore_selection import RestoreSelection, select_streams
 from jsplan.server_reader import ServerReader
-from jsplan.units import SECOND
+from jsplan.units import SECOND, count_text
 from jsplan.workflows.apply import execute_plan
 
 
@@ -57,7 +57,7 @@ async def _restore(
     async with open_context(load) as context:
         saved = read_manifest(options.folder).streams
         wanted = select_streams(saved, context.workspace.domains, options)
-        observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
+        observer.phase(f"Verifying {count_text(len(wanted), 'archive')}")
         await verify_snapshots(options.folder, wanted)
         async with hold_session(context, "restore", options.lock_timeout, observer) as session:
             plan = await _build_plan(session, wanted, options)
@@ -88,7 +88,7 @@ async def _build_plan(
         for target in wanted
         for consumer in target.saved.consumers
     ]
-    session.observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
+    session.observer.phase(f"Looking for {count_text(len(targets), 'object')}")
     live = await ServerReader(session).read(targets)
     inputs = replace(inputs, live=live)
     offline = {

@@ -24,6 +24,7 @@ from jsplan.planning.preserve.interrupted import InterruptedReplacement, determi
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import read_domain_names, with_parent_streams
 from jsplan.status.document import build_document
+from jsplan.units import count_text
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
@@ -76,7 +77,7 @@ async def _status(
         context, pool = session.context, session.pool
         inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
-        observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
+        observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})
         live = await list_live(pool, context.workspace.domains, known_domains(context), wanted)
         inputs = await _read_staging_streams(pool, replace(inputs, live=live))
@@ -94,10 +95,7 @@ async def _status(
         ]
         downstreams = [o.address for o in chosen if o.flows]
         if downstreams:
-            observer.phase(
-                f"Looking at {len(downstreams):,} downstream stream"
-                f"{'' if len(downstreams) == 1 else 's'}"
-            )
+            observer.phase(f"Looking at {count_text(len(downstreams), 'downstream stream')}")
         health = ReplicationChecker(session, inputs.live, {} if seen is None else seen)
         flows = await (
             health.check_until_conclusive(downstreams)

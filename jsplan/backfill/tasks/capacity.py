@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jsplan.units import format_bytes
+from jsplan.units import count_text, format_bytes
 
 #: Approximate bytes that one message grows by at the target: the server adds a source header,
 #: and the headers of the staging stream are removed.
@@ -66,7 +66,7 @@ def find_capacity_problem(
 
 
 def _build_subject_problem(address: str, each: int, *, full: bool) -> CapacityProblem:
-    limit = f"{each:,} message{'' if each == 1 else 's'} per subject"
+    limit = f"{count_text(each, 'message')} per subject"
     if full:
         return CapacityProblem(
             f"{address} accepts {limit} and refuses more (discard_new_per_subject), "

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.errors import RefusedError
 from jsplan.subjects import is_subset, is_valid
+from jsplan.units import count_text
 
 #: Makes a token of the new subject from the tokens of the old one.
 TokenMaker = Callable[[list[bytes]], bytes]
@@ -156,7 +157,7 @@ def _build_call(name: str, given: list[str], part: str, wild: list[int]) -> Toke
         return _build_partition([_parse_number(number, part) for number in given], part, wild)
     wanted = 1 if name == "wildcard" else 2
     if len(given) != wanted:
-        raise ValueError(f"{part} takes {wanted} argument{'s' if wanted > 1 else ''}")
+        raise ValueError(f"{part} takes {count_text(wanted, 'argument')}")
     place = _find_wildcard(_parse_number(given[0], part), part, wild)
     if name == "wildcard":
         return _build_token(place)

@@ -13,6 +13,7 @@ from jsplan.cli.commands.init import workspace_name
 from jsplan.cli.lazy import declare, group
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, display_path
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,10 +119,9 @@ def _convert(
 
 
 def _success_text(made: ConvertResult, file: Path, load: LoadOptions) -> str:
-    from jsplan.render.summary import count
 
     return (
-        f"Wrote {display_path(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: "
+        f"Wrote {display_path(file)}: {count_text(len(made.addresses), 'resource')}.\n\nNext: "
         f"{_next_step(made, file, load)}"
     )
 

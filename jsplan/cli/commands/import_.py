@@ -11,6 +11,7 @@ from jsplan.cli.plan_options import approval_options, build_plan_options, import
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob, display_path
 from jsplan.errors import UsageError
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,9 +80,9 @@ def command(
     output.progress.stop()
     code = apply_result(output, plan, result, shown=approval.shown)
     if written is not None and generate_config is not None:
-        many = "" if written.resource_count == 1 else "s"
-        text = f"{display_path(generate_config)} is new: {written.resource_count:,} resource{many}"
-        output.note(f"{text} in {written.text.count(chr(10)):,} lines.")
+        resources = count_text(written.resource_count, "resource")
+        lines = count_text(written.text.count("\n"), "line")
+        output.note(f"{display_path(generate_config)} is new: {resources} in {lines}.")
     return code
 
 

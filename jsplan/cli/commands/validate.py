@@ -8,6 +8,7 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,10 +37,9 @@ def command(ctx: click.Context) -> int:
 
 def summary_line(workspace: Workspace) -> str:
     """Return the last line of the text."""
-    from jsplan.render.summary import count
-
-    resources, domains = len(workspace.resources), len({a.domain for a in workspace.resources})
-    return f"The workspace is valid: {count(resources, 'resource')} in {count(domains, 'domain')}."
+    resources = count_text(len(workspace.resources), "resource")
+    domains = count_text(len({a.domain for a in workspace.resources}), "domain")
+    return f"The workspace is valid: {resources} in {domains}."
 
 
 def to_document(workspace: Workspace) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from jsplan.errors import ExitCode
 from jsplan.options import Observer
 from jsplan.state import State, backend_of
 from jsplan.topology import build_topology
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.drift.service.metrics import Metrics
@@ -124,7 +125,7 @@ def _make_connection_reporter(
 
 def _report_start(observer: Observer, context: Context) -> None:
     count = len(context.workspace.domains)
-    observer.phase(f"Watching {count} domain{'' if count == 1 else 's'}")
+    observer.phase(f"Watching {count_text(count, 'domain')}")
 
 
 def _ignore_count() -> None:

@@ -18,7 +18,7 @@ from jsplan.planning.backfill.entries import estimate_between
 from jsplan.planning.backfill.model import make_ad_hoc_entry
 from jsplan.planning.backfill.strategy import find_read_obstacle, find_target_problem
 from jsplan.resources.nested import origin_key
-from jsplan.units import instant_of, parse_instant
+from jsplan.units import count_text, instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -171,7 +171,7 @@ def _describe_amount(
     if not messages:
         return ""
     most = "" if _is_exact(live, last) and not late.filters else "at most "
-    return f"{most}{messages:,} earlier message{'s' if messages > 1 else ''}"
+    return f"{most}{count_text(messages, 'earlier message')}"
 
 
 def _is_exact(live: LiveObject, last: int) -> bool:

@@ -27,6 +27,7 @@ from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PAUSE_LEVEL, PURGE_LEVEL
 from jsplan.state.document import Entry
 from jsplan.subjects import is_covered
+from jsplan.units import bounds_text, count_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -176,17 +177,10 @@ def redelivery_measurement(
 
 def describe_redelivery(found: Measurement) -> str:
     """Describe the redelivery of a consumer for the hazard `DUPLICATES_MESSAGES`."""
-    least, most = found.at_least, found.at_most
-    count = (
-        f"{most:,}"
-        if least == most
-        else f"between {least:,} and {most:,}"
-        if least
-        else f"up to {most:,}"
-    )
-    if most == 1:
-        return f"{count} message that was acknowledged out of order is delivered again"
-    return f"{count} messages that were acknowledged out of order are delivered again"
+    many = bounds_text(found.at_least, found.at_most, "message")
+    if found.at_most == 1:
+        return f"{many} that was acknowledged out of order is delivered again"
+    return f"{many} that were acknowledged out of order are delivered again"
 
 
 def check_consumer_replacement(
@@ -229,7 +223,7 @@ def check_consumer_replacement(
         yield _replacement_warning(inputs, decision, text, detail)
     if out:
         text = (
-            f"{out:,} pending message{'' if out == 1 else 's'} may be delivered again, "
+            f"{count_text(out, 'pending message')} may be delivered again, "
             "and count as delivered for the first time"
         )
         detail = (

@@ -24,6 +24,7 @@ from jsplan.planning.preserve.start_override import start_sequence
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -170,7 +171,7 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
     if not subjects or live.compact.get("sealed"):
         return
     count, nouns = int(live.state.get("messages") or 0), nouns_of(live.address)
-    messages = f"{count:,} {nouns.message}{'' if count == 1 else 's'}"
+    messages = count_text(count, nouns.message)
     seconds = estimate_seconds(live)
     clients, writes = (
         f"publishers to {', '.join(subjects)}",
@@ -204,7 +205,7 @@ def _assess_redelivery(
         else []
     )
     parts += [f"{above:,} acknowledged out of order"] if above else []
-    many = "1 message" if out + above == 1 else f"{out + above:,} messages"
+    many = count_text(out + above, "message")
     yield Hazard(
         "DUPLICATES_MESSAGES",
         f"up to {many} of {', '.join(names)} may be delivered again: {' and '.join(parts)}",

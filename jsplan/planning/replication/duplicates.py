@@ -17,6 +17,7 @@ from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import source_name
 from jsplan.subjects import overlaps
+from jsplan.units import bounds_text
 
 OriginIdentity = tuple[str, str]
 
@@ -123,23 +124,15 @@ def assess_duplicates(answers: Sequence[DuplicateCount]) -> Iterable[Hazard]:
 
 def _describe_duplicates(answers: Sequence[DuplicateCount], least: int, most: int) -> str:
     unknown = next((a for a in answers if a.at_most is None), None)
-    count = (
-        f"{most:,}"
-        if least == most
-        else f"between {least:,} and {most:,}"
-        if least
-        else f"up to {most:,}"
+    many = (
+        bounds_text(least, most, "message")
+        if unknown is None
+        else f"at least {least:,} (the number is not known: {unknown.reason}) messages"
     )
-    if unknown is not None:
-        count = f"at least {least:,} (the number is not known: {unknown.reason})"
     origins = ", ".join(dict.fromkeys(str(a.request.origin or a.request.name) for a in answers))
-    plural = "" if most == 1 and unknown is None else "s"
     if all(a.request.recreated for a in answers):
-        return (
-            f"stores {count} message{plural} of {origins} twice: "
-            "several of its sources take the same messages"
-        )
+        return f"stores {many} of {origins} twice: several of its sources take the same messages"
     return (
-        f"copies {count} message{plural} of {origins} again: "
+        f"copies {many} of {origins} again: "
         "the server treats a source with other filters or transforms as a new one"
     )

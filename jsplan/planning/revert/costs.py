@@ -9,6 +9,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.units import count_text
 
 #: Hazards whose effect stays whatever the configuration is later, and the text for each.
 _LOSS_TEXTS = {
@@ -73,4 +74,4 @@ def _format_messages(cost: Mapping[str, Any], noun: str) -> str:
     exact, most = cost.get("messages"), cost.get("at_most")
     count = most or exact or cost.get("at_least") or 0
     bound = "at most " if most and most != cost.get("at_least") else "" if exact else "at least "
-    return f"{bound}{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{bound}{count_text(count, noun)}"
