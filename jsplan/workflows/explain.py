@@ -9,8 +9,8 @@ from typing import Final
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, LINT, SERVER_CODES, CodeText
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import UsageError
-from jsplan.lint import RULES
 from jsplan.lint.engine import UNUSED_IGNORE
+from jsplan.lint.rules import RULES
 
 _FILES: Final = "files"
 _LINT: Final = "lint"

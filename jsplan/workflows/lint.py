@@ -16,7 +16,9 @@ from jsplan.facts.measurement import UnmanagedRequest
 from jsplan.facts.reader import read_live
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
-from jsplan.lint import RULES, View, run_rules
+from jsplan.lint.engine import run_rules
+from jsplan.lint.rules import RULES
+from jsplan.lint.view import View
 from jsplan.server_reader import with_parent_streams
 from jsplan.topology import build_topology
 from jsplan.units import count_text

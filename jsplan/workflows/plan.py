@@ -12,12 +12,12 @@ from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
+from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan
 from jsplan.planning.forgotten_entries import select_forgotten
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
-from jsplan.workflows.plan_lint import lint_plan
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:

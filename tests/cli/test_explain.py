@@ -10,7 +10,7 @@ import pytest
 from jsplan.cli.main import main
 from jsplan.codes import CODES, EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES
 from jsplan.errors import ExitCode
-from jsplan.lint import RULES
+from jsplan.lint.rules import RULES
 from jsplan.workflows.explain import list_explanations
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from jsplan.address import Address
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import LiveObject
-from jsplan.lint import RULES, Report, View, run_rules
+from jsplan.lint.engine import Report, run_rules
+from jsplan.lint.rules import RULES
+from jsplan.lint.view import View
 from jsplan.topology import build_topology
 from tests.support.yaml_text import read_yaml
 

@@ -13,7 +13,7 @@ import yaml
 
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
-from jsplan.lint import RULES
+from jsplan.lint.rules import RULES
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
 from tests.lint.support import HEAD

@@ -11,8 +11,8 @@ from jsplan.cli.main import main
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import DomainFacts
-from jsplan.lint import RULES, run_rules
-from jsplan.lint.engine import enabled_rules
+from jsplan.lint.engine import enabled_rules, run_rules
+from jsplan.lint.rules import RULES
 from tests.lint.support import lint_findings, view
 
 if TYPE_CHECKING:

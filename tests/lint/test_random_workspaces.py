@@ -14,7 +14,9 @@ from jsplan.codes import CODES
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConfigError
-from jsplan.lint import RULES, View, run_rules
+from jsplan.lint.engine import run_rules
+from jsplan.lint.rules import RULES
+from jsplan.lint.view import View
 from jsplan.topology import build_topology
 from tests.lint.support import HEAD
 from tests.support.yaml_text import read_yaml

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.codes import LINT
-from jsplan.lint import RULES, run_rules
-from jsplan.lint.engine import UNUSED_IGNORE
+from jsplan.lint.engine import UNUSED_IGNORE, run_rules
+from jsplan.lint.rules import RULES
 from tests.lint.support import Case, cases
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from jsplan.planning.stranded import streams_with_new_subjects
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.diagnostics import Diagnostic
-    from jsplan.lint import Rule
+    from jsplan.lint.rule import Rule
     from jsplan.planning.model import PlanInputs, ResourceDecision
 
 _UNCHANGED = (["no-op"], ["delete"], ["forget"])
@@ -31,7 +31,7 @@ def lint_plan(
     changing = {a for a, decision in decisions.items() if decision.actions not in _UNCHANGED}
     if not changing and not strict:
         return []
-    from jsplan.lint import RULES  # noqa: PLC0415 - not needed for a plan without changes
+    from jsplan.lint.rules import RULES  # noqa: PLC0415 - not needed for a plan without changes
 
     everything = (
         {a for a in inputs.selected if a in inputs.workspace.resources} if strict else set()
@@ -67,8 +67,8 @@ def _run_rules(
     rules: Sequence[Rule],
     focus: set[Address],
 ) -> list[Diagnostic]:
-    from jsplan.lint import View, run_rules  # noqa: PLC0415 - see above
-    from jsplan.lint.engine import enabled_rules  # noqa: PLC0415 - see above
+    from jsplan.lint.engine import enabled_rules, run_rules  # noqa: PLC0415 - see above
+    from jsplan.lint.view import View  # noqa: PLC0415 - see above
 
     known = {
         address: decision.after
