@@ -72,7 +72,7 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
                 and address.domain in streams
             ):
                 streams[address.domain].append(address)
-        await read_unmanaged(
+        live = await read_unmanaged(
             pool,
             workspace.domains,
             [
