@@ -145,7 +145,8 @@ def test_variables_and_progress(folder: Path, server: Server) -> None:
         observer=observer,
     )
     plan = workspace.plan()
-    assert [change.change.after["subjects"] for change in plan.resource_changes] == [["sales.>"]]
+    after = [change.change.after or {} for change in plan.resource_changes]
+    assert [config["subjects"] for config in after] == [["sales.>"]]
     assert observer.texts
 
 
