@@ -33,7 +33,6 @@ from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
-from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.consumer_position import (
@@ -43,11 +42,10 @@ from jsplan.planning.preserve.consumer_position import (
     with_start_sequence,
 )
 from jsplan.resources.consumer import filters_of
+from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PAUSE_LEVEL
 
-#: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
-RESET_REFUSED = 10204
 #: Polls, and seconds between them, while clients have not acknowledged their messages yet.
 MAX_POLLS, POLL_INTERVAL = 20, 0.05
 
@@ -110,15 +108,6 @@ async def _record_resumed(context: StepContext, address: Address) -> None:
 def _pause_payload(instant: str | None) -> dict[str, Any] | None:
     """Return the payload of CONSUMER.PAUSE; None resumes."""
     return {PAUSE: instant} if instant else None
-
-
-async def _delete_consumer(context: StepContext, step: Step, stream: str, consumer: str) -> None:
-    """Delete a consumer that may be deleted already, alone or with its stream."""
-    try:
-        await context.send(step, f"CONSUMER.DELETE.{stream}.{consumer}")
-    except ServerRefusedError as error:
-        if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
-            raise
 
 
 @dataclass
@@ -228,7 +217,8 @@ class _ConsumerReplacement:
 
     async def delete(self) -> None:
         """Delete the consumer that has the name now, if there is one."""
-        await _delete_consumer(self.context, self.step, self.address.stream, self.address.consumer)
+        name = f"{self.address.stream}.{self.address.consumer}"
+        await self.context.send_if_exists(self.step, f"CONSUMER.DELETE.{name}")
 
     # --- the new consumer ------------------------------------------------------------------------
 

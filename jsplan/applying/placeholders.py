@@ -11,9 +11,7 @@ from typing import Any
 
 from jsplan.applying.step_context import StepContext
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError
 from jsplan.facts.interest import parse_interest
-from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 
 
 async def create_placeholder(context: StepContext, step: Step) -> None:
@@ -60,9 +58,5 @@ async def remove_placeholder(context: StepContext, step: Step) -> None:
     await context.check_precondition(step)
     await context.begin(step)
     assert step.request is not None
-    try:
-        await context.send(step, step.request["api"])
-    except ServerRefusedError as error:
-        if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
-            raise
+    await context.send_if_exists(step, step.request["api"])
     await context.record({"end": step.address}, {"replaced": str(step.target_address)})

@@ -29,10 +29,10 @@ from jsplan.errors import (
 )
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
-from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 from jsplan.jetstream.snapshots import restore_stream
 from jsplan.planning.decide import table_of
 from jsplan.planning.restore import RestoreTarget, position_differences, restore_differences
+from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.
 MIN_LEASE = 30.0
@@ -164,7 +164,7 @@ async def _read_consumer(context: StepContext, step: Step) -> LiveObject | None:
     except ApiTimeoutError:
         return None
     except ServerRefusedError as error:
-        if error.err_code in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+        if error.err_code in NOT_FOUND:
             return None
         raise
     return parse_consumer(address, answer)

@@ -32,6 +32,7 @@ from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.leftovers import has_older_messages
+from jsplan.resources.error_codes import NOT_FOUND
 from jsplan.state import Entry, Journal, State
 from jsplan.units import format_timestamp
 
@@ -336,6 +337,16 @@ class StepContext:
             raise
         except ApiError as error:
             raise StepFailed(f"{error}; the next plan continues from there", "unknown") from None
+
+    async def send_if_exists(
+        self, step: Step, verb: str, payload: dict[str, Any] | None = None
+    ) -> None:
+        """Send a request like `send`. The object may be gone: an answer may have been lost."""
+        try:
+            await self.send(step, verb, payload)
+        except ServerRefusedError as error:
+            if error.err_code not in NOT_FOUND:
+                raise
 
     async def _await_answer(
         self, api: DomainApi, request: str, payload: dict[str, Any] | None, timeout: float

@@ -18,8 +18,8 @@ from jsplan.backfill.seq_ranges import subtract
 from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages
 from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
 from jsplan.errors import ServerRefusedError
-from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.planning.backfill.model import SeqRange
+from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from jsplan.errors import OFFLINE_ERRORS, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import mark_offline, read_object, require_reachable, run_parallel
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
 #: Internal streams, which are never planned, imported or listed (contract, section 2).
 OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)

@@ -23,7 +23,7 @@ from jsplan.errors import (
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
+from jsplan.resources.error_codes import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
 from jsplan.topology.routes import is_import
 
 #: Concurrent requests per domain. The connection limits them again over all domains that share it.

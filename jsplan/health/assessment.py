@@ -15,6 +15,7 @@ from typing import Final
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
 from jsplan.health import causes
+from jsplan.resources.error_codes import FLOW_CONTROL_WAIT
 from jsplan.units import SECOND, parse_moment
 
 #: ns without a heartbeat, of which there is one per second, before a flow counts as silent.
@@ -27,8 +28,6 @@ STALLED_AFTER, MIN_SAMPLES = 5.0, 4
 STALLED_AFTER_IF_HEARD: Final = 8.0
 #: Seconds for the setup of a downstream stream that never received a heartbeat.
 SETUP_TIME: Final = 30.0
-#: `err_code` of a downstream stream that waits for flow control, since 2.15.
-FLOW_CONTROL_WAIT: Final = 10228
 
 
 @dataclass(frozen=True, slots=True)

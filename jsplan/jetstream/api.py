@@ -24,15 +24,11 @@ from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
 from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
-
-# Error codes that callers check (server_semantics sections 1 to 6).
-STREAM_NOT_FOUND = 10059
-NO_MESSAGE = 10037
-STORE_NOT_CREATED = 10049
-CONSUMER_NOT_FOUND = 10014
-STREAM_OFFLINE = 10194
-NOT_ENABLED = 10076
-NOT_ENABLED_FOR_ACCOUNT = 10039
+from jsplan.resources.error_codes import (
+    NO_MESSAGE,
+    NOT_FOUND,
+    STORE_NOT_CREATED,
+)
 
 #: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
@@ -188,8 +184,8 @@ class DomainApi:
         text = f"{error.get('description', 'no description')} ({code})"
         return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {text}", error)
 
-    async def request_info(self, api: str, absent: int) -> dict[str, Any] | None:
-        """Send an INFO request. Return None for error code `absent` and for a missing stream.
+    async def request_info(self, api: str) -> dict[str, Any] | None:
+        """Send an INFO request. Return None where the object does not exist.
 
         Without an answer the request is repeated while the domain answers, for up to
         `ELECTION_TIMEOUT`.
@@ -199,7 +195,7 @@ class DomainApi:
             try:
                 return await self.request(api)
             except ServerRefusedError as error:
-                if error.err_code in (absent, STREAM_NOT_FOUND):
+                if error.err_code in NOT_FOUND:
                     return None
                 raise
             except ApiTimeoutError:
@@ -209,11 +205,11 @@ class DomainApi:
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
         """Return `STREAM.INFO`, or None if there is no such stream."""
-        return await self.request_info(f"STREAM.INFO.{name}", STREAM_NOT_FOUND)
+        return await self.request_info(f"STREAM.INFO.{name}")
 
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
         """Return `CONSUMER.INFO`, or None if there is no such consumer or stream."""
-        return await self.request_info(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
+        return await self.request_info(f"CONSUMER.INFO.{stream}.{name}")
 
     async def get_message(self, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
         """Return the message that MSG.GET finds, or None if there is none."""

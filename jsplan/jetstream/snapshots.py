@@ -22,6 +22,7 @@ from jsplan.jetstream.answer_schema import RESTORE_DONE
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import Inbox, InboxMessage
 from jsplan.jetstream.s2_frames import S2Frames
+from jsplan.resources.error_codes import RESTORED_STREAM_EXISTS, SNAPSHOT_FAILED, STREAM_EXISTS
 
 #: Bytes of one chunk, in both directions, unless the server's `max_payload` is smaller.
 CHUNK_BYTES = 128 * 1024
@@ -39,10 +40,8 @@ INTEREST_TIMEOUT = 5.0
 #: Seconds for an abandoned snapshot of the stream to end; before 2.15 a stream has one at a time.
 SNAPSHOT_WAIT = 15.0
 
-#: `ServerRefusedError.err_code` of refused snapshots and restores.
-NAME_IN_USE = (10058, 10130)
-RESTORE_FAILED = 10062
-SNAPSHOT_FAILED = 10064
+#: `err_code` of a restore under a name that is in use.
+NAME_IN_USE = (STREAM_EXISTS, RESTORED_STREAM_EXISTS)
 
 Progress = Callable[[int], None]
 
@@ -195,7 +194,7 @@ async def restore_stream(
     All or nothing: after any failure, also of `chunks` and by cancellation, the partial stream is
     deleted (2.15 leaves an empty stream when a consumer is refused; 2.12 and later finish what they
     have when nothing comes for 5 s). It deletes only what this restore created: the name was free
-    when the server accepted it. Raises ServerRefusedError (`NAME_IN_USE`, 10065 for subjects,
+    when the server accepted it. Raises ServerRefusedError (`NAME_IN_USE`, `SUBJECTS_OVERLAP`,
     `RESTORE_FAILED`), the errors of `DomainApi.request`, ApiTimeoutError, and the errors of
     `chunks`.
     """

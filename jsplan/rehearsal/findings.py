@@ -11,12 +11,14 @@ from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import RehearsalServer, Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import LiveObject
-from jsplan.jetstream.api import CONSUMER_NOT_FOUND
 from jsplan.rehearsal.layout import RehearsalLayout, RehearsalTarget
-from jsplan.rehearsal.live_snapshot import UNKNOWN_FIELD
+from jsplan.resources.error_codes import (
+    CONSUMER_NOT_FOUND,
+    INVALID_JSON,
+    UPDATED_CONSUMER_NOT_FOUND,
+)
 
 REFUSED, NOT_KEPT, NOT_REHEARSED, OTHER_RELEASE = "JS460", "JS461", "JS462", "JS463"
-_NOT_UPDATED = 10149
 #: Requests that a server refuses for their configuration; others fail because of stream content.
 _CONFIG_REQUESTS: Final = (
     "STREAM.CREATE.",
@@ -76,9 +78,12 @@ def _rehearsal_cause(
     """Return the cause of a refusal that only the rehearsal has, or None."""
     if refused is None:
         return None
-    if refused.err_code in (CONSUMER_NOT_FOUND, _NOT_UPDATED) and step.target_address in expiring:
+    if (
+        refused.err_code in (CONSUMER_NOT_FOUND, UPDATED_CONSUMER_NOT_FOUND)
+        and step.target_address in expiring
+    ):
         return "the embedded server expired the consumer, which no client uses there"
-    if refused.err_code == UNKNOWN_FIELD and target.is_older:
+    if refused.err_code == INVALID_JSON and target.is_older:
         return (
             f"nats-server {target.version} does not know what {target.real_version} knows:"
             f" {refused.description}"

@@ -17,9 +17,8 @@ from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.reader import identify_domain
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.error_codes import INVALID_JSON
 from jsplan.resources.fields import Config
-
-UNKNOWN_FIELD = 10025
 
 
 @dataclass(slots=True)
@@ -174,7 +173,7 @@ async def _is_strict(api: DomainApi) -> bool:
     try:
         await api.request("STREAM.NAMES", {"_probe": 1})
     except ServerRefusedError as error:
-        if error.err_code != UNKNOWN_FIELD:
+        if error.err_code != INVALID_JSON:
             raise
         return True
     return False

@@ -23,16 +23,22 @@ from jsplan.errors import (
     ServerRefusedError,
     StateError,
 )
-from jsplan.jetstream.api import NO_MESSAGE, STREAM_NOT_FOUND, DomainApi
+from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.resources.error_codes import (
+    NO_CLUSTER,
+    NO_LIMITS_FOR_REPLICAS,
+    NO_MESSAGE,
+    NO_SUITABLE_PEERS,
+    STREAM_EXISTS,
+    STREAM_NOT_FOUND,
+    WRONG_LAST_SEQUENCE,
+    WRONG_LAST_SEQUENCE_CLUSTER,
+)
 
-#: The condition of a publish does not hold. A cluster answers 10164 during another publish.
-WRONG_LAST_SEQUENCE = (10071, 10164)
-#: Replicas are impossible: no cluster, too few servers in it, or the limits of the account.
-NO_REPLICAS = (10074, 10005, 10120)
-#: Another client created the bucket with another configuration after we looked.
-STREAM_EXISTS = 10058
+#: `err_code` where replicas are impossible: no cluster, too few servers, or limits of the account.
+NO_REPLICAS = (NO_CLUSTER, NO_SUITABLE_PEERS, NO_LIMITS_FOR_REPLICAS)
 #: Revisions that are kept of each key.
 HISTORY_REVISIONS = 10
 #: Largest message in bytes. It passes every server between us, and returns as base64 in JSON.
@@ -224,7 +230,7 @@ class Bucket:
                     writes=True,
                 )
             except ServerRefusedError as error:
-                if (
+                if (  # another client created it after we looked
                     error.err_code == STREAM_EXISTS
                     and (existing := await self.read_contents("jsplan")) is not None
                 ):
@@ -248,7 +254,7 @@ class Bucket:
         try:
             return int(DomainApi(self.domain, link, read_only=False).parse(subject, answer)["seq"])
         except ServerRefusedError as error:
-            if error.err_code in WRONG_LAST_SEQUENCE:
+            if error.err_code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER):
                 raise RevisionConflict from None
             raise
         except (KeyError, TypeError, ValueError):

@@ -20,9 +20,9 @@ from jsplan.errors import (
 )
 from jsplan.facts.reader import read_live
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.resources.error_codes import STREAM_NOT_FOUND
 from jsplan.units import SECOND
 from tests.support.raw import Raw
 

@@ -15,12 +15,12 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.s2_frames import S2Frames
 from jsplan.jetstream.snapshots import (
     NAME_IN_USE,
-    RESTORE_FAILED,
     Snapshot,
     is_memory_stream,
     open_snapshot,
     restore_stream,
 )
+from jsplan.resources.error_codes import RESTORE_FAILED
 from tests.support.links import open_link
 from tests.support.raw import Raw
 

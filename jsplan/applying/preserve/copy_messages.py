@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
-    delete_stream,
     params,
     require_lock,
     require_not_stopped,
@@ -27,6 +26,7 @@ from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
 from jsplan.planning.preserve.staging import END_MARKER
+from jsplan.resources.error_codes import RESTORE_FAILED
 from jsplan.resources.fields import Config
 
 #: Seconds without a new message after which a copy is abandoned.
@@ -47,7 +47,7 @@ async def fill_stream(context: StepContext, step: Step) -> None:
         require_ours(found, record)
         # An earlier attempt, or one for other files: the staging stream has all messages.
         if params(step)["into_new"]:
-            await delete_stream(context, step, f"STREAM.DELETE.{step.target_address.stream}")
+            await context.send_if_exists(step, f"STREAM.DELETE.{step.target_address.stream}")
             found = None
     origin = await context.read(source)
     if origin is None:
@@ -85,7 +85,7 @@ async def _fill_by_snapshot(
     while True:
         if found is not None:
             require_ours(found, require_record(context, step))
-            await delete_stream(context, step, f"STREAM.DELETE.{step.target_address.stream}")
+            await context.send_if_exists(step, f"STREAM.DELETE.{step.target_address.stream}")
         require_lock(context, WRITE_TIMEOUT)
         try:
             async with snapshots.open_snapshot(
@@ -114,7 +114,7 @@ def _is_transient(error: ApiError) -> bool:
     it had not removed (2.15, see `jetstream.leftovers`): the failed restore deleted those.
     """
     if isinstance(error, ServerRefusedError):
-        return error.err_code in (*snapshots.NAME_IN_USE, snapshots.RESTORE_FAILED)
+        return error.err_code in (*snapshots.NAME_IN_USE, RESTORE_FAILED)
     return "failed to get consumer state" in str(error)
 
 

@@ -17,7 +17,6 @@ from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
-from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.planning.preserve.staging import belongs_to_replacement
 
 ReplacementRecord = dict[str, Any]
@@ -58,15 +57,6 @@ def require_lock(context: StepContext, seconds: float) -> None:
     except StateError as error:
         context.state_failure = error
         raise
-
-
-async def delete_stream(context: StepContext, step: Step, verb: str) -> None:
-    """Delete a stream. A missing one is no error: the answer to a deletion may have been lost."""
-    try:
-        await context.send(step, verb)
-    except ServerRefusedError as error:
-        if error.err_code != STREAM_NOT_FOUND:
-            raise
 
 
 async def wait_until_ready(context: StepContext, address: Address) -> LiveObject | None:

@@ -11,7 +11,6 @@ from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
     ReplacementRecord,
     delete_end_marker,
-    delete_stream,
     params,
     require_not_stopped,
     require_ours,
@@ -38,13 +37,12 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.planning.preserve.staging import probe_address
 from jsplan.resources.consumer import filters_of
+from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, PAUSE_LEVEL
 from jsplan.resources.source_header import parse_source_header
 
-#: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
-RESET_REFUSED = 10204
 #: Polls, 50 ms apart, until a consumer is resumed.
 MAX_POLLS: Final = 200
 
@@ -319,6 +317,6 @@ async def delete_staging(context: StepContext, step: Step) -> None:
     if found is not None:
         require_ours(found, record)
         assert step.request is not None
-        await delete_stream(context, step, step.request["api"])
+        await context.send_if_exists(step, step.request["api"])
     await delete_probe(context, step, probe_address(step.target_address), record)
     await context.record({"replaced": params(step)["state_address"], "end": step.address})

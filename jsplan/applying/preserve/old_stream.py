@@ -8,7 +8,6 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.applying.preconditions import consumer_difference
 from jsplan.applying.preserve.journal import (
     ReplacementRecord,
-    delete_stream,
     params,
     require_not_stopped,
     require_record,
@@ -119,5 +118,5 @@ async def delete_old(context: StepContext, step: Step) -> None:
         raise StepFailed(f"the copy of {step.target_address} was not compared; nothing was deleted")
     await update_record(context, step, consumers=await read_positions(context, step, record))
     assert step.request is not None
-    await delete_stream(context, step, step.request["api"])
+    await context.send_if_exists(step, step.request["api"])
     await update_record(context, step, phase="old_deleted")

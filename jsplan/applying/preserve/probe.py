@@ -9,7 +9,6 @@ from __future__ import annotations
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
     ReplacementRecord,
-    delete_stream,
     params,
     require_not_stopped,
     require_ours,
@@ -76,4 +75,4 @@ async def delete_probe(
     found = await context.read(address)
     if found is not None:
         require_ours(found, record)
-        await delete_stream(context, step, f"STREAM.DELETE.{address.stream}")
+        await context.send_if_exists(step, f"STREAM.DELETE.{address.stream}")

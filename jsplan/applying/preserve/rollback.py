@@ -14,9 +14,8 @@ from jsplan.address import Address
 from jsplan.applying.preserve.journal import ReplacementRecord, delete_end_marker, params
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
-from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError, ServerRefusedError
+from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError
 from jsplan.facts.live import LiveObject
-from jsplan.jetstream.api import CONSUMER_NOT_FOUND
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced, probe_address
 from jsplan.resources.server_features import PAUSE_LEVEL
@@ -83,17 +82,7 @@ async def _restore_old_stream(
         until = consumer["config"].get(PAUSE)
         payload = None if is_expired(until, datetime.now(UTC)) else {PAUSE: until}
         if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-            await _resume_consumer(context, step, f"{address.stream}.{name}", payload)
-
-
-async def _resume_consumer(
-    context: StepContext, step: Step, consumer: str, payload: dict[str, str] | None
-) -> None:
-    try:
-        await context.send(step, f"CONSUMER.PAUSE.{consumer}", payload)
-    except ServerRefusedError as error:
-        if error.err_code != CONSUMER_NOT_FOUND:
-            raise
+            await context.send_if_exists(step, f"CONSUMER.PAUSE.{address.stream}.{name}", payload)
 
 
 async def _read_complete_old_stream(

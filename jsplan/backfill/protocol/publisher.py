@@ -28,13 +28,13 @@ from jsplan.backfill.protocol.frames import (
     scan_frames,
 )
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE
 
 #: Limits of a chunk, and of unacknowledged chunks. They bound the memory on both sides, and stay
 #: below the 10,000 pending messages above which a server drops messages for a stream.
 CHUNK_MESSAGES, CHUNK_BYTES, MAX_CHUNKS_IN_FLIGHT = 1000, 2 << 20, 8
 #: Seconds that the server may take to store a chunk.
 STORE_TIMEOUT: Final = 60.0
-WRONG_LAST_SEQUENCE: Final = 10071
 #: Header with the sequence that must be the last one before the message.
 FENCE_HEADER: Final = b"Nats-Expected-Last-Sequence: "
 _LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d{1,20})')

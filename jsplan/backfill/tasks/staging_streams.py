@@ -15,7 +15,7 @@ from typing import Any, Final
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.errors import ApiError, RefusedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.resources.error_codes import STREAM_NOT_FOUND, SUBJECTS_OVERLAP
 
 STAGING_PREFIX: Final = BACKFILL_PREFIX
 #: Metadata of a staging stream: its entry and workspace, its origin, and its fingerprint.
@@ -26,7 +26,6 @@ ENTRY_KEY, ORIGIN_KEY, FINGERPRINT_KEY = (
 )
 #: Prefix of the subjects of staging streams. No other stream may take them, in any domain.
 INGEST_PREFIX: Final = "jsplan.ingest."
-SUBJECTS_OVERLAP: Final = 10065
 _MIN_DUPLICATE_WINDOW: Final = 100_000_000
 
 

@@ -1,0 +1,41 @@
+"""The `err_code` of answers of nats-server that jsplan reacts to (server_semantics 1 to 6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: A cluster has too few servers for the replicas, or none with the placement.
+NO_SUITABLE_PEERS: Final = 10005
+CONSUMER_NOT_FOUND: Final = 10014
+#: The request is not the JSON that the server expects, for example with a field it does not know.
+INVALID_JSON: Final = 10025
+NO_MESSAGE: Final = 10037
+NOT_ENABLED_FOR_ACCOUNT: Final = 10039
+STORE_NOT_CREATED: Final = 10049
+#: The name is in use, by a stream with another configuration.
+STREAM_EXISTS: Final = 10058
+STREAM_NOT_FOUND: Final = 10059
+RESTORE_FAILED: Final = 10062
+SNAPSHOT_FAILED: Final = 10064
+SUBJECTS_OVERLAP: Final = 10065
+#: The condition of a publish does not hold.
+WRONG_LAST_SEQUENCE: Final = 10071
+#: A single server has no replicas.
+NO_CLUSTER: Final = 10074
+NOT_ENABLED: Final = 10076
+#: The account has no limits for this number of replicas.
+NO_LIMITS_FOR_REPLICAS: Final = 10120
+#: The name of a stream to restore is in use.
+RESTORED_STREAM_EXISTS: Final = 10130
+#: A consumer to update does not exist.
+UPDATED_CONSUMER_NOT_FOUND: Final = 10149
+#: As `WRONG_LAST_SEQUENCE`: a cluster answers it during another publish.
+WRONG_LAST_SEQUENCE_CLUSTER: Final = 10164
+STREAM_OFFLINE: Final = 10194
+#: The deliver_policy of the consumer forbids the reset.
+RESET_REFUSED: Final = 10204
+#: A downstream stream waits for flow control (since 2.15).
+FLOW_CONTROL_WAIT: Final = 10228
+
+#: The object of a request is gone, alone or with its stream.
+NOT_FOUND: Final = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
