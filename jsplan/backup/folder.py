@@ -7,6 +7,7 @@ names are removed after that.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -102,24 +103,40 @@ class BackupFolder:
         self.manifest = manifest
         self.unrecorded: set[str] = set()  # archives that exist and are not in the manifest yet
         self._last_written = self._write_seconds = 0.0
+        self._later: asyncio.TimerHandle | None = None
 
     def create_draft(self, address: Address) -> SnapshotDraft:
         """Create a file for a new archive."""
         return SnapshotDraft(self, address)
 
     def add(self, saved: SavedStream) -> None:
-        """Add a stream whose archive exists.
+        """Add a stream whose archive exists; called in an event loop.
 
         The manifest follows at once, or soon if there are very many streams.
         """
         self.manifest.streams[saved.address] = saved
         self.unrecorded.discard(saved.archive.file)
         self.manifest.missing.pop(str(saved.address), None)
-        if time.monotonic() - self._last_written >= self._write_seconds / MANIFEST_TIME_SHARE:
+        elapsed = time.monotonic() - self._last_written
+        wait = self._write_seconds / MANIFEST_TIME_SHARE - elapsed
+        if wait <= 0:
             self.write()
+        elif self._later is None:  # also if the next stream takes hours
+            self._later = asyncio.get_running_loop().call_later(wait, self._write_later)
+
+    def _write_later(self) -> None:
+        with contextlib.suppress(BackupError):  # the next write raises it
+            self.write()
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def write(self) -> None:
         """Replace the manifest, then remove what it does not name. Raise BackupError."""
+        self.close()
         started, temporary = time.monotonic(), self.path / f"{MANIFEST}{PARTIAL_SUFFIX}"
         with _raise_backup_error(temporary):
             with _open_private(temporary) as file:
@@ -210,7 +227,8 @@ def open_for_writing(path: Path, workspace: str, environment: str | None) -> Ite
                 hint="Wait for it, or give another folder.",
             ) from None
     try:
-        yield _open_folder(path, workspace, environment)
+        with contextlib.closing(_open_folder(path, workspace, environment)) as folder:
+            yield folder
     finally:
         lock.release()
 
