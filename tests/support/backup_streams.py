@@ -40,6 +40,9 @@ def create_lively_stream(
         raw.api_ok(f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": seq})
     deliver_and_ack(raw, name, "BUSY", prefix)
     pull(raw, name, "DONE", prefix, 9)
+    info = f"{prefix}.CONSUMER.INFO.{name}.DONE"
+    while raw.api_ok(info)["delivered"]["consumer_seq"] < 9:  # a cluster counts a moment later
+        pass
 
 
 def consumer(raw: Raw, stream: str, name: str, prefix: str, **config: Any) -> None:
