@@ -35,7 +35,7 @@ from typing import Any
 import nats
 import numpy as np
 import pyarrow as pa
-from backfill_bench import Bench, Silent
+from backfill_bench import Bench, StrictObserver
 from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
 from backfill_strategies import by_source, whole_by_auto
 
@@ -126,7 +126,7 @@ async def verify(bench: Bench) -> float:
     started = time.monotonic()
     entry = bench.context.workspace.backfills["bench"]
     found = await verify_entry(
-        Session(bench.context, bench.pool, Silent()), entry, 20, bench.runner
+        Session(bench.context, bench.pool, StrictObserver()), entry, 20, bench.runner
     )
     assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
@@ -223,7 +223,7 @@ async def turns(
     load = LoadOptions(folder, environ=dict(os.environ))
     async with open_context(load) as context, open_pool(context, read_only=False) as pool:
         await pool.open({domain.connection for domain in context.workspace.domains.values()})
-        runner = SparkRunner(Silent(), None)
+        runner = SparkRunner(StrictObserver(), None)
         bench = Bench(sandbox, context, pool, runner, count)
         bench.endpoints()  # before Spark starts: its workers have the environment of now
         await runner.run([partial(iter, [])], "warm")

@@ -15,18 +15,13 @@ from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.jetstream import Pool
+from jsplan.options import NullObserver
 from jsplan.planning.backfill.model import BackfillState, SeqRange
 from jsplan.sandbox import Sandbox
 
 
-class Silent:
-    """An observer that shows nothing."""
-
-    def phase(self, text: str) -> None:
-        """Show no phase."""
-
-    def event(self, event: object) -> None:
-        """Show no event."""
+class StrictObserver(NullObserver):
+    """An observer that shows nothing and accepts no warning."""
 
     def warn(self, text: str) -> None:
         """Raise: a benchmark in which something goes wrong measures something else."""
@@ -44,7 +39,7 @@ class Bench:
         domains = context.workspace.domains
         self.hub, self.leaf = (pool.api(domains[key]) for key in ("hub", "leaf"))
         self.worker = 0.0
-        self.observer = Silent()
+        self.observer = StrictObserver()
 
     def endpoints(self) -> Endpoints:
         """Return both sides as tasks reach them."""

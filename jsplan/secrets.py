@@ -51,6 +51,16 @@ def conceal(text: str) -> str:
     return text
 
 
+def redact_url(url: str) -> str:
+    """Return the URL, or several separated by commas, without user and password."""
+    return ",".join(_without_userinfo(part.strip()) for part in url.split(","))
+
+
+def _without_userinfo(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else url.rpartition("@")[2]
+
+
 def _spellings(value: str) -> set[str]:
     """The value, and its escaped forms in a message that quotes it."""
     return {

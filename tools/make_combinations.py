@@ -21,7 +21,7 @@ import nats
 
 from jsplan.config.model import LoadOptions
 from jsplan.errors import JsplanError
-from jsplan.options import PlanOptions
+from jsplan.options import NullObserver, PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.apply import apply
 from jsplan.workflows.plan import plan
@@ -30,7 +30,6 @@ from tools.make_docs import FOLDER, NOTE, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from jsplan.documents.apply import ApplyEvent
     from jsplan.documents.plan import Plan
 
 PAGE = "combinations.md"
@@ -59,19 +58,6 @@ REPLACEMENT_OPS = frozenset(
     ]
 )
 _CHAIN_TEXT = f"replacement of {NAME} with its messages"
-
-
-class NullObserver:
-    """An observer that says nothing."""
-
-    def phase(self, text: str) -> None:
-        """A phase begins."""
-
-    def event(self, event: ApplyEvent) -> None:
-        """A step ended."""
-
-    def warn(self, text: str) -> None:
-        """Something to know."""
 
 
 def approve(plan: Plan) -> None:

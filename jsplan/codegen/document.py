@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
-from jsplan.address import Address, Kind
+from jsplan.address import Address
 from jsplan.codegen import file_defaults, layout, value_format
 from jsplan.codegen.entries import FileEntry, RenderedResource, build_entries
 from jsplan.codegen.minimal_config import MinimalConfig, minimize_config
 from jsplan.codegen.model import CodegenContext, GeneratedFile, ResourceToWrite
 from jsplan.codegen.references import name_origin_domains
 from jsplan.codegen.selectors import shortest_selector
+from jsplan.config.files import NAME_KEYS, SECTIONS
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import is_bucket
-
-_SECTIONS: Final[dict[Kind, str]] = {
-    "stream": "streams",
-    "consumer": "consumers",
-    "kv": "kv",
-    "object_store": "object_stores",
-}
-_NAME_KEY: Final[dict[Kind, str]] = {
-    "stream": "name",
-    "consumer": "name",
-    "kv": "bucket",
-    "object_store": "bucket",
-}
 
 
 def generate_document(
@@ -55,7 +43,7 @@ def generate_document(
     if defaults:
         lines += ["", *layout.format_block("defaults", defaults)]
     usual = domain or context.default_domain or _single_domain(context)
-    for kind, section in _SECTIONS.items():
+    for kind, section in SECTIONS.items():
         some = [
             (entry.comment, _render_entry(entry, usual, context))
             for entry in file_entries
@@ -149,7 +137,7 @@ def _complete_transforms(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _render_entry(entry: FileEntry, usual: str | None, context: CodegenContext) -> dict[str, Any]:
     """Return one element of a section with its keys in the usual order."""
-    out: dict[str, Any] = {_NAME_KEY[entry.kind]: entry.name}
+    out: dict[str, Any] = {NAME_KEYS[entry.kind]: entry.name}
     if entry.kind == "consumer":
         out = {"stream": entry.stream} | out
     if entry.domains != [usual]:

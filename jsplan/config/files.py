@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from jsplan.address import Kind
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
@@ -24,6 +25,19 @@ _MERGE_DEPTH: Final = {
     "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1,
     "lint": 1, "backend": 0, "ownership": 0,
 }  # fmt: skip
+#: The section of a file for each kind, and the key of a name in it.
+SECTIONS: Final[dict[Kind, str]] = {
+    "stream": "streams",
+    "consumer": "consumers",
+    "kv": "kv",
+    "object_store": "object_stores",
+}
+NAME_KEYS: Final[dict[Kind, str]] = {
+    "stream": "name",
+    "consumer": "name",
+    "kv": "bucket",
+    "object_store": "bucket",
+}
 LIST_SECTIONS: Final = (
     "imports",
     "streams",

@@ -53,6 +53,11 @@ class Node:
         """Return the node below a key of a mapping; None for anything else."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
+    def get_value(self, key: str) -> Any:
+        """Return the value below a key of a mapping; None for anything else."""
+        found = self.get(key)
+        return found.value if found is not None else None
+
     def key_place(self, key: str) -> Place:
         """Return where a key of this mapping is written."""
         return self.keys.get(key, self.place)

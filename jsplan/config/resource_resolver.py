@@ -24,7 +24,7 @@ from jsplan.config import (
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.copy_of import CopyOfResolver
 from jsplan.config.expand import DomainSelectors
-from jsplan.config.files import WorkspaceFiles
+from jsplan.config.files import NAME_KEYS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource
@@ -41,12 +41,6 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"),
     "nested": _NESTED_KEYS, "kv": _ENTRY_KEYS, "object_store": _ENTRY_KEYS,
 }  # fmt: skip
-_NAME_KEY: Final[dict[Kind, str]] = {
-    "stream": "name",
-    "consumer": "name",
-    "kv": "bucket",
-    "object_store": "bucket",
-}
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
 #: The cost of one resource besides its values, counted in values.
@@ -232,7 +226,7 @@ class ResourceResolver:
             self.declared[address] = self._parse_resource(address, entry, name, layers)
 
     def _read_name(self, kind: Kind, entry: Node) -> Node | None:
-        key = _NAME_KEY[kind]
+        key = NAME_KEYS[kind]
         node = entry.get(key)
         if kind == "consumer" and (node is None or node.value is None):
             node = entry.get("durable_name")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP_LEVEL_KEYS
+from jsplan.documents.schema import DIALECT
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.nested import ORIGIN
@@ -18,7 +19,6 @@ from jsplan.resources.server_features import SERVER_VERSIONS
 
 Schema = dict[str, Any]
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 

@@ -65,7 +65,7 @@ def _list_items(node: Node) -> Iterator[Node]:
     if (
         items is not None
         and isinstance(items.value, list)
-        and str(_value(node, "kind")).endswith("List")
+        and str(node.get_value("kind")).endswith("List")
     ):
         yield from items.value
     else:
@@ -81,11 +81,11 @@ def convert_nack(found: Sequence[Node], *, control_loop: bool | None = None) -> 
     ours = [
         node
         for node in found
-        if isinstance(node.value, dict) and str(_value(node, "apiVersion")).startswith(GROUP)
+        if isinstance(node.value, dict) and str(node.get_value("apiVersion")).startswith(GROUP)
     ]
     loop = _uses_control_loop(ours) if control_loop is None else control_loop
     for node in ours:
-        kind = _value(node, "kind")
+        kind = node.get_value("kind")
         spec = node.get("spec")
         if spec is None or not isinstance(spec.value, dict):
             out.general_notes.unreadable(
@@ -160,18 +160,13 @@ def _uses_control_loop(nodes: Sequence[Node]) -> bool:
         )
 
     return any(
-        _value(node, "kind") in ("KeyValue", "ObjectStore") or marked(node) for node in nodes
+        node.get_value("kind") in ("KeyValue", "ObjectStore") or marked(node) for node in nodes
     )
-
-
-def _value(node: Node, key: str) -> Any:
-    found = node.get(key)
-    return found.value if found is not None else None
 
 
 def _resource_name(node: Node) -> str:
     meta = node.get("metadata")
-    return str(_value(meta, "name")) if meta is not None else "without a name"
+    return str(meta.get_value("name")) if meta is not None else "without a name"
 
 
 @dataclass(slots=True)
@@ -191,8 +186,8 @@ class _ResourceReader:
         """Add the resource, with its notes."""
         name = self._read_name()
         owner = Owner(
-            str(_value(self.spec, "account") or DEFAULT_CONNECTION),
-            _value(self.spec, "jsDomain") or None,
+            str(self.spec.get_value("account") or DEFAULT_CONNECTION),
+            self.spec.get_value("jsDomain") or None,
         )
         if name is None:
             return
@@ -225,14 +220,14 @@ class _ResourceReader:
     def _read_name(self) -> str | None:
         if self.kind == "consumer":
             stream, own = (
-                _value(self.spec, "streamName"),
-                _value(self.spec, "durableName") or _value(self.spec, "name"),
+                self.spec.get_value("streamName"),
+                self.spec.get_value("durableName") or self.spec.get_value("name"),
             )
             if stream and own:
                 return f"{stream}/{own}"
             what = "`streamName`" if own else "`durableName` or `name`"
         else:
-            own = _value(self.spec, _NAME_FIELD[self.kind])
+            own = self.spec.get_value(_NAME_FIELD[self.kind])
             if own:
                 return str(own)
             what = f"`{_NAME_FIELD[self.kind]}`"
@@ -265,7 +260,7 @@ class _ResourceReader:
         return out
 
     def _read_stream(self, config: dict[str, Any], notes: NoteWriter) -> None:
-        if _value(self.spec, "storage") is None:
+        if self.spec.get_value("storage") is None:
             notes.different_default(
                 self.node,
                 "storage: memory is NACK's default; the server's is file",
@@ -302,7 +297,7 @@ class _ResourceReader:
         config.setdefault("name", config.get("durable_name"))
         if config.get("backoff"):
             config.pop("ack_wait", None)
-        elif _value(self.spec, "ackWait") is None:
+        elif self.spec.get_value("ackWait") is None:
             acked = config["ack_policy"] != "none"
             server = (
                 "the server's is 30s" if acked else "the server has none without acknowledgements"
@@ -353,7 +348,7 @@ def _read_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
         out["subject_transforms"] = [
             convert_fields(item, nack_fields.TRANSFORM, notes) for item in read_items(transforms)
         ]
-    api, deliver = (_value(node, word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
+    api, deliver = (node.get_value(word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
     if api or deliver:
         out["external"] = {"api": api or ""} | ({"deliver": deliver} if deliver else {})
     return out

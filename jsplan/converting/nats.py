@@ -64,12 +64,15 @@ class _DocumentReader:
         if not isinstance(node.value, dict):
             self._report_unknown(node)
             return
-        lists = [node.value[key] for key in _LIST_KEYS if isinstance(_value(node, key), list)]
-        if isinstance(_value(node, "configuration"), str) and isinstance(_value(node, "type"), str):
+        lists = [node.value[key] for key in _LIST_KEYS if isinstance(node.get_value(key), list)]
+        if isinstance(node.get_value("configuration"), str) and isinstance(
+            node.get_value("type"), str
+        ):
             self._read_backup_entry(node, node.value["configuration"])
             return
         inner = next(
-            (node.value[key] for key in _WRAPPER_KEYS if isinstance(_value(node, key), dict)), None
+            (node.value[key] for key in _WRAPPER_KEYS if isinstance(node.get_value(key), dict)),
+            None,
         )
         if lists and node.get("config") is None:
             for items in lists:
@@ -87,7 +90,7 @@ class _DocumentReader:
         except ValueError:
             self._report_damaged(text, "`configuration` is not base64")
             return
-        if (checksum := _value(node, "checksum")) is not None and hashlib.sha256(
+        if (checksum := node.get_value("checksum")) is not None and hashlib.sha256(
             data
         ).hexdigest() != checksum:
             self._report_damaged(
@@ -100,16 +103,18 @@ class _DocumentReader:
             self._report_damaged(text, "`configuration` is not a JSON object")
             return
         _set_place(inner, text.place)
-        kind, config = _value(node, "type"), inner.get("config")
-        if kind == "stream" and _value(inner, "name"):
+        kind, config = node.get_value("type"), inner.get("config")
+        if kind == "stream" and inner.get_value("name"):
             self._add_stream(inner, inner, Owner())
         elif (
             kind == "consumer"
             and config is not None
             and isinstance(config.value, dict)
-            and _value(inner, "stream")
+            and inner.get_value("stream")
         ):
-            self._add_consumer(config, Owner(), str(_value(inner, "stream")), _value(inner, "name"))
+            self._add_consumer(
+                config, Owner(), str(inner.get_value("stream")), inner.get_value("name")
+            )
         else:
             self._report_unknown(node)
 
@@ -123,16 +128,16 @@ class _DocumentReader:
 
     def _read_info(self, node: Node) -> None:
         config = node.get("config") or node
-        owner = Owner(js_domain=_value(node, "domain") or None)
+        owner = Owner(js_domain=node.get_value("domain") or None)
         if not isinstance(config.value, dict):
             self._report_unknown(node)
-        elif _value(node, "stream_name"):
+        elif node.get_value("stream_name"):
             self._add_consumer(
-                config, owner, str(_value(node, "stream_name")), _value(node, "name")
+                config, owner, str(node.get_value("stream_name")), node.get_value("name")
             )
         elif _looks_like(config, _CONSUMER_ONLY_FIELDS, _STREAM_ONLY_FIELDS):
             self.unassigned_consumers.append(config)
-        elif _value(config, "name") and (
+        elif config.get_value("name") and (
             config is not node or _looks_like(config, _STREAM_ONLY_FIELDS, _CONSUMER_ONLY_FIELDS)
         ):
             self._add_stream(node, config, owner)
@@ -165,7 +170,7 @@ class _DocumentReader:
             )
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
         state = node.get("state") or node.get("stats")  # `stats` in the first tutorials
-        count = _value(state, "consumer_count") if state is not None else 0
+        count = state.get_value("consumer_count") if state is not None else 0
         if isinstance(count, int) and count:
             self.expected_consumers[owner, name] = (count, config)
 
@@ -202,7 +207,7 @@ class _DocumentReader:
             key=lambda pair: -len(pair[0]),
         )
         for config in self.unassigned_consumers:
-            name = _value(config, "durable_name") or _value(config, "name")
+            name = config.get_value("durable_name") or config.get_value("name")
             path = PurePath(config.place[0].shown)
             names = {path.parent.name, re.sub(rf"[._-]?{re.escape(str(name))}$", "", path.stem)}
             match = next(((stream, owner) for stream, owner in streams if stream in names), None)
@@ -228,11 +233,6 @@ class _DocumentReader:
                     "A backup keeps them in its archive."
                     f" Save each with: nats consumer info {stream} NAME --json",
                 )
-
-
-def _value(node: Node, key: str) -> Any:
-    found = node.get(key)
-    return found.value if found is not None else None
 
 
 def _set_place(node: Node, place: Place) -> None:

@@ -103,6 +103,7 @@ PENDING: Schema = {
 
 # --- replacements ---------------------------------------------------------------------------------
 
+#: The last phase that is done. From `compared` on the staging stream is complete.
 PHASES = (
     "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled",
     "recompared", "consumers_resumed", "activated",

@@ -13,9 +13,10 @@ from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
 from jsplan.disk import MEGABYTE, expand_user, is_file, read_regular
 from jsplan.errors import ConnectError
+from jsplan.secrets import redact_url
+from jsplan.units import SECOND
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
-SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,6 @@ def _require_paths(key: str, settings: Mapping[str, Any]) -> None:
                 hint="Put the content into a file that only you can read, and give its path."
                 " That applies to NATS_CREDS and similar variables too.",
             )
-
-
-def redact_url(url: str) -> str:
-    """Return the URL, or several separated by commas, without user and password."""
-    return ",".join(_without_userinfo(part.strip()) for part in url.split(","))
-
-
-def _without_userinfo(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else url.rpartition("@")[2]
 
 
 def _from_files(connection: Connection) -> dict[str, Any]:

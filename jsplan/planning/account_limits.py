@@ -27,7 +27,7 @@ _RESERVATION_LIMITS: Final = {
     "file": ("max_storage", "reserved_storage", 10047),
     "memory": ("max_memory", "reserved_memory", 10028),
 }
-_MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
+MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _check_stream_bytes(
         return
     size, most = (
         _max_bytes(change.after),
-        limits.get(_MAX_STREAM_BYTES.get(_storage(change.after), ""), -1),
+        limits.get(MAX_STREAM_BYTES.get(_storage(change.after), ""), -1),
     )
     if limits.get("max_bytes_required") and not size:
         yield _error_at(

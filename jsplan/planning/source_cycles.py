@@ -36,24 +36,18 @@ class SourceCycles:
     def __init__(self, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
         self.inputs, self.decisions = inputs, decisions
         streams = {
-            self.real_address(a): a for a in (*inputs.live.objects, *decisions) if a.parent is None
+            inputs.topology.canonicalize(a): a
+            for a in (*inputs.live.objects, *decisions)
+            if a.parent is None
         }
         given = ((real, self._planned_config(address)) for real, address in streams.items())
         self.streams = {real: config for real, config in given if config is not None}
         for real in self._in_origin_order():
             self.streams[real] = order_for_server(self.streams[real], self.stream_finder(real))
 
-    def real_address(self, address: Address) -> Address:
-        """Return the canonical address of a resource in a domain that has several keys."""
-        return (
-            self.inputs.topology.canonicalize(address)
-            if address.domain in self.inputs.workspace.domains
-            else address
-        )
-
     def stream_finder(self, stream: Address) -> FindConfig:
         """Return a function that finds the other streams of its JetStream by name."""
-        domain = self.real_address(stream).domain
+        domain = self.inputs.topology.canonicalize(stream).domain
         return lambda name: self.streams.get(Address.of_stream(domain, name))
 
     def _in_origin_order(self) -> list[Address]:
@@ -91,7 +85,7 @@ class SourceCycles:
     def find_refusal(self, decision: ResourceDecision) -> Iterator[Problem]:
         """Find why the server refuses a stream that is created or updated, whatever the order."""
         config, find = (
-            self.streams.get(self.real_address(decision.address)),
+            self.streams.get(self.inputs.topology.canonicalize(decision.address)),
             self.stream_finder(decision.address),
         )
         found = find_server_cycle(config, find) if config is not None else None
@@ -145,7 +139,7 @@ def find_unread_origins(
     if not wide:
         return set()
     cycles = SourceCycles(inputs, decisions)
-    pending, found = {cycles.real_address(address) for address in wide}, set[Address]()
+    pending, found = {inputs.topology.canonicalize(address) for address in wide}, set[Address]()
     while pending:
         real = pending.pop()
         origins = {

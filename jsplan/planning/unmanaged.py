@@ -118,10 +118,10 @@ class StreamReaders:
     @cached_property
     def _by_stream(self) -> dict[Address, list[tuple[Address, Config]]]:
         found: dict[Address, list[tuple[Address, Config]]] = {}
-        planned = {self._real_address(address): address for address in self.decisions}
         known = {
-            self._real_address(address): address for address in self.inputs.live.objects
-        } | planned
+            self.inputs.topology.canonicalize(address): address
+            for address in (*self.inputs.live.objects, *self.decisions)
+        }
         for real, address in sorted(known.items(), key=lambda item: item[1]):
             decision = self.decisions.get(address)
             if real.parent is None or (decision is not None and decision.is_removed):
@@ -130,14 +130,6 @@ class StreamReaders:
             if config is not None:
                 found.setdefault(real.parent, []).append((address, config))
         return found
-
-    def _real_address(self, address: Address) -> Address:
-        """Return the canonical address: a domain with `same_as` is the same as its original."""
-        return (
-            self.inputs.topology.canonicalize(address)
-            if address.domain in self.inputs.workspace.domains
-            else address
-        )
 
     @cached_property
     def _downstream(self) -> dict[Address, list[tuple[Address, Config]]]:
@@ -156,7 +148,7 @@ class StreamReaders:
 
     def consumers(self, stream: Address) -> Iterable[tuple[Address, Config]]:
         """Every consumer that the stream will have, compact, in address order."""
-        return self._by_stream.get(self._real_address(stream), ())
+        return self._by_stream.get(self.inputs.topology.canonicalize(stream), ())
 
     def earlier_queue_readers(self, consumer: Address, level: int) -> list[tuple[str, Config]]:
         """Return by name the readers that a work queue has before this consumer.

@@ -20,6 +20,7 @@ from jsplan.facts.inventory import OWN_STREAMS
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
+from jsplan.planning.pauses import PAUSE
 from jsplan.resources.fields import Config, strip_metadata
 
 #: Seconds for one creation on a busy machine, and for a cluster to settle.
@@ -41,7 +42,6 @@ _CREATION_FIELDS: Final = (
     "placement",
 )
 #: A time in the past is refused for a new consumer; updates do not check it.
-_PAUSE_FIELD = "pause_until"
 
 
 @dataclass(slots=True)
@@ -180,10 +180,10 @@ async def _create_consumer(api: DomainApi, live: LiveObject) -> None:
     try:
         await api.request(request, payload(config), timeout=REQUEST_TIMEOUT)
     except ServerRefusedError:
-        if _PAUSE_FIELD not in config:
+        if PAUSE not in config:
             raise
         await api.request(
             request,
-            payload({name: value for name, value in config.items() if name != _PAUSE_FIELD}),
+            payload({name: value for name, value in config.items() if name != PAUSE}),
             timeout=REQUEST_TIMEOUT,
         )

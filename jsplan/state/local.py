@@ -26,8 +26,8 @@ from jsplan.errors import StateError, StateLockedError
 from jsplan.state import files, journal
 from jsplan.state.document import DAMAGED_HINT, State
 from jsplan.state.locks import LockInfo, WaitReporter, is_holder_dead
+from jsplan.units import SECOND
 
-SECOND = 1_000_000_000
 #: Largest size in bytes of the file that names the holder.
 MAX_HOLDER_BYTES = 64 * 1024
 #: Previous documents that are kept.

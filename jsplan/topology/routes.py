@@ -45,7 +45,8 @@ class DomainRoutes:
 
     def canonicalize(self, key: str) -> str:
         """Return the key of the real domain, if `key` is another key of it (`same_as`)."""
-        return self._domains[key].same_as or key
+        domain = self._domains.get(key)
+        return key if domain is None else domain.same_as or key
 
     def find_route(self, own: str, target: str) -> ApiRoute:
         """Return how streams of `own` reach `target`.

@@ -8,7 +8,8 @@ import pytest
 
 from jsplan.config.model import Connection, Tls
 from jsplan.errors import ConnectError
-from jsplan.jetstream.contexts import DEFAULT_URL, redact_url, resolve_settings
+from jsplan.jetstream.contexts import DEFAULT_URL, resolve_settings
+from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 
 

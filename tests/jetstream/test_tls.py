@@ -10,10 +10,11 @@ import trustme
 from jsplan.backfill.protocol import RawConnection
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.contexts import ConnectionSettings, redact_url
+from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.publisher import Publisher
 from jsplan.jetstream.subscriber import Subscriber
 from jsplan.sandbox import Sandbox
+from jsplan.secrets import redact_url
 from tests.conftest import PROGRAM
 from tests.support.listening_server import ListeningServer, info_line, serve_greeting
 from tests.support.relay import Relay

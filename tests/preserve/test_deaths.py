@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.documents.schema_state import PHASES
 from jsplan.options import DriftOptions
-from jsplan.planning.preserve.interrupted import PHASES
 from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
 from tests.support import stream_content

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from jsplan.config.node import Node, Place, from_plain, make_mapping
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, NoteWriter, Owner
@@ -19,6 +19,7 @@ from jsplan.converting.terraform.hcl import Block as HclBlock
 from jsplan.converting.terraform.provider_fields import META_ARGUMENTS
 from jsplan.converting.terraform.resources import (
     RESOURCE_TYPES,
+    SHOW_HINT,
     UNSUPPORTED_TYPES,
     ResourceInstance,
     convert_instance,
@@ -85,7 +86,7 @@ class _Module:
             self.out.general_notes.not_converted(
                 block.place,
                 f"{label} is not carried over: the number of its instances is unknown ({why})",
-                _SHOW_HINT,
+                SHOW_HINT,
             )
             return
         for suffix, own in instances:
@@ -134,14 +135,14 @@ class _Module:
                 keys[name] = attribute.place
             except UnknownValue as why:
                 notes.not_converted(
-                    attribute.place, f"{label}: {name} is not carried over: {why}", _SHOW_HINT
+                    attribute.place, f"{label}: {name} is not carried over: {why}", SHOW_HINT
                 )
         for inner in block.blocks:
             if inner.type == "dynamic":
                 notes.not_converted(
                     inner.place,
                     f"{label}: dynamic {inner.labels[0]} is not carried over",
-                    _SHOW_HINT,
+                    SHOW_HINT,
                 )
             elif inner.type not in META_ARGUMENTS:
                 keys.setdefault(inner.type, inner.place)
@@ -250,9 +251,6 @@ class _Module:
             raise UnknownValue(f"{word} of {label} is not written")
         value = self._evaluate_named(f"{root}.{label}.{word}", attribute, own)
         return f"JETSTREAM_STREAM_{value}" if word == "id" else value
-
-
-_SHOW_HINT: Final = "Give the output of `terraform show -json` instead: it has all values."
 
 
 def _follow_path(value: Any, steps: list[Any]) -> Any:

@@ -45,7 +45,7 @@ UNSUPPORTED_TYPES: Final = {
         "Servers have no stream templates since 2.14: write the streams that it made."
     ),
 }
-_SHOW_HINT: Final = "Give the output of `terraform show -json` instead: it has all values."
+SHOW_HINT: Final = "Give the output of `terraform show -json` instead: it has all values."
 _STREAM_ID: Final = re.compile(r"JETSTREAM_STREAM_(.+)")
 _DELIVER_POLICIES: Final = {
     "deliver_all": "all",
@@ -83,7 +83,7 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
         out.general_notes.not_converted(
             block.node,
             f"{block.label} is not carried over: the value of {wanted} is unknown",
-            _SHOW_HINT,
+            SHOW_HINT,
         )
         return
     notes = out.notes_about(kind, name, block.owner)

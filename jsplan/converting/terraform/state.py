@@ -25,7 +25,7 @@ def is_terraform(node: Node) -> bool:
 
 def convert_state(node: Node, out: Conversion) -> None:
     """Add every resource of the jetstream provider in the document."""
-    version = _value(node, "version")
+    version = node.get_value("version")
     if isinstance(version, int) and version < 4:
         out.general_notes.unreadable(
             node,
@@ -56,20 +56,20 @@ def _show_instances(node: Node) -> Iterator[ResourceInstance]:
 
 def _module_instances(module: Node) -> Iterator[ResourceInstance]:
     for one in _list(module, "resources"):
-        kind = _value(one, "type")
-        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and _value(one, "mode") in (
+        kind = one.get_value("type")
+        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and one.get_value("mode") in (
             None,
             "managed",
         ):
             values = one.get("values")
-            label = str(_value(one, "address") or f"{kind}.{_value(one, 'name')}")
+            label = str(one.get_value("address") or f"{kind}.{one.get_value('name')}")
             if values is not None and isinstance(values.value, dict):
                 yield ResourceInstance(
                     str(kind),
                     label,
                     values,
                     is_source=False,
-                    owner=_owner_of_alias(_value(one, "provider_config_key")),
+                    owner=_owner_of_alias(one.get_value("provider_config_key")),
                 )
     for child in _list(module, "child_modules"):
         yield from _module_instances(child)
@@ -77,23 +77,22 @@ def _module_instances(module: Node) -> Iterator[ResourceInstance]:
 
 def _state_instances(node: Node) -> Iterator[ResourceInstance]:
     for one in _list(node, "resources"):
-        kind = _value(one, "type")
-        if (kind not in RESOURCE_TYPES and kind not in UNSUPPORTED_TYPES) or _value(
-            one, "mode"
-        ) not in (None, "managed"):
+        kind = one.get_value("type")
+        is_known = kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES
+        if not is_known or one.get_value("mode") not in (None, "managed"):
             continue
         for instance in _list(one, "instances"):
             attributes = instance.get("attributes")
-            module, key = _value(one, "module"), _value(instance, "index_key")
+            module, key = one.get_value("module"), instance.get_value("index_key")
             instance_key = f"[{key!r}]" if key is not None else ""
-            label = f"{f'{module}.' if module else ''}{kind}.{_value(one, 'name')}{instance_key}"
+            label = f"{f'{module}.' if module else ''}{kind}.{one.get_value('name')}{instance_key}"
             if attributes is not None and isinstance(attributes.value, dict):
                 yield ResourceInstance(
                     str(kind),
                     label,
                     attributes,
                     is_source=False,
-                    owner=_owner_of_alias(_provider_alias(str(_value(one, "provider") or ""))),
+                    owner=_owner_of_alias(_provider_alias(str(one.get_value("provider") or ""))),
                 )
 
 
@@ -108,11 +107,6 @@ def _owner_of_alias(alias: Any) -> Owner:
     return Owner(DEFAULT_CONNECTION if name == "jetstream" else name)
 
 
-def _value(node: Node, key: str) -> Any:
-    found = node.get(key)
-    return found.value if found is not None else None
-
-
 def _list(node: Node, key: str) -> list[Node]:
-    found = _value(node, key)
+    found = node.get_value(key)
     return found if isinstance(found, list) else []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject, tier_name
 from jsplan.facts.stored_message import TargetStorage
+from jsplan.planning.account_limits import MAX_STREAM_BYTES
 from jsplan.planning.preserve.staging import staging_config
 from jsplan.resources.fields import Config
 from jsplan.units import format_bytes
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 #: The fields of what an account uses of each storage, and of what it may use.
 _USAGE_FIELDS: Final = {"file": ("storage", "max_storage"), "memory": ("memory", "max_memory")}
-_MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
 def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
@@ -51,7 +51,7 @@ def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) ->
     """
     limits, storage = _tier_usage(info, final).get("limits") or {}, _storage(final)
     asked, same = max(0, int(final.get("max_bytes") or 0)), _storage(old.raw) == storage
-    most = limits.get(_MAX_STREAM_BYTES[storage], 0)
+    most = limits.get(MAX_STREAM_BYTES[storage], 0)
     current = 0 if same else _min_bytes(old, storage)
     needed = max(asked, min(current, most) if most > 0 else current)
     freed = max(0, int(old.raw.get("max_bytes") or 0)) * _replicas(old.raw) if same else 0

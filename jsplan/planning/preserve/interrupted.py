@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
+from jsplan.documents.schema_state import PHASES
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.staging import (
@@ -23,19 +24,6 @@ from jsplan.subjects import is_covered
 #: The hint for streams that were changed outside jsplan meanwhile.
 INSPECT_HINT: Final = (
     "Look at both streams. To plan with what is there, which deletes nothing: jsplan state rm"
-)
-#: The phases in state: the last one that is done. From `compared` the staging stream is complete.
-PHASES: Final = (
-    "started",
-    "quiesced",
-    "consumers_paused",
-    "copied",
-    "compared",
-    "old_deleted",
-    "refilled",
-    "recompared",
-    "consumers_resumed",
-    "activated",
 )
 
 

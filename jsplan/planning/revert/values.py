@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from jsplan.address import Address
+from jsplan.config.files import SECTIONS
 from jsplan.planning.decide import table_of
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import alias_of, is_bucket, lift
 from jsplan.resources.fields import Config, Table
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.units import format_duration, format_size
-
-_SECTIONS: Final = {
-    "stream": "streams",
-    "consumer": "consumers",
-    "kv": "kv",
-    "object_store": "object_stores",
-}
 
 
 def format_value(address: Address, name: str, value: Any) -> str:
@@ -64,7 +58,7 @@ def format_declaration(address: Address, config: Config) -> str:
         {"stream": address.stream} if address.kind == "consumer" else {}
     )
     rest = {name: value for name, value in declared.items() if name not in hidden}
-    return f"{_SECTIONS[address.kind]}:\n  - {json.dumps(own | where | rest, ensure_ascii=False)}"
+    return f"{SECTIONS[address.kind]}:\n  - {json.dumps(own | where | rest, ensure_ascii=False)}"
 
 
 def field_label(address: Address, name: str) -> str:
