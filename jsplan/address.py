@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
@@ -167,6 +168,18 @@ def is_glob(text: str) -> bool:
 def matches(glob: str, address: Address | str) -> bool:
     """Check whether the glob matches: `*` stays within one part, `**` crosses parts."""
     return _compile_glob(glob).match(str(address)) is not None
+
+
+def matches_any(globs: Iterable[str], address: Address | str) -> bool:
+    """Check whether one of the globs matches."""
+    return any(matches(glob, address) for glob in globs)
+
+
+def is_selected(
+    address: Address | str, targets: Collection[str], excludes: Iterable[str] = ()
+) -> bool:
+    """Check whether `--target` (none: all) and `--exclude` select the address."""
+    return (not targets or matches_any(targets, address)) and not matches_any(excludes, address)
 
 
 _WILDCARDS = ("**", "*", "?")

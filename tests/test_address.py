@@ -12,6 +12,7 @@ from jsplan.address import (
     capture_wildcards,
     changes_only_domain,
     is_glob,
+    is_selected,
     matches,
     move_address,
 )
@@ -197,3 +198,21 @@ def test_a_glob_of_many_wildcards_ends(glob: str) -> None:
     ):
         assert not matches(glob, text)
         assert capture_wildcards(glob, text) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "excludes", "selected"),
+    [
+        ((), (), True),
+        (("hub/**",), (), True),
+        (("leaf/**", "*/stream/A"), (), True),
+        (("leaf/**",), (), False),
+        ((), ("leaf/**", "hub/*/A"), False),
+        (("hub/**",), ("hub/stream/A",), False),
+    ],
+)
+def test_selection(targets: tuple[str, ...], excludes: tuple[str, ...], selected: bool) -> None:
+    """One target must match, where there are any, and no exclude."""
+    address = Address("hub", "stream", "A")
+    assert is_selected(address, targets, excludes) is selected
+    assert is_selected(str(address), targets, excludes) is selected

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from jsplan import __version__
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches_any
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
@@ -34,7 +34,7 @@ INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"
 
 def is_ignored(workspace: Workspace, address: Address) -> bool:
     """Return True if `drift: ignore` names it."""
-    return any(matches(glob, address) for glob in workspace.drift.ignore)
+    return matches_any(workspace.drift.ignore, address)
 
 
 def build_document(

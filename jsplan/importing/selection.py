@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jsplan.address import Address, is_glob, matches
+from jsplan.address import Address, is_glob, matches, matches_any
 from jsplan.codegen import CodegenContext
 from jsplan.codegen.references import has_own_domain_origin
 from jsplan.context import Context, state_bucket
@@ -52,10 +52,10 @@ def select_objects(context: Context, live: Live, globs: tuple[str, ...]) -> Impo
     for key, why in live.unlisted.items():
         selection.skip(f"it cannot be listed: {why}", f"domain {key}")
     for address, why in sorted(live.unreadable.items()):
-        if _matches_any(address, globs):
+        if matches_any(globs, address):
             selection.skip(f"its server cannot read it: {why}", address)
     for address, found in sorted(live.objects.items()):
-        if address not in context.workspace.resources and _matches_any(address, globs):
+        if address not in context.workspace.resources and matches_any(globs, address):
             reason = _skip_reason(context, live, found, by_name=str(address) in exact)
             if reason:
                 selection.skip(reason, address)
@@ -121,10 +121,6 @@ async def skip_internal_streams(
                     )
 
 
-def _matches_any(address: Address, globs: Iterable[str]) -> bool:
-    return any(matches(glob, address) for glob in globs)
-
-
 def _skip_reason(context: Context, live: Live, found: LiveObject, *, by_name: bool) -> str | None:
     """Return the reason why it is not written, or None."""
     address = found.address
@@ -143,7 +139,7 @@ def _skip_reason(context: Context, live: Live, found: LiveObject, *, by_name: bo
             "it is not durable and comes and goes with its client;"
             " name its address to have it written"
         )
-    if not by_name and _matches_any(address, context.workspace.drift.ignore):
+    if not by_name and matches_any(context.workspace.drift.ignore, address):
         return "`drift: ignore` names it"
     return _undeclarable_reason(context, found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_selected, matches_any
 from jsplan.documents.plan import Change, ResourceChange, Step
 from jsplan.planning.model import PlanInputs
 
@@ -19,7 +19,7 @@ def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
         if a.domain not in inputs.workspace.domains
     )
     globs = [block.address for block in inputs.workspace.removed if not block.destroy]
-    return frozenset(a for a in lost if any(matches(glob, a) for glob in globs))
+    return frozenset(a for a in lost if matches_any(globs, a))
 
 
 def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
@@ -27,12 +27,9 @@ def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     request = inputs.request
     if request.imports or request.refresh_only:
         return frozenset()
-    chosen = (
-        a
-        for a in find_forgotten(inputs)
-        if not request.targets or any(matches(t, a) for t in request.targets)
+    return frozenset(
+        a for a in find_forgotten(inputs) if is_selected(a, request.targets, request.excludes)
     )
-    return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 
 
 def build_forgotten_changes(inputs: PlanInputs) -> Iterable[ResourceChange]:

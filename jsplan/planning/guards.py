@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
 from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
@@ -357,11 +357,7 @@ def check_environment(
     forgotten = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
         known = state.domains.get(key, {})
-        managed = [
-            a
-            for a in entries
-            if a.domain == key and not any(matches(glob, a) for glob in forgotten)
-        ]
+        managed = [a for a in entries if a.domain == key and not matches_any(forgotten, a)]
         there = [
             a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created
         ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from jsplan.address import Address, matches, move_address
+from jsplan.address import Address, matches, matches_any, move_address
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
@@ -264,7 +264,7 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
     request = inputs.request
     chosen = candidates
     if request.targets:
-        chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
+        chosen = frozenset(a for a in candidates if matches_any(request.targets, a))
         if request.imports:
             chosen = frozenset(
                 a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries
@@ -274,7 +274,7 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
             if request.imports or request.destroy
             else _with_dependencies(inputs, chosen, candidates)
         )
-    return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
+    return frozenset(a for a in chosen if not matches_any(request.excludes, a))
 
 
 def _with_dependencies(

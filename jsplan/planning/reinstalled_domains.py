@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches_any
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.guards import REINSTALLED, is_same_server
@@ -53,7 +53,7 @@ def check_reinstalled(
 
 def is_confirmed(inputs: PlanInputs, key: str) -> bool:
     """Check whether the request confirms that this domain was reinstalled."""
-    return any(matches(glob, key) for glob in inputs.request.reinstalled)
+    return matches_any(inputs.request.reinstalled, key)
 
 
 def find_emptied_domains(inputs: PlanInputs) -> set[str]:
@@ -90,7 +90,7 @@ def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
             or not inputs.live.is_reachable(address.domain)
         ):
             continue
-        if not any(matches(glob, address) for glob in given_up):
+        if not matches_any(given_up, address):
             found.setdefault(address.domain, {})[address] = entry
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsplan.address import Address, is_glob, matches
+from jsplan.address import Address, is_glob, is_selected, matches
 from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import Domain
 from jsplan.diagnostics import did_you_mean
@@ -42,7 +42,11 @@ def select_streams(
                 raise UsageError(
                     f"{option} {glob} names nothing in the backup", hint=_list_backup(saved)
                 )
-    chosen = [stream for address, stream in sorted(saved.items()) if _is_selected(address, options)]
+    chosen = [
+        stream
+        for address, stream in sorted(saved.items())
+        if is_selected(address, options.targets, options.excludes)
+    ]
     if not chosen:
         raise JsplanError(
             f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
@@ -72,11 +76,6 @@ def _list_backup(saved: Mapping[Address, SavedStream]) -> str:
         if saved
         else "It holds no stream."
     )
-
-
-def _is_selected(address: Address, options: RestoreSelection) -> bool:
-    named = not options.targets or any(matches(glob, address) for glob in options.targets)
-    return named and not any(matches(glob, address) for glob in options.excludes)
 
 
 def _target_address(address: Address, options: RestoreSelection, count: int) -> Address:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches, matches_any
 from jsplan.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _is_unchanged_downstream(decision: ResourceDecision) -> bool:
 def _is_excluded(inputs: PlanInputs, address: Address) -> bool:
     """Return True if it is interrupted, or if its drift is ignored or muted as a whole."""
     drift, day = inputs.workspace.drift, inputs.request.now.date().isoformat()
-    ignored = any(matches(glob, address) for glob in drift.ignore)
+    ignored = matches_any(drift.ignore, address)
     muted = any(
         matches(m.address, address) and not m.fields and (m.until is None or day <= m.until)
         for m in drift.mute

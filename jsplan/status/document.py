@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection
 
 from jsplan import __version__
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_selected, matches
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
@@ -49,11 +49,7 @@ def build_document(
         build_domain_element(inputs, inputs.live.domains[key], seen.get(key)) for key in shown
     ]
     out.interrupted = list_interrupted(
-        {
-            a: u
-            for a, u in inputs.interrupted.streams.items()
-            if not targets or any(matches(t, a) for t in targets)
-        }
+        {a: u for a, u in inputs.interrupted.streams.items() if is_selected(a, targets)}
     )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
     replaced = [

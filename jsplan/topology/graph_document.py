@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches_any
 from jsplan.documents.graph import ConsumerNode, DomainGroup, Graph, Link, Node, PlannedAction
 from jsplan.errors import UsageError
 from jsplan.resources.nested import origin_key
@@ -215,7 +215,7 @@ def _select_targets(graph: Graph, targets: Collection[str]) -> Graph:
     """Return the matching nodes with their origins and downstream streams."""
     if not targets:
         return graph
-    named = {node.id for node in graph.nodes if any(matches(target, node.id) for target in targets)}
+    named = {node.id for node in graph.nodes if matches_any(targets, node.id)}
     if not named:
         raise UsageError(
             f"--target {', '.join(targets)} names nothing in the graph",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.address import Address, matches, move_address
+from jsplan.address import Address, is_selected, matches, move_address
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.config.moves import rename_problem
 from jsplan.context import Context, hold_lock, make_wait_reporter, open_backend, open_context
@@ -32,7 +32,7 @@ async def _show(load: LoadOptions) -> dict[str, Any]:
 def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
     """List the addresses in state that match a glob; all of them without a glob."""
     addresses = map(Address.parse, show(load)["resources"])
-    return [str(a) for a in addresses if not globs or any(matches(glob, a) for glob in globs)]
+    return [str(a) for a in addresses if is_selected(a, globs)]
 
 
 def pull(load: LoadOptions, serial: int | None = None) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_selected
 from jsplan.config.model import LoadOptions
 from jsplan.context import build_inputs, known_domains, open_session, state_bucket
 from jsplan.documents.status import Status
@@ -88,11 +88,7 @@ async def _status(
             for a, o in inputs.live.objects.items()
             if not (is_state_bucket(o) or own & {a, a.parent})
         }
-        chosen = [
-            o
-            for a, o in sorted(listed.items())
-            if not targets or any(matches(t, a) for t in targets)
-        ]
+        chosen = [o for a, o in sorted(listed.items()) if is_selected(a, targets)]
         downstreams = [o.address for o in chosen if o.flows]
         if downstreams:
             observer.phase(f"Looking at {count_text(len(downstreams), 'downstream stream')}")

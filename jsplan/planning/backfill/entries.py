@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Deferred
 from jsplan.planning.backfill.estimate import estimate_backfill
@@ -71,13 +71,7 @@ def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
 
 
 def _is_targeted(inputs: PlanInputs, entry: Backfill) -> bool:
-    target = str(entry.target)
-    wanted, without = inputs.request.targets, inputs.request.excludes
-    return (not wanted or _matches_any(wanted, target)) and not _matches_any(without, target)
-
-
-def _matches_any(globs: Iterable[str], address: str) -> bool:
-    return any(matches(glob, address) for glob in globs)
+    return is_selected(str(entry.target), inputs.request.targets, inputs.request.excludes)
 
 
 def _is_done(inputs: PlanInputs, entry: Backfill) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_selected, matches
 from jsplan.errors import JsplanError, UsageError
 from jsplan.state.history import JsonObject, unpack_changes
 
@@ -50,12 +50,10 @@ def select_changes(
                     hint=f"See: jsplan history {entry['id']}",
                 )
 
-    def is_selected(address: Address) -> bool:
-        named = not targets or any(matches(glob, address) for glob in targets)
-        return named and not any(matches(glob, address) for glob in excludes)
-
     found = {
-        address: item for item in changes if is_selected(address := Address.parse(item["address"]))
+        address: item
+        for item in changes
+        if is_selected(address := Address.parse(item["address"]), targets, excludes)
     }
     deleted = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
     return [
