@@ -29,20 +29,20 @@ def configure(settings: Settings) -> None:
 def _formatter(*, json_lines: bool) -> logging.Formatter:
     import json
     import logging
-    import time
+    from datetime import UTC, datetime
 
     from jsplan.cli.exit_status import scrub
     from jsplan.render.escape import safe
+    from jsplan.units import format_timestamp
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
             message = scrub(record.getMessage())
             if not json_lines:
                 return f"{record.levelname.lower()}: {record.name}: {safe(message)}"
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
             return json.dumps(
                 {
-                    "time": stamp,
+                    "time": format_timestamp(datetime.fromtimestamp(record.created, UTC)),
                     "level": record.levelname.lower(),
                     "logger": record.name,
                     "message": message,

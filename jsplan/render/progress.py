@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
 from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.escape import safe
 from jsplan.secrets import conceal
+from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
@@ -150,5 +150,4 @@ class JsonProgress(PlainProgress):
         self._record("warning", message=text)
 
     def _record(self, level: str, **fields: Any) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self._write(json.dumps({"time": stamp, "level": level} | fields))
+        self._write(json.dumps({"time": format_timestamp(), "level": level} | fields))

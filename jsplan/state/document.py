@@ -206,6 +206,13 @@ class State:
                 "Reading works: plan, drift and status do not write.",
             )
 
+    def require_owner(self, workspace: str, environment: str | None, place: str, hint: str) -> None:
+        """Raise StateError for the state of another workspace or environment."""
+        if (self.workspace, self.environment) != (workspace, environment):
+            theirs = f"{self.workspace}, environment {self.environment or 'none'}"
+            ours = f"{workspace}, environment {environment or 'none'}"
+            raise StateError(f"{place} belongs to workspace {theirs}, not to {ours}", hint=hint)
+
     def begin_session(self) -> None:
         """Begin a writing session: add one to the serial, create the lineage if there is none."""
         self.lineage = self.lineage or str(uuid.uuid4())

@@ -142,7 +142,12 @@ class KvBackend:
             state = State.parse(whole, self.location, self._damaged_hint)
         else:
             state = State.from_json(document, self.location, self._damaged_hint)
-        self._require_own_state(state)
+        state.require_owner(
+            self._workspace,
+            self._environment,
+            self.location,
+            "Find out who wrote it: nats kv get.",
+        )
         return state
 
     async def _read_parts(self, head: PartsHead) -> list[bytes | None]:
@@ -152,15 +157,6 @@ class KvBackend:
         while None not in found and (some := list(islice(names, PARALLEL_READS))):
             found += [part.data for part in await asyncio.gather(*map(self._bucket.get, some))]
         return found
-
-    def _require_own_state(self, state: State) -> None:
-        if (state.workspace, state.environment) != (self._workspace, self._environment):
-            theirs = f"{state.workspace}, environment {state.environment or 'none'}"
-            ours = f"{self._workspace}, environment {self._environment or 'none'}"
-            raise StateError(
-                f"{self.location} belongs to workspace {theirs}, not to {ours}",
-                hint="Find out who wrote it: nats kv get.",
-            )
 
     def _segments_after(self, keys: list[str], serial: int) -> list[str]:
         """Return the journal keys that are not in the document yet, in order.

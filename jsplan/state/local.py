@@ -112,17 +112,13 @@ class LocalBackend:
 
     def _parse_document(self, data: bytes, path: Path) -> State:
         state = State.parse(data, f"the state {path}")
-        self._require_own_state(state)
+        state.require_owner(
+            self._workspace,
+            self._environment,
+            self.location,
+            "Give each workspace and environment its own path under backend.local.path.",
+        )
         return state
-
-    def _require_own_state(self, state: State) -> None:
-        if (state.workspace, state.environment) != (self._workspace, self._environment):
-            theirs = f"{state.workspace}, environment {state.environment or 'none'}"
-            ours = f"{self._workspace}, environment {self._environment or 'none'}"
-            raise StateError(
-                f"the state {self.path} belongs to workspace {theirs}, not to {ours}",
-                hint="Give each workspace and environment its own path under backend.local.path.",
-            )
 
     async def start(self, state: State) -> None:
         """Begin a session under the lock: fold an unfinished journal, take a new serial."""
