@@ -73,7 +73,7 @@ NO_CONSUMERS_LEVEL: Final = 5
 RESTORE_ANY_NAME_LEVEL: Final = 5
 #: A source detects that its origin is another stream of the same name, and starts again.
 ORIGIN_IDENTITY_LEVEL: Final = 5
-#: The server's own consumer on an origin does not count for max_consumers.
+#: The server's own consumer on an origin needs no free place under max_consumers.
 OWN_CONSUMER_LEVEL: Final = 5
 #: A stream without max_consumers has at most 1,000 consumers.
 DEFAULT_MAX_CONSUMERS_LEVEL: Final = 5
