@@ -201,11 +201,18 @@ _CHECK_BY_TYPE: Final[dict[str, Check]] = {
 }  # fmt: skip
 
 
+#: Fields of a stream that every server sends, also with their defaults.
+_ALWAYS_SENT: Final = ("name", "retention", "storage", "num_replicas")
+
+
 def _table(table: Table) -> Check:
     """Return a check of a configuration by its field table."""
     fields = {row.name: _field(row) for row in table.rows}
     required = {
-        row.name: fields[row.name] for row in table.rows if row.required and table is not CONSUMER
+        row.name: fields[row.name]
+        for row in table.rows
+        if (row.required and table is not CONSUMER)
+        or (table is STREAM and row.name in _ALWAYS_SENT)
     }
     return _object(required, fields, _any_value)
 

@@ -325,6 +325,17 @@ def test_lists_without_an_end(
     assert ("more than 20 pages" in shown) == (moving and command != "state")
 
 
+@pytest.mark.parametrize("name", ["retention", "storage", "num_replicas"])
+def test_a_stream_without_a_field_that_servers_always_send(
+    scene: Scene, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A field that jsplan relies on must be there: a message says which one is not."""
+    scene.run("plan")
+    scene.impostor.change_answer = partial(change_answer, "STREAM.INFO.A", ("config", name), None)
+    assert scene.run("plan") == 1
+    assert f"config.{name} is missing" in " ".join("".join(capfd.readouterr()).split())
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("command", COMMANDS)
