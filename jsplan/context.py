@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 
 from jsplan.address import Address, matches
 from jsplan.config import load
@@ -16,13 +15,12 @@ from jsplan.errors import PlanError
 from jsplan.facts.live import Live
 from jsplan.jetstream import Pool
 from jsplan.jetstream.identity import FindKnownObject, KnownObject
-from jsplan.options import Observer, PlanOptions
+from jsplan.options import Observer
 from jsplan.planning.build import candidate_addresses
 from jsplan.planning.forgotten_entries import find_forgotten
 from jsplan.planning.model import (
     InterruptedWork,
     PlanInputs,
-    PlanRequest,
     apply_moves,
     apply_moves_to_records,
     select_addresses,
@@ -113,13 +111,7 @@ def known_domains(context: Context) -> frozenset[str]:
     )
 
 
-def build_request(options: PlanOptions) -> PlanRequest:
-    """Build the request for planning from the options."""
-    values = {each.name: getattr(options, each.name) for each in fields(PlanningOptions)}
-    return PlanRequest(now=datetime.now(UTC), **values)
-
-
-def build_inputs(context: Context, request: PlanRequest) -> PlanInputs:
+def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
     """Build the inputs of planning with an empty live side."""
     entries, moved = apply_moves(context.workspace, context.state.resources)
     pending, pending_moved = apply_moves_to_records(context.workspace, context.state.pending)
@@ -129,7 +121,7 @@ def build_inputs(context: Context, request: PlanRequest) -> PlanInputs:
         context.topology,
         context.state,
         Live(),
-        request,
+        options,
         entries,
         pending_moved | moved,
         interrupted=InterruptedWork(steps=pending, replacements=replacements),

@@ -133,7 +133,7 @@ class ServerReader:
 
     async def _measure(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Count the messages that the changes would delete, within the limit of reads."""
-        domains, limit = self._domains, inputs.request.measure_limit
+        domains, limit = self._domains, inputs.options.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         found = Measurements()
         if duplicates := list_duplicates(inputs, decisions):
@@ -196,6 +196,6 @@ def _origin_addresses(inputs: PlanInputs) -> set[Address]:
     """Return the origins of selected streams: they affect these, and they should exist."""
     return (
         set()
-        if inputs.request.destroy
+        if inputs.options.destroy
         else {edge.origin for edge in inputs.topology.edges if edge.downstream in inputs.selected}
     )

@@ -45,7 +45,6 @@ from jsplan.planning.backfill.strategy import (
     complete_reason,
 )
 from jsplan.planning.backfill.windows import Clock
-from jsplan.planning.model import PlanRequest
 from jsplan.topology.routes import is_import
 
 Info = dict[str, Any]
@@ -166,7 +165,7 @@ class _PreviewBuilder:
             return StreamTraits(exists=False)
         if info is not None:
             return StreamTraits(info["config"], info["state"], level, imported=is_import(domain))
-        inputs = build_inputs(self.world, PlanRequest(now=datetime.now(UTC)))
+        inputs = build_inputs(self.world)
         declared = inputs.body(address) if address in self.world.workspace.resources else {}
         return StreamTraits(declared, {}, level, exists=False, imported=is_import(domain))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from jsplan.address import Address
 from jsplan.context import Context, Session, build_inputs, state_bucket
@@ -15,7 +14,8 @@ from jsplan.facts.live import Live
 from jsplan.facts.reader import read_into
 from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
-from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.options import PlanningOptions
 from jsplan.replication.health import FlowHealth, ReplicationChecker
 from jsplan.server_reader import ServerReader, read_domain_names, with_parent_streams
 from jsplan.units import count_text
@@ -24,8 +24,8 @@ from jsplan.units import count_text
 async def check_drift(session: Session, options: DriftOptions) -> Drift:
     """Check everything selected over guarded connections, for `drift` and the drift job."""
     context, pool = session.context, session.pool
-    request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
-    inputs = build_inputs(context, request)
+    selection = PlanningOptions(targets=options.targets, excludes=options.excludes)
+    inputs = build_inputs(context, selection)
     checked = sorted(
         a
         for a in {*inputs.entries, *inputs.interrupted.steps}
@@ -57,7 +57,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
 async def check_replication(session: Session) -> Drift:
     """Check only mirrors and sources, which takes longer for one that does not follow."""
     context = session.context
-    inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
+    inputs = build_inputs(context)
     copying = [
         a
         for a, entry in inputs.entries.items()
@@ -92,8 +92,7 @@ async def check_addresses(
 ) -> Drift:
     """Check only these addresses, managed or not, as `check_drift` would check them."""
     context = session.context
-    request = PlanRequest(now=datetime.now(UTC))
-    inputs = build_inputs(context, request)
+    inputs = build_inputs(context)
     requested = {
         a
         for a in addresses

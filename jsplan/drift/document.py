@@ -68,7 +68,7 @@ def build_document(
     ]
     out.pending = _count_pending(inputs)
     out.diagnostics += check_never_answered(inputs)
-    apply_mutes(out, workspace.drift.mute, inputs.request.now)
+    apply_mutes(out, workspace.drift.mute, inputs.now)
     out.declared_at = {
         r.address: d.range
         for r in out.resource_drift
@@ -98,7 +98,7 @@ def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
         inputs.live.get(address),
         inputs.level(address),
         declared.lifecycle.ignore_changes if declared else (),
-        now=inputs.request.now,
+        now=inputs.now,
     )
     if found is not None:
         out.resource_drift.append(found)

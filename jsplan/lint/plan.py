@@ -25,7 +25,7 @@ def lint_plan(
 
     Notes are for `lint` only. So are findings that planning itself reports with numbers.
     """
-    request, strict = inputs.request, "error" in inputs.workspace.lint.values()
+    request, strict = inputs.options, "error" in inputs.workspace.lint.values()
     if request.destroy or request.refresh_only or request.imports:
         return []
     changing = {a for a, decision in decisions.items() if decision.actions not in _UNCHANGED}

@@ -47,7 +47,7 @@ from jsplan.units import format_timestamp
 
 def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
     """Collect the addresses in the files and in state, in declared domains."""
-    declared = () if inputs.request.destroy else inputs.workspace.resources
+    declared = () if inputs.options.destroy else inputs.workspace.resources
     known = {
         *declared,
         *inputs.entries,
@@ -106,7 +106,7 @@ def build_plan(
         *inputs.forgotten,
         *(Address.parse(c.address) for c in changes),
     }
-    plan.diagnostics += check_permissions(inputs.request.allow_hazards, known)
+    plan.diagnostics += check_permissions(inputs.options.allow_hazards, known)
     if not plan.errored:
         plan.steps = build_steps(inputs, decisions)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
@@ -116,7 +116,7 @@ def build_plan(
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
     plan.backfills = plan_backfills(inputs, decisions) if not plan.errored else []
-    plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
+    plan.complete = not (inputs.options.targets or inputs.options.excludes or plan.deferred)
     plan.applyable = (
         bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
     )
@@ -142,33 +142,33 @@ def _decide_consumers_of_deleted(
 
 
 def _empty_plan(inputs: PlanInputs) -> Plan:
-    request, workspace = inputs.request, inputs.workspace
-    mode = "destroy" if request.destroy else "refresh-only" if request.refresh_only else "normal"
+    options, workspace = inputs.options, inputs.workspace
+    mode = "destroy" if options.destroy else "refresh-only" if options.refresh_only else "normal"
     shown = {name: str(value) for name, value in workspace.variables.items()}
     return Plan(
         jsplan_version=__version__,
         workspace=workspace.name,
         environment=workspace.environment,
-        timestamp=format_timestamp(request.now),
+        timestamp=format_timestamp(inputs.now),
         id=str(uuid.uuid4()),
         state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial},
         config_hash=workspace.config_hash,
         variables=shown,
         mode=mode,
-        targets=list(request.targets),
-        allowed_hazards=list(request.allow_hazards),
+        targets=list(options.targets),
+        allowed_hazards=list(options.allow_hazards),
         options={
-            "adopt": request.adopt,
-            "excludes": list(request.excludes),
-            "replace": list(request.replace),
-            "reinstalled": list(request.reinstalled),
+            "adopt": options.adopt,
+            "excludes": list(options.excludes),
+            "replace": list(options.replace),
+            "reinstalled": list(options.reinstalled),
             "owner": inputs.owner_tag if workspace.ownership_marker else None,
-            "safe_below": request.safe_below,
-            "measure_limit": request.measure_limit,
-            "offline": request.offline,
+            "safe_below": options.safe_below,
+            "measure_limit": options.measure_limit,
+            "offline": options.offline,
         }
-        | ({"import": True} if request.imports else {})
-        | ({} if request.backfill else {"backfill": False}),
+        | ({"import": True} if options.imports else {})
+        | ({} if options.backfill else {"backfill": False}),
         domains={
             key: facts.to_json() | _domain_access(inputs, key)
             for key, facts in sorted(inputs.live.domains.items())
@@ -314,7 +314,7 @@ def _detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None
         inputs.live.get(address),
         inputs.level(address),
         ignore,
-        now=inputs.request.now,
+        now=inputs.now,
     )
 
 

@@ -63,7 +63,7 @@ def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
         inputs.declared(address),
     )
     ours = entry is not None and live is not None and entry.created == live.created
-    if inputs.request.refresh_only:
+    if inputs.options.refresh_only:
         return _decide_refresh(
             address, live, entry, ours=ours, interrupted=address in inputs.interrupted.replacements
         )
@@ -119,12 +119,12 @@ def _decide_undeclared(
             entry,
             diagnostics=[found],
         )
-    reason = "delete_because_destroy" if inputs.request.destroy else "delete_because_not_in_files"
+    reason = "delete_because_destroy" if inputs.options.destroy else "delete_because_not_in_files"
     return ResourceDecision(address, ["delete"], reason, live, entry)
 
 
 def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -> ResourceDecision:
-    if inputs.request.imports:
+    if inputs.options.imports:
         return _decide_missing_import(inputs, address)
     after = expected_new(
         table_of(address),
@@ -144,7 +144,7 @@ def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -
 def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDecision:
     """Report an error if a literal address does not exist. A glob may match nothing."""
     decision = ResourceDecision(address, ["no-op"], "absent")
-    if str(address) in inputs.request.imports:
+    if str(address) in inputs.options.imports:
         decision.diagnostics.append(
             Diagnostic(
                 "error",
@@ -194,7 +194,7 @@ def _consumer_limits(inputs: PlanInputs, stream: Address) -> Config:
     """Return the `consumer_limits` of the stream after the plan."""
     live, declared = (
         inputs.live.get(stream),
-        stream in inputs.topology.bodies and not inputs.request.destroy,
+        stream in inputs.topology.bodies and not inputs.options.destroy,
     )
     if declared and "consumer_limits" in inputs.topology.bodies[stream]:
         return inputs.topology.bodies[stream]["consumer_limits"] or {}
@@ -212,7 +212,7 @@ def _inherited_mirror_direct(inputs: PlanInputs, address: Address) -> Config:
     origin = Address.of_stream(address.domain, mirror["name"])
     live, declared = (
         inputs.live.get(origin),
-        origin in inputs.topology.bodies and not inputs.request.destroy,
+        origin in inputs.topology.bodies and not inputs.options.destroy,
     )
     if not declared and live is None:
         return {}
@@ -256,7 +256,7 @@ def _decide_existing(
         ignore=set_by_replacement.union(ignore),
     )
     if address.kind == "consumer" and pauses.PAUSE not in ignore:
-        target = pauses.with_effective_pause(target, body, live.compact, last, inputs.request.now)
+        target = pauses.with_effective_pause(target, body, live.compact, last, inputs.now)
     after, ignored = without_ignored(table, live.compact, target, level)
     ignored = without_replacement_starts(
         ignored, entry if ours else None, inputs.declared_fields(address)
@@ -281,7 +281,7 @@ def _would_delete_messages(inputs: PlanInputs, decision: ResourceDecision) -> bo
 
 def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
     return address in inputs.interrupted.unready or any(
-        matches(glob, address) for glob in inputs.request.replace
+        matches(glob, address) for glob in inputs.options.replace
     )
 
 
@@ -309,7 +309,7 @@ def _is_untouched(
 
 
 def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
-    if decision.adopts and inputs.request.imports:
+    if decision.adopts and inputs.options.imports:
         return _decide_import(inputs, decision)
     forced = _is_replace_forced(inputs, decision.address)
     if _would_delete_messages(inputs, decision):
@@ -342,12 +342,12 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Resume or roll back the interrupted replacement of a stream."""
     address, interrupted = decision.address, inputs.interrupted.streams[decision.address]
-    if inputs.request.refresh_only or interrupted.next_step == "clear":
+    if inputs.options.refresh_only or interrupted.next_step == "clear":
         return decision
     if interrupted.conflict or inputs.declared(address) is None:
         what = interrupted.conflict or (
             "the plan destroys all resources"
-            if inputs.request.destroy
+            if inputs.options.destroy
             else "the stream was removed from the files"
         )
         detail = (
@@ -400,7 +400,7 @@ def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> Resou
 def _decide_import(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Decide an import: no request is sent, and the next plan shows the differences."""
     decision.reason = "import_by_request" if decision.fields else "import_because_equal"
-    if decision.fields and not inputs.request.adopt:
+    if decision.fields and not inputs.options.adopt:
         paths = ", ".join(
             change.path for change in with_bucket_names(decision.address, decision.fields)
         )

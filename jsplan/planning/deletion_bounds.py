@@ -30,7 +30,7 @@ def bound_deletions(
         if step.op == "stream.delete" or (
             step.op == "consumer.delete" and decision.actions == ["delete"]
         ):
-            step.precondition["max_deleted"] = _deletion_bound(messages, inputs.request.safe_below)
+            step.precondition["max_deleted"] = _deletion_bound(messages, inputs.options.safe_below)
 
 
 def _deletion_bound(planned: int, safe_below: int) -> int:

@@ -24,11 +24,11 @@ def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
 
 def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     """Select the addresses to forget by `--target` and `--exclude`; none on import or refresh."""
-    request = inputs.request
-    if request.imports or request.refresh_only:
+    options = inputs.options
+    if options.imports or options.refresh_only:
         return frozenset()
     return frozenset(
-        a for a in find_forgotten(inputs) if is_selected(a, request.targets, request.excludes)
+        a for a in find_forgotten(inputs) if is_selected(a, options.targets, options.excludes)
     )
 
 

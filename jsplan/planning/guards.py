@@ -76,7 +76,7 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
         decision.adopts
         and decision.actions != ["no-op"]
         and decision.reason != OWNER_CHANGED
-        and not inputs.request.adopt
+        and not inputs.options.adopt
     ):
         yield Diagnostic(
             "error",

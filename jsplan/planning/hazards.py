@@ -65,7 +65,7 @@ def assess_hazards(
             decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
     found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, decision, decisions)])
-    found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
+    found = [h for h in found if not _is_safe(h, inputs.options.safe_below)]
     for hazard in found:
         _set_permission(inputs, decision.address, hazard)
     return found
@@ -81,7 +81,7 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
     hazard.flag = "--allow-hazard " + quote_shell(f"{hazard.code}:{address}")
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
-    flags, now = inputs.request.allow_hazards, inputs.request.now
+    flags, now = inputs.options.allow_hazards, inputs.now
     hazard.allowed = is_permitted(flags, hazard.code, address) or _permitted_in_review(
         in_review, hazard.code, now
     )

@@ -350,7 +350,7 @@ def orphaned_placeholders(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[ResourceDecision]:
     """Yield a deletion for each placeholder that an interrupted apply left."""
-    if inputs.request.refresh_only or inputs.request.imports:
+    if inputs.options.refresh_only or inputs.options.imports:
         return
     for address in sorted(
         a
@@ -391,7 +391,7 @@ def add_placeholders(
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (
         ()
-        if inputs.request.refresh_only or inputs.request.imports
+        if inputs.options.refresh_only or inputs.options.imports
         else sorted(inputs.interrupted.replacements)
     ):
         if (

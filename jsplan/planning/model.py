@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from jsplan.address import Address, matches, matches_any, move_address
@@ -24,13 +24,6 @@ from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest(PlanningOptions):
-    """The options of one plan, independent of the command line. `now` is UTC."""
-
-    now: datetime = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +69,20 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """Desired (workspace, topology), live, last applied (`entries` after `moved`), and request.
+    """Desired (workspace, topology), live, last applied (`entries` after `moved`), and options.
 
     `moved_from`: the old address of each entry that a `moved` block renamed, by new address.
     `selected`: the addresses to plan.
     `forgotten`: the addresses in undeclared domains that are forgotten without a read.
     `owner_tag`: the owner tag of this workspace, empty if it has none.
+    `now`: the time of the plan (UTC).
     """
 
     workspace: Workspace
     topology: Topology
     state: State
     live: Live
-    request: PlanRequest
+    options: PlanningOptions = field(default_factory=PlanningOptions)
     entries: Mapping[Address, Entry] = field(default_factory=dict)
     moved_from: Mapping[Address, Address] = field(default_factory=dict)
     selected: frozenset[Address] = frozenset()
@@ -96,11 +90,12 @@ class PlanInputs:
     interrupted: InterruptedWork = field(default_factory=InterruptedWork)
     measured: Measurements = field(default_factory=Measurements)
     owner_tag: str = ""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> DeclaredResource | None:
         """Return the declared resource; None if the plan destroys everything."""
-        return None if self.request.destroy else self.workspace.resources.get(address)
+        return None if self.options.destroy else self.workspace.resources.get(address)
 
     def on_replace(self, address: Address) -> str:
         """Return the `on_replace` of a resource: `refuse`, `recreate` or `preserve`."""
@@ -261,20 +256,20 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
 
     A destroy and an import do not include the dependencies of a target.
     """
-    request = inputs.request
+    options = inputs.options
     chosen = candidates
-    if request.targets:
-        chosen = frozenset(a for a in candidates if matches_any(request.targets, a))
-        if request.imports:
+    if options.targets:
+        chosen = frozenset(a for a in candidates if matches_any(options.targets, a))
+        if options.imports:
             chosen = frozenset(
                 a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries
             )
         chosen = (
             chosen
-            if request.imports or request.destroy
+            if options.imports or options.destroy
             else _with_dependencies(inputs, chosen, candidates)
         )
-    return frozenset(a for a in chosen if not matches_any(request.excludes, a))
+    return frozenset(a for a in chosen if not matches_any(options.excludes, a))
 
 
 def _with_dependencies(

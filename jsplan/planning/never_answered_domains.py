@@ -23,9 +23,7 @@ _MAX_GUESSES = 5
 def find_never_answered(inputs: PlanInputs) -> list[Domain]:
     """Return the offline domains that neither state nor a downstream stream has seen."""
     silent = sorted(key for key, facts in inputs.live.domains.items() if not facts.reachable)
-    heard = (
-        find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now) if silent else {}
-    )
+    heard = find_last_heard(inputs.live, inputs.topology.edges, inputs.now) if silent else {}
     domains = (inputs.workspace.domains[key] for key in silent if key not in heard)
     return [domain for domain in domains if not _was_reached(inputs, domain)]
 

@@ -19,7 +19,7 @@ def last_seen(inputs: PlanInputs) -> dict[str, datetime]:
     A domain that has never answered has no key. There are three sources: the applies that recorded
     the domain, the resources that they recorded in it, and the streams that copy from it.
     """
-    found = find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now)
+    found = find_last_heard(inputs.live, inputs.topology.edges, inputs.now)
     records = [(key, str(server.get("seen", ""))) for key, server in inputs.state.domains.items()]
     records += [(address.domain, entry.applied_at) for address, entry in inputs.entries.items()]
     for key, text in records:
@@ -44,7 +44,7 @@ def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None)
     """
     allowed = inputs.workspace.domains[key].may_be_offline
     return allowed is not None and (
-        seen is None or inputs.request.now - seen <= timedelta(microseconds=allowed / 1000)
+        seen is None or inputs.now - seen <= timedelta(microseconds=allowed / 1000)
     )
 
 

@@ -46,13 +46,13 @@ def decide_owners(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecisi
     """Refuse to change objects of another workspace, and plan the updates of our owner tag."""
     for decision in decisions.values():
         live = decision.live
-        if live is None or inputs.request.refresh_only or decision.actions == ["forget"]:
+        if live is None or inputs.options.refresh_only or decision.actions == ["forget"]:
             continue
         theirs = owner_of(live)
         if (
             theirs is not None
             and not _is_same_owner(theirs, inputs.owner_tag)
-            and not (decision.adopts and inputs.request.adopt)
+            and not (decision.adopts and inputs.options.adopt)
         ):
             if decision.adopts or decision.actions != ["no-op"]:
                 decision.diagnostics.append(_other_owner_error(inputs, decision, theirs))
@@ -74,7 +74,7 @@ def _plan_owner_tag(inputs: PlanInputs, decision: ResourceDecision, current: str
         not managed
         or current == wanted
         or decision.actions != ["no-op"]
-        or inputs.request.imports
+        or inputs.options.imports
         or decision.after is None
     ):
         return

@@ -53,7 +53,7 @@ def check_reinstalled(
 
 def is_confirmed(inputs: PlanInputs, key: str) -> bool:
     """Check whether the request confirms that this domain was reinstalled."""
-    return matches_any(inputs.request.reinstalled, key)
+    return matches_any(inputs.options.reinstalled, key)
 
 
 def find_emptied_domains(inputs: PlanInputs) -> set[str]:

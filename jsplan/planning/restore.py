@@ -104,7 +104,7 @@ def build_restore_plan(
         ]
         if inputs.live.get(target.address) is None and not plan.errored:
             plan.steps += _steps(inputs, target, len(plan.steps) + 1)
-    flags = inputs.request.allow_hazards
+    flags = inputs.options.allow_hazards
     plan.diagnostics += check_permissions(
         flags, [change.address for change in plan.resource_changes]
     )
@@ -180,7 +180,7 @@ def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnos
         )
     if target.address.stream != target.saved.address.stream:
         yield from _check_rename(target)
-    yield from _check_expiry(target, inputs.request.now)
+    yield from _check_expiry(target, inputs.now)
 
 
 def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
@@ -313,7 +313,7 @@ def _add_hazards(
     ]
     for hazard in found:
         hazard.flag = "--allow-hazard " + quote_shell(f"{hazard.code}:{change.address}")
-        hazard.allowed = is_permitted(inputs.request.allow_hazards, hazard.code, change.address)
+        hazard.allowed = is_permitted(inputs.options.allow_hazards, hazard.code, change.address)
     change.hazards = found
     return change
 

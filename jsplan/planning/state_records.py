@@ -44,7 +44,7 @@ def build_state_record(
     """Return the state record; apply adds the configuration and `created` as read back."""
     address, declared, entry = decision.address, inputs.declared(decision.address), decision.entry
     guard = declared.lifecycle.prevent_destroy if declared else None
-    if inputs.request.refresh_only and entry is not None:
+    if inputs.options.refresh_only and entry is not None:
         fields, after = _declared_with_drift(decision, entry), entry.depends_on
     else:
         fields = _recorded_fields(inputs, decision)
@@ -107,8 +107,8 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     ):
         return decision.address in inputs.interrupted.recovered
     if closing_record(inputs, decision.address):
-        return not inputs.request.refresh_only
-    if inputs.request.refresh_only:
+        return not inputs.options.refresh_only
+    if inputs.options.refresh_only:
         return live.config != entry.config
     if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
         return False

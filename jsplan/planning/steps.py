@@ -145,7 +145,7 @@ def _draft_actions(
                 None,
                 renamed,
             )
-        case _ if decision.adopts and not inputs.request.refresh_only:
+        case _ if decision.adopts and not inputs.options.refresh_only:
             yield _draft_state_step(inputs, decision, "state.import", "adopt")
         case _ if is_state_outdated(inputs, decision):
             yield _draft_state_step(inputs, decision, "state.update", "record")
@@ -265,7 +265,7 @@ def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> D
 
 def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
     """Draft the cleanup of interrupted consumer replacements that this plan does not resume."""
-    if inputs.request.refresh_only or inputs.request.imports:
+    if inputs.options.refresh_only or inputs.options.imports:
         return
     for address in sorted(
         a

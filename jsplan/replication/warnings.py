@@ -29,7 +29,7 @@ async def find_replication_warnings(
         for address, decision in decisions.items()
         if _is_unchanged_downstream(decision) and not _is_excluded(inputs, address)
     ]
-    if not downstreams or inputs.request.destroy or inputs.request.imports:
+    if not downstreams or inputs.options.destroy or inputs.options.imports:
         return []
     # Loaded only here: most plans have no downstream streams.
     from jsplan.replication.health import ReplicationChecker  # noqa: PLC0415
@@ -61,7 +61,7 @@ def _is_unchanged_downstream(decision: ResourceDecision) -> bool:
 
 def _is_excluded(inputs: PlanInputs, address: Address) -> bool:
     """Return True if it is interrupted, or if its drift is ignored or muted as a whole."""
-    drift, day = inputs.workspace.drift, inputs.request.now.date().isoformat()
+    drift, day = inputs.workspace.drift, inputs.now.date().isoformat()
     ignored = matches_any(drift.ignore, address)
     muted = any(
         matches(m.address, address) and not m.fields and (m.until is None or day <= m.until)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
-from jsplan.context import Session, build_inputs, build_request, open_session, require_matching
+from jsplan.context import Session, build_inputs, open_session, require_matching
 from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
@@ -36,7 +36,7 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
 
 async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     """Refresh and plan over open connections, for `plan` and `apply`."""
-    inputs = build_inputs(session.context, build_request(options))
+    inputs = build_inputs(session.context, options)
     inputs = replace(inputs, forgotten=select_forgotten(inputs))
     # Addresses to import were checked before.
     require_matching(inputs, () if options.imports else options.targets, "--target")

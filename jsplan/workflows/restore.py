@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from jsplan.address import Address
 from jsplan.applying.restore import RestoreOperations, verify_snapshots
@@ -17,7 +16,7 @@ from jsplan.errors import PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live, LiveObject
 from jsplan.options import Approve, Observer, PlanOptions
-from jsplan.planning.model import PlanRequest
+from jsplan.planning.options import PlanningOptions
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore import RestoreTarget, build_restore_plan
 from jsplan.planning.restore_selection import RestoreSelection, select_streams
@@ -80,9 +79,7 @@ async def _restore(
 async def _build_plan(
     session: Session, wanted: list[RestoreTarget], options: RestoreOptions
 ) -> Plan:
-    inputs = build_inputs(
-        session.context, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
-    )
+    inputs = build_inputs(session.context, PlanningOptions(allow_hazards=options.allow_hazards))
     targets = [target.address for target in wanted] + [
         target.consumer_address(consumer)
         for target in wanted

@@ -12,7 +12,6 @@ from jsplan.context import (
     Context,
     Session,
     build_inputs,
-    build_request,
     hold_session,
     open_context,
     open_session,
@@ -149,7 +148,7 @@ async def _plan_inverse(session: Session, decided: RevertDecisions, options: Pla
     target_context = Context(
         workspace, build_topology(workspace), context.backend, context.state, context.environ
     )
-    inputs = build_inputs(target_context, build_request(options))
+    inputs = build_inputs(target_context, options)
     selected = frozenset({*(each.address for each in decided.targets), *decided.offline})
     inputs = replace(inputs, selected=selected)
     if not selected:
@@ -164,7 +163,7 @@ async def _compare_files(
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """Compare the real files with the state after the revert."""
     context = session.context
-    inputs = build_inputs(context, replace(build_request(options), targets=(), excludes=()))
+    inputs = build_inputs(context, replace(options, targets=(), excludes=()))
     wanted = {target.address for target in targets}
     parents = {address.parent for address in wanted if address.parent is not None}
     origins = {edge.origin for edge in context.topology.edges if edge.downstream in wanted}

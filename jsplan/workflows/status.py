@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
 from jsplan.address import Address, is_selected
@@ -19,7 +18,7 @@ from jsplan.facts.listing import list_live
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
-from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import read_domain_names, with_parent_streams
@@ -75,7 +74,7 @@ async def _status(
 ) -> Status:
     async with open_session(load, observer) as session:
         context, pool = session.context, session.pool
-        inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
+        inputs = build_inputs(context)
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})

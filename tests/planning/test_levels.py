@@ -11,7 +11,6 @@ import pytest
 from jsplan.context import build_inputs
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.build import build_plan, decide_all
-from jsplan.planning.model import PlanRequest
 from jsplan.resources import CONSUMER, STREAM
 from tests.support.raw import Raw
 from tests.support.state import load_context
@@ -75,9 +74,8 @@ def write_workspace(space: Space, kind: str, body: dict[str, Any]) -> Space:
 
 def plan_at_level(space: Space, level: int) -> Plan:
     """Plan for an empty domain of this level."""
-    inputs = build_inputs(
-        load_context(space.load), PlanRequest(now=datetime(2026, 1, 1, tzinfo=UTC))
-    )
+    inputs = build_inputs(load_context(space.load))
+    inputs = replace(inputs, now=datetime(2026, 1, 1, tzinfo=UTC))
     server = {"name": "s", "cluster": "c"}
     live = Live({"main": DomainFacts("main", reachable=True, level=level, server=server)})
     inputs = replace(inputs, live=live)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.account_limits import check_account_limits
 from jsplan.planning.decide import decide
-from jsplan.planning.model import PlanInputs, PlanRequest, ResourceDecision
+from jsplan.planning.model import PlanInputs, ResourceDecision
 from tests.support.raw import Raw
 from tests.support.state import load_context
 from tests.support.workspaces import Space
@@ -348,9 +347,7 @@ def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
             )
         }
     )
-    inputs = PlanInputs(
-        world.workspace, world.topology, world.state, live, PlanRequest(now=datetime.now(UTC))
-    )
+    inputs = PlanInputs(world.workspace, world.topology, world.state, live)
     verdicts: dict[Any, ResourceDecision] = {
         address: decide(inputs, address) for address in world.workspace.resources
     }

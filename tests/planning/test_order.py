@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,8 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.planning.build import build_plan, candidate_addresses, decide_all
-from jsplan.planning.model import PlanInputs, PlanRequest, apply_moves
+from jsplan.planning.model import PlanInputs, apply_moves
+from jsplan.planning.options import PlanningOptions
 from jsplan.state.document import Entry, State
 from jsplan.subjects import overlaps
 from jsplan.topology import build_topology
@@ -94,7 +94,7 @@ class ServerModel:
             topology,
             self.state,
             live,
-            PlanRequest(now=datetime.now(UTC)),
+            PlanningOptions(),
             entries,
             moved,
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsplan.context import Session, build_inputs, build_request, open_context, open_pool
+from jsplan.context import Session, build_inputs, open_context, open_pool
 from jsplan.documents.plan import Plan, Step
 from jsplan.event_loop import run_until_complete
 from jsplan.options import PlanOptions
@@ -40,7 +40,7 @@ async def _rehearse(
 ) -> Plan:
     plan_options, observer = PlanOptions(**options), RecordingObserver()
     async with open_context(space.load) as context, open_pool(context, read_only=True) as pool:
-        inputs = build_inputs(context, build_request(plan_options))
+        inputs = build_inputs(context, plan_options)
         inputs = await ServerReader(Session(context, pool, observer)).refresh(inputs)
         plan = build_plan(inputs, decide_all(inputs))
         assert not plan.errored, plan.diagnostics

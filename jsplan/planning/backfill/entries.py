@@ -60,7 +60,7 @@ class PlannedRange(NamedTuple):
 
 def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
     """List the targeted entries that are not done, in the order of the files."""
-    request = inputs.request
+    request = inputs.options
     if request.destroy or request.refresh_only or request.imports:
         return []
     return [
@@ -71,7 +71,7 @@ def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
 
 
 def _is_targeted(inputs: PlanInputs, entry: Backfill) -> bool:
-    return is_selected(str(entry.target), inputs.request.targets, inputs.request.excludes)
+    return is_selected(str(entry.target), inputs.options.targets, inputs.options.excludes)
 
 
 def _is_done(inputs: PlanInputs, entry: Backfill) -> bool:
@@ -187,7 +187,7 @@ def _estimate_entry(
 ) -> dict[str, Any] | None:
     if messages is None or size is None:
         return None
-    now = inputs.request.now.timestamp()
+    now = inputs.now.timestamp()
     return estimate_backfill(
         entry, choice.strategy, messages, size, list_past_copies(inputs.state), now
     ).to_json()
@@ -216,7 +216,7 @@ def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
     existing = [origin for origin in origins if origin.exists]
     choice = choose_strategy(
-        build_strategy_facts(inputs.topology, entry, existing, target, inputs.request.now)
+        build_strategy_facts(inputs.topology, entry, existing, target, inputs.now)
     )
     declared = (
         next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")

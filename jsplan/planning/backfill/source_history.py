@@ -100,7 +100,7 @@ def source_history_times(
 def _late_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[_LateSource]:
-    request = inputs.request
+    request = inputs.options
     if request.destroy or request.refresh_only or request.imports:
         return
     for address, decision in decisions.items():
@@ -164,7 +164,7 @@ def _describe_amount(
     if start is None:
         return "an unknown number of earlier messages" if live.state.get("messages") else ""
     last = min(start - 1, int(live.state["last_seq"]))
-    not_begun = late.start_time and parse_instant(late.start_time) > instant_of(inputs.request.now)
+    not_begun = late.start_time and parse_instant(late.start_time) > instant_of(inputs.now)
     if not_begun and last == live.state["last_seq"]:
         return ""  # it has not begun, and how much it will leave out is not known yet
     messages, _ = estimate_between(live, 1, last)

@@ -96,7 +96,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     recorded = inputs.interrupted.replacements.get(address) or {}
     paused = live.compact.get(PAUSE) if live is not None else None
     pause = recorded.get(PAUSE) if paused == recorded.get("hold_until") else paused
-    if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.request.now):
+    if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":

@@ -94,8 +94,8 @@ def draft_staging_cleanup(
         if (
             found.next_step != "clear"
             or address not in decisions
-            or inputs.request.refresh_only
-            or inputs.request.imports
+            or inputs.options.refresh_only
+            or inputs.options.imports
         ):
             continue
         staging = Address.parse(found.record["staging"])

@@ -81,7 +81,7 @@ def _unfinished_checks(
 
 def is_state_only(inputs: PlanInputs) -> bool:
     """Check whether the plan only updates state and leaves interrupted work alone."""
-    return inputs.request.refresh_only or bool(inputs.request.imports)
+    return inputs.options.refresh_only or bool(inputs.options.imports)
 
 
 def continue_sequence_for_unmanaged(

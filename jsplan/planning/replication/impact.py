@@ -188,7 +188,7 @@ def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
     """Attach the sources that an interrupted apply detached and did not attach again."""
     detached = inputs.interrupted.detached_sources.get(decision.address, set())
     keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
-    if not keys or inputs.request.refresh_only or decision.actions not in (["no-op"], ["update"]):
+    if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
     names = source_names(keys)
     text = f"its replacement was interrupted: {names} was detached and is not attached again yet"

@@ -52,7 +52,7 @@ def check_offline_retention(
             or decision.after is None
         ):
             continue
-        found = shortest_retention(decision.after, decision.live, inputs.request.now)
+        found = shortest_retention(decision.after, decision.live, inputs.now)
         if found is None or found.duration >= domain.may_be_offline:
             continue
         allowed, declared = format_duration(domain.may_be_offline), inputs.declared(address)
