@@ -34,12 +34,12 @@ def plan_line(plan: Plan) -> str:
         deletes = s["replace_deletes"]
         parts.append(
             f"{s['replace']} to replace"
-            + (f" ({count_text(deletes, 'deletes', 'delete')} data)" if deletes else "")
+            + (f" ({deletes} delete{'s' if deletes == 1 else ''} data)" if deletes else "")
         )
     parts.append(f"{s['destroy']} to destroy")
     parts += [f"{s['forget']} to forget"] if s["forget"] else []
     parts += [f"{s['backfill']} to backfill"] if s["backfill"] else []
-    parts += [count_text(s["hazards"], "hazard")] if s["hazards"] else []
+    parts += [f"{s['hazards']} hazard{'s' if s['hazards'] != 1 else ''}"] if s["hazards"] else []
     return f"Plan: {', '.join(parts)}."
 
 
