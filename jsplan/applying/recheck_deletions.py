@@ -256,6 +256,8 @@ class DeletionCheck:
             for name, consumer in (
                 (steps["stream.resume_consumers"].params or {})["consumers"].items()
             )
+            # The others are measured as they are, as for the plan.
+            if consumer is None or name in self._changed_consumers(address)
         }
         finished: tuple[FinishedConsumer, ...] = ()
         if becomes_workqueue(old.compact, after):
@@ -284,6 +286,22 @@ class DeletionCheck:
             consumers=changes,
             finished=finished,
         )
+
+    def _changed_consumers(self, stream: Address) -> set[str]:
+        """Return the names of the consumers of a stream that the plan changes.
+
+        Files may declare them under another name of the domain.
+        """
+        changed = (
+            Address.parse(change.address)
+            for change in self.plan.resource_changes
+            if change.change.actions != ["no-op"]
+        )
+        return {
+            address.consumer
+            for address in changed
+            if address.kind == "consumer" and address.stream == stream.stream
+        }
 
     def _level(self, domain: str) -> int:
         return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)
