@@ -113,6 +113,7 @@ REFUSED_STREAMS = [
     ('mirror: {name: X, external: {api: "$JS.h.API", deliver: "a.>"}}', "JS165", 10024),
 ]
 ACCEPTED_STREAMS = [
+    "sources: [{name: X, subject_transforms: [{src: '', dest: ''}, {src: a.b, dest: y}]}]",
     "mirror: {name: X}, duplicate_window: 5s",
     "sources: [{name: X, filter_subject: a}, {name: X, filter_subject: b}]",
     "mirror: {name: X, opt_start_seq: 4}",
