@@ -171,9 +171,9 @@ def _drop_conflicting_defaults(
 ) -> None:
     """Remove undeclared values that the server would reject together with the declared ones.
 
-    A duplicate window may not exceed max_age, and rollups, which a removed subject_delete_marker_ttl
-    leaves behind, need the right to purge (10052). A consumer may not exceed the limits of its
-    stream (10121, 10153).
+    A duplicate window may not exceed max_age (10052). Rollups, which a removed
+    subject_delete_marker_ttl leaves behind, need the right to purge (10052). A consumer may not
+    exceed the limits of its stream (10121, 10153).
     """
     if target.get("deny_purge") and "allow_rollup_hdrs" not in body:
         target.pop("allow_rollup_hdrs", None)
