@@ -227,6 +227,10 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
     assert said == truth, shown
 
 
+#: What servers send of every stream.
+SENT = {"retention": "limits", "storage": "file", "num_replicas": 1}
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -237,7 +241,8 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
         (b"[" * 100_000, "something that is not JSON"),
         ({"error": None}, "config is missing, expected a value"),
         ({"config": None}, "config is missing, expected a value"),
-        ({"config": {"name": "EVIL"}}, "created is missing, expected a value"),
+        ({"config": {"name": "EVIL"}}, "config.retention is missing, expected a value"),
+        ({"config": {"name": "EVIL"} | SENT}, "created is missing, expected a value"),
     ],
 )
 def test_an_invalid_answer(

@@ -43,7 +43,8 @@ STATE = {
     "first_ts": TIME,
     "last_ts": TIME,
 }
-ANSWER = json.dumps({"config": {"name": "S"}, "state": STATE}).encode()
+CONFIG = {"name": "S", "retention": "limits", "storage": "file", "num_replicas": 1}
+ANSWER = json.dumps({"config": CONFIG, "state": STATE}).encode()
 BEGIN = b"\xff\x06\x00\x00S2sTwO"
 
 
