@@ -91,7 +91,10 @@ class Subscriber(NatsConnection):
                 await self._client.subscribe(
                     subject, cb=self._receive, pending_msgs_limit=messages, pending_bytes_limit=size
                 )
-            await self._client.flush(max(1, int(self.settings.timeout)))
+            # nats-py may send the first PING before the subscriptions. After the second PONG, a
+            # denial has been received.
+            for _ in range(2):
+                await self._client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise ConnectError(
                 f"connection {self.settings.key} was lost: {error}", is_offline=True
