@@ -145,12 +145,12 @@ def stream_decision(
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
     level = inputs.level(parent)
     releasing = [v for v in change.decisions if _may_release_messages(v, level)]
-    wanting = [v for v in change.decisions if _may_want_more(v)]
     if change.retention != "is":
         updated = [v for v in releasing if not v.deletes and v.restored_with is None]
         if level < INTEREST_FORGOTTEN_LEVEL and updated:
             change.needs_placeholder, change.reporting_consumer = True, updated[0].address
         return
+    wanting = [v for v in change.decisions if _may_want_more(v)]
     exists = inputs.live.get(placeholder_of(inputs, parent)) is not None
     change.needs_placeholder = exists or any(
         v is not w or v.replaces for v in releasing for w in wanting
@@ -387,7 +387,7 @@ def add_placeholders(
         if change.needs_placeholder and change.reporting_consumer is not None:
             if change.retention != "is":  # only updates delete messages
                 changing = [draft for draft in changing if draft.op == "consumer.update"]
-            _add_placeholder(inputs, parent, change, changing, drafts)
+            _add_placeholder(inputs, parent, change.reporting_consumer, changing, drafts)
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (
         ()
@@ -405,15 +405,9 @@ def add_placeholders(
 
 
 def _add_placeholder(
-    inputs: PlanInputs,
-    parent: Address,
-    change: InterestChange,
-    changing: list[Draft],
-    drafts: Drafts,
+    inputs: PlanInputs, parent: Address, lead: Address, changing: list[Draft], drafts: Drafts
 ) -> None:
     address, where = placeholder_of(inputs, parent), f"stream {parent.stream} in {parent.domain}"
-    lead = change.reporting_consumer
-    assert lead is not None
     release = _draft_release(lead, address)
     if changing:
         text = (
