@@ -51,11 +51,8 @@ class ServerReader:
 
     async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
         """Read these objects, and the facts about their domains and `domains`."""
-        declared, known = (
-            self._domains,
-            known_domains(self.session.context),
-        )
-        return await read_live(self._pool, declared, addresses, known, domains)
+        known = known_domains(self.session.context)
+        return await read_live(self._pool, self._domains, addresses, known, domains)
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
         """Read the live side of the selection. `require_online` raises ConnectError."""
@@ -104,9 +101,9 @@ class ServerReader:
         """
         inputs = await self._read_downstreams(inputs, decisions)
         inputs = await self._read_origins(inputs, decisions)
-        domains = self._domains
         wanted = unmanaged_reads(inputs, decisions)
-        return replace(inputs, live=await read_unmanaged(self._pool, domains, wanted, inputs.live))
+        live = await read_unmanaged(self._pool, self._domains, wanted, inputs.live)
+        return replace(inputs, live=live)
 
     async def _read_downstreams(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Read unselected downstream streams of deleted streams, together with these."""
@@ -114,19 +111,19 @@ class ServerReader:
         if not unread:
             return inputs
         found = await self.read({*unread, *unread.values()})
-        objects = {address: live for address, live in found.objects.items() if address in unread}
-        unreadable = {
-            address: why for address, why in found.unreadable.items() if address in unread
-        }
-        found = Live(found.domains, objects, unreadable)
-        return replace(inputs, live=inputs.live.merge(found))
+        downstreams = Live(
+            found.domains,
+            {address: live for address, live in found.objects.items() if address in unread},
+            {address: why for address, why in found.unreadable.items() if address in unread},
+        )
+        return replace(inputs, live=inputs.live.merge(downstreams))
 
     async def _read_origins(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Read unmanaged origins level by level, as the server searches them for cycles too."""
         while unread := find_unread_origins(inputs, decisions):
             found = await self.read(unread)
-            found = Live({}, found.objects, found.unreadable, requested=set(unread))
-            inputs = replace(inputs, live=inputs.live.merge(found))
+            origins = Live({}, found.objects, found.unreadable, requested=set(unread))
+            inputs = replace(inputs, live=inputs.live.merge(origins))
         return inputs
 
     # --- counts -----------------------------------------------------------------------------------
@@ -135,7 +132,8 @@ class ServerReader:
         """Count the messages that the changes would delete, within the limit of reads."""
         domains, limit = self._domains, inputs.options.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
-        found = Measurements()
+        requests = list_measurements(inputs, decisions)
+        found = Measurements(seqs_by_time=await self._resolve_times(inputs, decisions, levels))
         if duplicates := list_duplicates(inputs, decisions):
             counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
             found = replace(found, duplicates=counts)
@@ -143,9 +141,7 @@ class ServerReader:
             every = add_unknown_domains(domains, removed)
             counts = await count_duplicates(self._pool, every, removed, levels, limit)
             found = replace(found, uncopied=counts)
-        seqs = await self._resolve_times(inputs, decisions, levels)
-        found = replace(found, seqs_by_time=seqs)
-        if requests := list_measurements(replace(inputs, measured=found), decisions):
+        if requests:
             changes = count_text(len(requests), "change")
             self.session.observer.phase(f"Measuring what {changes} may delete")
             unread: dict[Address, dict[Address, str]] = {}
