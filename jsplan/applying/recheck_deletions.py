@@ -251,13 +251,14 @@ class DeletionCheck:
             if s.address == step.address and s.op == "stream.copy"
         )
         recreated = any(copy["into_new"] and not copy["consumers"] for copy in copies)
+        changed = self._changed_consumers(address)
         restored = {
             name: _restored_consumer_change(name, consumer, recreated=recreated)
             for name, consumer in (
                 (steps["stream.resume_consumers"].params or {})["consumers"].items()
             )
             # The others are measured as they are, as for the plan.
-            if consumer is None or name in self._changed_consumers(address)
+            if consumer is None or name in changed
         }
         finished: tuple[FinishedConsumer, ...] = ()
         if becomes_workqueue(old.compact, after):
