@@ -27,6 +27,7 @@ from jsplan.errors import OFFLINE_ERRORS
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
+from jsplan.jetstream.api import message_headers
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.nested import origin_key
 
@@ -301,7 +302,8 @@ def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:
     size = stored_size(
         limits.get("storage", "file"),
         len(message["subject"].encode()),
-        *(len(b64decode(message.get(part) or "")) for part in ("hdrs", "data")),
+        len(message_headers(message)),
+        len(b64decode(message.get("data") or "")),
     )
     return limits.get("discard") == "new" and (
         0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])

@@ -129,7 +129,7 @@ class BackupFolder:
             self.write()
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Write nothing later any more."""
         if self._later is not None:
             self._later.cancel()
             self._later = None

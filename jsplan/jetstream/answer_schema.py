@@ -201,8 +201,8 @@ _CHECK_BY_TYPE: Final[dict[str, Check]] = {
 }  # fmt: skip
 
 
-#: Fields of a stream that every server sends, also with their defaults.
-_ALWAYS_SENT: Final = ("name", "retention", "storage", "num_replicas")
+#: Optional fields of a stream that every server sends, also with their defaults.
+_ALWAYS_SENT: Final = ("retention", "storage", "num_replicas")
 
 
 def _table(table: Table) -> Check:

@@ -22,7 +22,6 @@ def watch(
     """Run the job until SIGTERM (exit code 0) or Ctrl-C (130).
 
     It sends nothing that could change a server; sinks receive notifications. Raises ConfigError and
-    ConnectError for permanent errors, and JsplanError if the endpoint's
-    address is not available.
+    ConnectError for permanent errors, and JsplanError if the endpoint's address is not available.
     """
     return run_until_complete(run_service(load, options, views, observer, describe))
