@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: Changes that no server takes back, such as a promoted mirror. Only a new object can be like the old one.
 ONE_WAY = {
     "kv/limit-markers-turned-on", "kv/mirror-promoted", "object_store/sealed-by-the-files",
-    "order/promoted-mirror-takes-the-subjects-of-its-origin", "update/allowed-in-review", "update/mirror-promotion",
-    "update/one-way-field", "update/sealed",
+    "order/promoted-mirror-takes-the-subjects-of-its-origin", "update/allowed-in-review",
+    "update/deny-purge-takes-the-rollups-along", "update/mirror-promotion", "update/one-way-field", "update/sealed",
 }  # fmt: skip
 #: Cases that set limits for consumers. Before 2.14 (level 4) the server does not remove them while consumers exist.
 LIMITS_STAY = {"order/tighter-limits-while-a-consumer-is-replaced"}
