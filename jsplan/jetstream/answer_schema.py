@@ -209,7 +209,7 @@ def _table(table: Table) -> Check:
     """Return a check of a configuration by its field table."""
     fields = {row.name: _field(row) for row in table.rows}
     required = {
-        row.name: fields[row.name]
+        row.name: _name if row.pattern == NAME else fields[row.name]
         for row in table.rows
         if (row.required and table is not CONSUMER)
         or (table is STREAM and row.name in _ALWAYS_SENT)

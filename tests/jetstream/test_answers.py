@@ -341,6 +341,16 @@ def test_a_stream_without_a_field_that_servers_always_send(
     assert f"config.{name} is missing" in " ".join("".join(capfd.readouterr()).split())
 
 
+def test_a_source_without_a_name(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+    """No server accepts such a source, so the answer is not a server's."""
+    scene.run("plan")
+    place = ("config", "sources", 0, "name")
+    scene.impostor.change_answer = partial(change_answer, "STREAM.INFO.S", place, "")
+    assert scene.run("drift") == 1
+    shown = " ".join("".join(capfd.readouterr()).split())
+    assert "config.sources[0].name is '', expected a name" in shown
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("command", COMMANDS)
