@@ -10,8 +10,8 @@ deleted before the next one begins, Spark is warm.
     python benchmarks/backfill.py [--repeat 5] [--messages 1000000] [--large 100000]
 
 Prints one JSON document: messages per second (median of the runs), the ratio of each path to the
-mirror of the same turn (median, lowest, highest), and the peak resident MiB of the Python worker
-that copied.
+mirror of the same turn (median, lowest, highest), the CPU time of each program per message, and the
+peak resident MiB of the Python worker that copied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -38,6 +37,7 @@ import pyarrow as pa
 from backfill_bench import Bench, StrictObserver
 from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
 from backfill_strategies import by_source, whole_by_auto
+from cpu_time import PROGRAMS
 
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import load_origin
@@ -61,19 +61,19 @@ Path_ = Callable[["Bench"], Awaitable[float]]
 
 async def mirror(bench: Bench) -> float:
     """The server's own replication."""
-    started = time.monotonic()
+    bench.start()
     config = {"name": "COPY", "mirror": {"name": "BENCH", "external": {"api": "$JS.leaf.API"}}}
     await bench.hub.request("STREAM.CREATE.COPY", config)
     await bench.wait("COPY", bench.count)
-    return time.monotonic() - started
+    return bench.stop()
 
 
 async def snapshot_restore(bench: Bench) -> float:
     """STREAM.SNAPSHOT at the leaf, STREAM.RESTORE in the hub, through this process."""
-    started = time.monotonic()
+    bench.start()
     async with open_snapshot(bench.leaf, "BENCH") as taken:
         await restore_stream(bench.hub, taken.config, taken.state, taken.chunks)
-    return time.monotonic() - started
+    return bench.stop()
 
 
 async def loop(bench: Bench) -> float:
@@ -86,13 +86,13 @@ async def loop(bench: Bench) -> float:
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["loop.>"]})
     source = await remote.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
     target, done, count = home.jetstream(), 0, min(LOOP, bench.count)
-    started = time.monotonic()
+    bench.start()
     while done < count:
         for message in await source.fetch(1000):
             await target.publish(f"loop.{message.subject}", message.data, headers=message.headers)
             await message.ack()
             done += 1
-    seconds = time.monotonic() - started
+    seconds = bench.stop(done)
     await remote.jetstream().delete_consumer("BENCH", "loop")
     await remote.close()
     await home.close()
@@ -107,10 +107,10 @@ def measured(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
 
 async def staging(bench: Bench) -> float:
     """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
-    started = time.monotonic()
+    bench.start()
     stage = await bench.create_staging()
     said = (await bench.runner.run([partial(measured, bench.plan([stage]))], "bench"))[0]
-    seconds = time.monotonic() - started
+    seconds = bench.stop()
     assert (
         said[-2]["messages"]
         == bench.count
@@ -123,13 +123,13 @@ async def staging(bench: Bench) -> float:
 async def verify(bench: Bench) -> float:
     """Run `backfill verify` after a whole copy."""
     await end_to_end(bench)
-    started = time.monotonic()
+    bench.start()
     entry = bench.context.workspace.backfills["bench"]
     found = await verify_entry(
         Session(bench.context, bench.pool, StrictObserver()), entry, 20, bench.runner
     )
     assert found.origins[0].counts["equal"] == bench.count, found
-    return time.monotonic() - started
+    return bench.stop()
 
 
 async def end_to_end(bench: Bench) -> float:
@@ -140,13 +140,13 @@ async def end_to_end(bench: Bench) -> float:
     writer = threading.Thread(target=_publish, args=(_target(hub), ended))
     writer.start()
     try:
-        started = time.monotonic()
+        bench.start()
         run, state = await bench.pin(bench.context.workspace.backfills["bench"])
         origin = await load_origin(bench.context, bench.pool, state.origins[0])
         copy = Copier(run, [origin], TransformSpec(), state.entry_hash)
         await copy.run()
         result = copy.results[0]
-        seconds = time.monotonic() - started
+        seconds = bench.stop()
     finally:
         ended.set()
         writer.join()
@@ -228,20 +228,27 @@ async def turns(
         bench.endpoints()  # before Spark starts: its workers have the environment of now
         await runner.run([partial(iter, [])], "warm")
         seconds: dict[str, list[float]] = {name: [] for name in PATHS if name in only}
+        cpu: dict[str, list[dict[str, float]]] = {name: [] for name in seconds}
         for turn in range(repeat + 1):
             for name, every in seconds.items():
                 await bench.clean()
                 taken = await PATHS[name](bench)
                 if turn:  # the first one warms caches and the JVM
                     every.append(taken)
+                    cpu[name].append(bench.cpu)
                 print(f"{name}: {taken:.2f} s", file=sys.stderr)
         await bench.clean()
         await runner.close()
-    return report(seconds, count, bench.worker)
+    return report(seconds, cpu, count, bench.worker)
 
 
-def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[str, Any]:
-    """Rates, and ratios within each turn."""
+def report(
+    seconds: dict[str, list[float]],
+    cpu: dict[str, list[dict[str, float]]],
+    count: int,
+    memory: float,
+) -> dict[str, Any]:
+    """Rates, ratios within each turn, and CPU time by program."""
     out: dict[str, Any] = {"messages": count, "peak MiB of the Python worker": round(memory)}
     for name, taken in seconds.items():
         ratios = sorted(one / other for one, other in zip(seconds["mirror"], taken, strict=True))
@@ -251,6 +258,10 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
             "ratio to mirror": round(statistics.median(ratios), 3),
             "lowest": round(ratios[0], 3),
             "highest": round(ratios[-1], 3),
+            "CPU us per message": {
+                program: round(statistics.median(turn[program] for turn in cpu[name]), 2)
+                for program in PROGRAMS
+            },
         }
     return out
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+
+from cpu_time import read_cpu_seconds
 
 from jsplan.backfill.pinning import Endpoints, pin_ranges
 from jsplan.backfill.run_context import RunContext
@@ -39,7 +42,23 @@ class Bench:
         domains = context.workspace.domains
         self.hub, self.leaf = (pool.api(domains[key]) for key in ("hub", "leaf"))
         self.worker = 0.0
+        self.cpu: dict[str, float] = {}
+        self._started = (0.0, self.cpu)
         self.observer = StrictObserver()
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._started = (time.monotonic(), self._read_cpu())
+
+    def stop(self, messages: int | None = None) -> float:
+        """Return the seconds since `start`. `cpu` has the us per message since, by program."""
+        began, cpu = self._started
+        seconds, count = time.monotonic() - began, messages or self.count
+        self.cpu = {name: 1e6 * (now - cpu[name]) / count for name, now in self._read_cpu().items()}
+        return seconds
+
+    def _read_cpu(self) -> dict[str, float]:
+        return read_cpu_seconds(server.pid for server in self.sandbox.servers.values())
 
     def endpoints(self) -> Endpoints:
         """Return both sides as tasks reach them."""

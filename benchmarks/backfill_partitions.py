@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +20,10 @@ ORIGINS = 20
 
 async def shuffled_staging(bench: Bench) -> float:
     """Read, shuffled by subject and written by two writers into staging streams."""
-    started = time.monotonic()
+    bench.start()
     stages = [await bench.create_staging() for _ in range(2)]
     said = await bench.runner.run_partitions(bench.plan(stages, "subject"), "bench")
-    seconds = time.monotonic() - started
+    seconds = bench.stop()
     assert sum(one["messages"] for one in said) == bench.count
     return seconds
 
@@ -49,21 +48,21 @@ async def many_sources(bench: Bench) -> float:
         {"name": f"BENCH{number:02d}", "external": {"api": "$JS.leaf.API"}}
         for number in range(ORIGINS)
     ]
-    started = time.monotonic()
+    bench.start()
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "sources": sources})
     await bench.wait("COPY", bench.count)
-    return time.monotonic() - started
+    return bench.stop()
 
 
 async def _whole(bench: Bench, origins: tuple[BackfillSide, ...], order: str) -> float:
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
     entry = Backfill("bench", origins, BackfillSide("hub", "COPY"), order=order)
-    started = time.monotonic()
+    bench.start()
     run, state = await bench.pin(entry)
     loaded = [await load_origin(bench.context, bench.pool, origin) for origin in state.origins]
     copy = Copier(run, loaded, TransformSpec(order), state.entry_hash)
     await copy.run()
-    seconds = time.monotonic() - started
+    seconds = bench.stop()
     assert sum(result.copied for result in copy.results) == bench.count
     assert all(result.verified for result in copy.results)
     return seconds

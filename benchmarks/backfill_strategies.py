@@ -6,7 +6,6 @@ changed before and after.
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 
 from backfill_bench import Bench
@@ -26,7 +25,7 @@ CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage"
 
 async def whole_by_auto(bench: Bench) -> float:
     """Copy the whole stream by the strategy of `auto`: a snapshot, restored and verified."""
-    started = time.monotonic()
+    bench.start()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
     levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
     origin, target = (
@@ -51,7 +50,7 @@ async def whole_by_auto(bench: Bench) -> float:
     await SnapshotRestore(
         origin_state, bench.endpoints(), CONFIG, "bench/tools", lambda: None, lambda _: None
     ).run()
-    seconds = time.monotonic() - started
+    seconds = bench.stop()
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
     return seconds
 
@@ -59,10 +58,10 @@ async def whole_by_auto(bench: Bench) -> float:
 async def by_source(bench: Bench) -> float:
     """Copy with a temporary source of the target; each message is compared with the origin."""
     await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
-    started = time.monotonic()
+    bench.start()
     context, pinned = await bench.pin(ENTRY)
     run = NativeCopy(context, await load_origin(bench.context, bench.pool, pinned.origins[0]))
     assert await run.run()
     result = await run.finish()
     assert (result.copied, result.verified) == (bench.count, True), result
-    return time.monotonic() - started
+    return bench.stop()
