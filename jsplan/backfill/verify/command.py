@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.backfill.pinned_ranges import complete_state
-from jsplan.backfill.pinning import load_stored_state, pin_ranges, resolve_entry
+from jsplan.backfill.pinning import export_endpoints, load_stored_state, pin_ranges, resolve_entry
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
@@ -37,8 +37,10 @@ async def verify_backfill(
         )
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
         await pool.open({context.workspace.domains[side.domain].connection for side in streams})
-        runner = SparkRunner(observer, options.master)
         declare_connections(load, options.master)
+        export_endpoints(context, entry)
+        runner = SparkRunner(observer, options.master)
+        runner.warm_up()
         try:
             return await verify_entry(
                 Session(context, pool, observer), entry, options.listed, runner
