@@ -12,38 +12,47 @@ import orjson
 from jsplan.config.model import Connection
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
-from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
+from jsplan.jetstream.key_files import parse_creds
 
 
 def resolve_accounts(
     connections: Mapping[str, Connection], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the account of each connection: `account:`, or the public key in its creds file."""
+    """Return the account of each connection: `account:`, or the public key in its user JWT."""
     found = {}
     for key, connection in connections.items():
         name = connection.account
         if name is None:
             try:
-                creds = resolve_settings(connection, environ).creds
+                name = _find_account(resolve_settings(connection, environ))
             except ConnectError:
-                creds = None
-            name = read_account(Path(creds)) if creds else None
+                name = None
         if name:
             found[key] = name
     return found
 
 
+def _find_account(settings: ConnectionSettings) -> str | None:
+    return (
+        read_account(Path(settings.creds)) if settings.creds else parse_account(settings.jwt or "")
+    )
+
+
 def read_account(creds: Path) -> str | None:
     """Return the public key of the account that issued a creds file, or None if unknown."""
     try:
-        token = next(
-            line
-            for line in read_regular(creds, MEGABYTE).decode().splitlines()
-            if line.startswith("eyJ")
-        )
-        payload = token.split(".")[1]
+        return parse_account(parse_creds(read_regular(creds, MEGABYTE))[0])
+    except (OSError, ValueError):
+        return None
+
+
+def parse_account(jwt: str) -> str | None:
+    """Return the public key of the account that issued a user JWT, or None if unknown."""
+    try:
+        payload = jwt.split(".")[1]
         claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
-    except (OSError, StopIteration, IndexError, ValueError, binascii.Error, AttributeError):
+    except (IndexError, ValueError, binascii.Error, AttributeError):
         return None
     return str(issuer) if issuer else None

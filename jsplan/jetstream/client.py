@@ -1,4 +1,4 @@
-"""The nats-py client, changed so that it sends nothing unencrypted where TLS is required."""
+"""The nats-py client, with the login of jsplan, and nothing unencrypted where TLS is required."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any, Final
 from urllib.parse import ParseResult
 
 import nats.errors
+import orjson
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Srv
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
+from jsplan.errors import ConnectError
 from jsplan.jetstream.connect_errors import NO_TLS
+from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.login import login_fields
 
 _WEBSOCKET_SCHEMES: Final = ("ws", "wss")
 
@@ -59,16 +63,17 @@ class _TcpTransport(TcpTransport):
 
 
 class Client(NatsClient):
-    """nats-py's client. With `must_encrypt` no credential is sent unencrypted.
+    """nats-py's client. If its settings require TLS, no credential is sent unencrypted.
 
     That holds for the first connection, for each later one, and for servers that the cluster
     announces. `raw_queues` receive the messages of a subscription with unparsed headers, which
     nats-py does not keep.
     """
 
-    def __init__(self, *, must_encrypt: bool) -> None:
+    def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__()
-        self._must_encrypt = must_encrypt
+        self._settings = settings
+        self._must_encrypt = settings.must_encrypt
         self.raw_queues: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
 
     async def _connect_to_server(self, s: Srv) -> None:
@@ -114,7 +119,14 @@ class Client(NatsClient):
         """Refuse to send credentials, which only this message has, on an unencrypted connection."""
         if self._must_encrypt and not self._is_encrypted:
             raise NoTlsError
-        return super()._connect_command()
+        server = self._current_server
+        assert server is not None, "nats-py connects before it says CONNECT"
+        try:
+            login = login_fields(self._settings, server.uri, self._server_info.get("nonce") or "")
+        except ConnectError as error:  # a file that was readable when the connection was opened
+            raise nats.errors.Error(str(error)) from None
+        verb, _, options = super()._connect_command().partition(b" ")
+        return b"%s %s\r\n" % (verb, orjson.dumps(orjson.loads(options) | login))
 
     @property
     def _is_encrypted(self) -> bool:

@@ -1,31 +1,16 @@
-"""Messages for connections that fail: unreadable files, and the errors of nats-py and ssl."""
+"""Messages for connections that fail: the errors of nats-py, ssl and sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import ssl
-from pathlib import Path
 from typing import Final
 
 import nats.errors
-from nats.aio.client import RawCredentials
 
-from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import ConnectionSettings
-
-#: A bundle of all public certificate authorities has about 0.2 MiB.
-MAX_FILE_BYTES: Final = 4 * MEGABYTE
-#: Content that a file must have, the error and the hint. nats-py searches for a JWT for ever.
-_REQUIRED_CONTENT: Final = {
-    "creds": (
-        (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"),
-        "no user JWT with its seed",
-        "Write one with: nsc generate creds",
-    ),
-    "nkey": ((b"SU",), "no seed of a user", "It has one line, the seed, which begins with SU."),
-}
 
 #: The text of errors about a server without TLS, where TLS is required.
 NO_TLS: Final = "the server does not offer TLS on this port"
@@ -37,47 +22,6 @@ def no_tls_error(target: ConnectionSettings) -> ConnectError:
         f"connection {target.key} ({target.shown}): {NO_TLS}. Nothing was sent to it.",
         hint="Enable tls in the server's configuration."
         " To send credentials and messages unencrypted, write nats:// and no `tls`.",
-    )
-
-
-def check_files(target: ConnectionSettings) -> None:
-    """Raise ConnectError if a credentials or TLS file cannot be read. Sends nothing."""
-    for what, path in (
-        ("creds", target.creds),
-        ("nkey", target.nkey),
-        ("ca", target.ca),
-        ("cert", target.cert),
-        ("key", target.key_file),
-    ):
-        if path is None:
-            continue
-        shown = "that its settings name" if path in (target.password, target.token) else path
-        try:
-            content = read_regular(Path(path), MAX_FILE_BYTES)
-        except OSError as error:
-            message = (
-                f"connection {target.key}: cannot read its {what} file {shown}: {error.strerror}"
-            )
-            raise ConnectError(
-                message, hint="Paths in the files are relative to the file that names them."
-            ) from None
-        marks, problem, hint = _REQUIRED_CONTENT.get(what, ((), "", ""))
-        if not all(mark in content for mark in marks):
-            raise ConnectError(
-                f"connection {target.key}: its {what} file {shown} holds {problem}", hint=hint
-            )
-
-
-def load_credentials(path: str | None) -> str | RawCredentials | None:
-    """Return the path of a creds file for nats-py, or its text if that has CRLF line ends.
-
-    nats-py would take a CR for a part of the key. Raises OSError.
-    """
-    text = Path(path).read_bytes() if path else b""
-    return (
-        RawCredentials(text.replace(b"\r\n", b"\n").decode("utf-8", "replace"))
-        if b"\r\n" in text
-        else path
     )
 
 
@@ -114,11 +58,6 @@ def build_connect_error(
     where = f"connection {target.key} ({target.shown})"
     if NO_TLS in text:
         return no_tls_error(target)
-    if isinstance(error, nats.errors.InvalidUserCredentialsError) or "nkeys:" in text:
-        return ConnectError(
-            f"{where}: cannot use its credentials: {text}",
-            hint="Check the creds or nkey file of the connection.",
-        )
     if (
         "authorization" in text.lower()
         or "authentication" in text.lower()

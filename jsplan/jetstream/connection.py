@@ -1,6 +1,6 @@
 """One connection to one account: connecting, request and reply, and mapping of errors.
 
-nats-py does authentication, TLS and reconnecting. Requests and answers stay bytes.
+nats-py does TLS and reconnecting; `login` does the authentication. Requests and answers stay bytes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from jsplan.jetstream.client import Client
 from jsplan.jetstream.connect_errors import (
     NO_TLS,
     build_connect_error,
-    check_files,
     denied_subject,
     denies_inbox,
     describe_error,
-    load_credentials,
 )
 from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.login import check_files
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
 #: Fields of a server's greeting that jsplan reads.
@@ -117,7 +116,7 @@ class NatsConnection:
     def __init__(self, settings: ConnectionSettings, guard: ReadOnlyGuard | None = None) -> None:
         self.settings = settings
         self.guard = guard
-        self._client = Client(must_encrypt=self.settings.must_encrypt)
+        self._client = Client(self.settings)
         self._server_errors: list[str] = []
         self._pending_requests: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -142,7 +141,7 @@ class NatsConnection:
     async def reopen(self) -> None:
         """Connect again after the connection was lost (`is_closed`). Raises ConnectError."""
         await self._discard_client()
-        self._client = Client(must_encrypt=self.settings.must_encrypt)
+        self._client = Client(self.settings)
         await self.open()
 
     async def _discard_client(self) -> None:
@@ -160,11 +159,6 @@ class NatsConnection:
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
             "error_cb": self._on_error,
-            "user": target.user,
-            "password": target.password,
-            "token": target.token,
-            "user_credentials": load_credentials(target.creds),
-            "nkeys_seed": target.nkey,
             "tls_handshake_first": target.tls_first,
         }
         if target.inbox_prefix:

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, Final
 
 from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
-from jsplan.disk import MEGABYTE, expand_user, is_file, read_regular
 from jsplan.errors import ConnectError
+from jsplan.jetstream.context_files import read_context, read_selected_context
+from jsplan.jetstream.key_files import parse_creds, parse_seed
+from jsplan.jetstream.secret_references import Reference
 from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+#: Settings that log in. A token may stand beside another one of them.
+_LOGINS: Final = frozenset({"user", "creds", "nkey", "jwt", "token"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Settings of one connection. `shown` is the URL without secrets; `timeout` is seconds."""
+    """Settings of one connection. `shown` is the URL without secrets; `timeout` is seconds.
+
+    `creds`, `nkey`, `ca`, `cert` and `key_file` are paths. `jwt` and `seed` are credentials that a
+    context has itself: a JWT alone is a bearer token, a seed alone is an nkey.
+    """
 
     key: str
     url: str = field(repr=False)
@@ -31,6 +37,8 @@ class ConnectionSettings:
     token: str | None = field(default=None, repr=False)
     creds: str | None = None
     nkey: str | None = None
+    jwt: str | None = field(default=None, repr=False)
+    seed: str | None = field(default=None, repr=False)
     ca: str | None = None
     cert: str | None = None
     key_file: str | None = None
@@ -59,15 +67,82 @@ def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> Conn
     if connection.url is not None:
         settings = _from_files(connection)
     elif connection.context is not None:
-        settings = _read_context(connection.context, environ) | _from_files(connection)
+        settings = _merge(read_context(connection.context, environ), _from_files(connection))
     else:
-        settings = _selected_context(environ) | _from_environment(environ) | _from_files(connection)
+        settings = _merge(
+            read_selected_context(environ), _from_environment(environ), _from_files(connection)
+        )
+    _ask_nsc(settings, environ)
+    _read_references(settings, environ)
     _require_paths(connection.key, settings)
+    _require_pairs(connection.key, settings)
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
     return ConnectionSettings(
         key=connection.key, url=url, shown=redact_url(url), timeout=timeout, **settings
     )
+
+
+def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of all layers. A later one with a login replaces that of an earlier."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if _LOGINS & layer.keys():
+            kept = {"password"} if "user" in layer else set()
+            replaced = (_LOGINS | {"password", "seed"}) - kept
+            merged = {name: value for name, value in merged.items() if name not in replaced}
+        merged |= layer
+    return merged
+
+
+def _ask_nsc(settings: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Fill in what `nsc` knows, where it is missing: the creds file and the URL."""
+    asked: Reference | None = settings.pop("nsc", None)
+    creds = settings.get("creds")
+    if asked is None and isinstance(creds, Reference) and creds.scheme == "nsc":
+        asked = creds
+        del settings["creds"]
+    has_login = bool((_LOGINS - {"token"}) & settings.keys())
+    if asked is None or ("url" in settings and has_login):
+        return
+    profile = asked.read_profile(environ)
+    if not has_login:
+        settings["creds"] = profile.require_creds(asked.what)
+    if profile.url:
+        settings.setdefault("url", profile.url)
+
+
+def _read_references(settings: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Replace references by their values: content of files becomes `jwt` and `seed`."""
+    for name, value in list(settings.items()):
+        if not isinstance(value, Reference):
+            continue
+        if name not in ("creds", "nkey"):
+            settings[name] = value.read_text(environ)
+            continue
+        content = value.read(environ)
+        del settings[name]
+        try:
+            if name == "creds":
+                settings["jwt"], settings["seed"] = parse_creds(content)
+            else:
+                settings["seed"] = parse_seed(content)
+        except ValueError as error:
+            raise ConnectError(
+                f"{value.what}: what {value.scheme}: leads to {error}",
+                hint="It must be the content of such a file.",
+            ) from None
+
+
+def _require_pairs(key: str, settings: Mapping[str, Any]) -> None:
+    """Raise ConnectError for one half of a pair, which would be dropped."""
+    for one, other in (("password", "user"), ("cert", "key_file"), ("key_file", "cert")):
+        if settings.get(one) and not settings.get(other):
+            raise ConnectError(
+                f"connection {key}: its settings have a {one.removesuffix('_file')}"
+                f" and no {other.removesuffix('_file')}",
+                hint="Add the other one, in the files, the nats context or NATS_* variables.",
+            )
 
 
 def _with_scheme(url: str) -> str:
@@ -121,80 +196,3 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         "NATS_KEY": "key_file",
     }
     return {name: environ[variable] for variable, name in names.items() if environ.get(variable)}
-
-
-def _config_home(environ: Mapping[str, str]) -> Path:
-    home = environ.get("XDG_CONFIG_HOME")
-    return (
-        Path(home) / "nats" if home else expand_user(environ.get("HOME", "~")) / ".config" / "nats"
-    )
-
-
-def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
-    name = environ.get("NATS_CONTEXT", "").strip()
-    selected = _config_home(environ) / "context.txt"
-    if not name and is_file(selected):
-        name = read_regular(selected, MEGABYTE).decode(errors="replace").strip()
-    return _read_context(name, environ) if name else {}
-
-
-def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read a context of the `nats` CLI. Its JetStream domain settings are ignored."""
-    folder = _config_home(environ) / "context"
-    if not name.isprintable() or Path(name).name != name:
-        raise ConnectError(
-            f"{name!r} is not a name of a nats context",
-            hint="Write the name alone, as nats context ls shows it.",
-        )
-    path = folder / f"{name}.json"
-    try:
-        raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses deep nesting with a ValueError
-    except OSError as error:
-        known = sorted(p.stem for p in folder.glob("*.json"))
-        hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"
-        raise ConnectError(
-            f'cannot read the nats context "{name}": {path}: {error.strerror}', hint=hint
-        ) from None
-    except ValueError as error:
-        raise ConnectError(
-            f'the nats context "{name}" is not JSON: {path}: {error}', hint="See: nats context edit"
-        ) from None
-    return _context_settings(raw, name, path)
-
-
-def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ConnectError(
-            f'the nats context "{name}" is not a JSON object: {path}', hint="See: nats context edit"
-        )
-    if raw.get("nsc"):
-        raise ConnectError(
-            f'the nats context "{name}" takes its credentials from nsc, which jsplan cannot ask',
-            hint="Write a creds file (nsc generate creds)"
-            " and name it in the context or the connection.",
-        )
-    names = {
-        "url": "url",
-        "user": "user",
-        "password": "password",
-        "token": "token",
-        "creds": "creds",
-        "nkey": "nkey",
-        "ca": "ca",
-        "cert": "cert",
-        "key": "key_file",
-        "inbox_prefix": "inbox_prefix",
-        "tls_first": "tls_first",
-    }
-    for theirs in names:
-        if raw.get(theirs) and not isinstance(raw[theirs], bool if theirs == "tls_first" else str):
-            kind = "true or false" if theirs == "tls_first" else "text"
-            raise ConnectError(
-                f'`{theirs}` of the nats context "{name}" is not {kind}: {path}',
-                hint="See: nats context edit",
-            )
-    settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
-    for file in ("creds", "nkey", "ca", "cert", "key_file"):
-        if file in settings:
-            settings[file] = str(expand_user(settings[file]))
-    return settings

@@ -111,7 +111,7 @@ def test_invalid_credentials_files(
     file = tmp_path / "user.creds"
     file.write_text(text)
 
-    with pytest.raises(ConnectError, match="cannot read its credentials: it has no usable key"):
+    with pytest.raises(ConnectError, match="holds no user JWT with its seed"):
         open_connection(server, creds=str(file))
 
 

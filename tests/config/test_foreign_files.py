@@ -16,8 +16,8 @@ from jsplan.converting.read_files import read_nats
 from jsplan.disk import read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
 from jsplan.importing.new_file import require_new
-from jsplan.jetstream.connect_errors import check_files
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
+from jsplan.jetstream.login import check_files
 from jsplan.state.local import LocalBackend
 from tests.config.conftest import Loader
 

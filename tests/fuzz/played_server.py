@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 from jsplan import subjects
 from jsplan.errors import ApiTimeoutError, NoRespondersError
 from jsplan.jetstream import pool
-from jsplan.jetstream.connect_errors import check_files
 from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection, valid_server_info
 from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.login import check_files
 from jsplan.jetstream.read_only import ReadOnlyGuard
 from jsplan.state import bucket
 from tests.fuzz.documents import Document, bytes_of, text_of

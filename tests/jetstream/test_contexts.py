@@ -83,7 +83,7 @@ def test_a_connection_that_names_a_context(home: Path) -> None:
     )
 
     other = resolve_settings(Connection("hub", context="other"), environ)
-    assert other.creds == str(Path("~/a.creds").expanduser())
+    assert other.creds == str(home / "a.creds")
     assert (other.ca, other.inbox_prefix, other.user) == ("/ca.pem", "_I", None)
 
 
@@ -129,7 +129,7 @@ def test_xdg_config_home(home: Path) -> None:
         ("{", ["not JSON"]),
         ("[" * 100_000, ["not JSON"]),
         ("[]", ["not a JSON object"]),
-        ({"nsc": "nsc://o/a/u"}, ["nsc", "creds file"]),
+        ({"nsc": "nsc://o/a/u"}, ["nsc", "name a file"]),
         ({"url": 5}, ["url", "text"]),
     ],
     ids=["missing", "no-json", "nested", "list", "nsc", "number"],
@@ -159,4 +159,6 @@ def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str
 def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
     """A URL is shown without all that stands before its last @, in lists and in reprs too."""
     assert redact_url(url) == shown
-    assert "p@" not in repr(resolve_settings(Connection("hub", url=url, password="p@"), {}))
+    assert "p@" not in repr(
+        resolve_settings(Connection("hub", url=url, user="u", password="p@"), {})
+    )

@@ -1,12 +1,11 @@
 """Blocking connection to a server: TLS, authentication, requests, and raw bytes.
 
-It takes the same settings as nats-py (`jetstream.contexts.ConnectionSettings`), but uses no
-asyncio and creates no object per message.
+It takes the same settings as nats-py (`jetstream.contexts.ConnectionSettings`) and logs in with the
+same code (`jetstream.login`), but uses no asyncio and creates no object per message.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -14,14 +13,10 @@ import select
 import socket
 import ssl
 import time
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
-
-import nkeys  # type: ignore[import-untyped]  # it has no stubs
+from urllib.parse import SplitResult, urlsplit
 
 from jsplan.backfill.protocol.frames import scan_frames
-from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import (
     ApiError,
     ApiTimeoutError,
@@ -31,6 +26,7 @@ from jsplan.errors import (
 )
 from jsplan.jetstream.connect_errors import no_tls_error
 from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.login import check_files, login_fields
 
 DEFAULT_PORT: Final = 4222
 #: Bytes per read of the socket, and the base of its system buffer.
@@ -61,6 +57,7 @@ class RawConnection:
     # --- opening ---
 
     def _open(self) -> socket.socket:
+        check_files(self.target)
         errors = []
         for url in self.target.servers:
             try:
@@ -89,13 +86,13 @@ class RawConnection:
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * RECEIVE_BYTES)
-            return self._greet(plain, host, _url_credentials(parsed.username, parsed.password), end)
+            return self._greet(plain, host, parsed, end)
         except BaseException:
             plain.close()
             raise
 
     def _greet(
-        self, plain: socket.socket, host: str, of_url: dict[str, str], end: float
+        self, plain: socket.socket, host: str, url: SplitResult, end: float
     ) -> socket.socket:
         """Exchange INFO, TLS, CONNECT and PING, in the order of the server.
 
@@ -108,20 +105,16 @@ class RawConnection:
             if not (self.info.get("tls_required") or self.info.get("tls_available")):
                 raise no_tls_error(target)
             stream = self._start_tls(plain, host, end)
-        options = (
-            self._credentials()
-            | of_url
-            | {
-                "verbose": False,
-                "pedantic": False,
-                "lang": "python-jsplan",
-                "version": "1",
-                "protocol": 1,
-                "headers": True,
-                "no_responders": True,
-                "name": "jsplan backfill",
-            }
-        )
+        options = login_fields(target, url, str(self.info.get("nonce", ""))) | {
+            "verbose": False,
+            "pedantic": False,
+            "lang": "python-jsplan",
+            "version": "1",
+            "protocol": 1,
+            "headers": True,
+            "no_responders": True,
+            "name": "jsplan backfill",
+        }
         if target.must_encrypt and not isinstance(stream, ssl.SSLSocket):
             raise no_tls_error(target)
         stream.settimeout(_seconds_left(end))
@@ -165,25 +158,6 @@ class RawConnection:
         if not isinstance(info, dict) or not isinstance(info.get("max_payload", 0), int):
             raise OSError(NOT_NATS_MESSAGE)
         self.info = info
-
-    def _credentials(self) -> dict[str, Any]:
-        target, nonce = self.target, str(self.info.get("nonce", ""))
-        credentials: dict[str, Any] = {
-            "user": target.user,
-            "pass": target.password,
-            "auth_token": target.token,
-        }
-        try:
-            if target.creds:
-                jwt, seed = _parse_credentials_file(read_regular(Path(target.creds), MEGABYTE))
-                credentials |= {"jwt": jwt, "sig": _sign_with_seed(seed, nonce)}
-            elif target.nkey:
-                key = nkeys.from_seed(bytearray(read_regular(Path(target.nkey), MEGABYTE).strip()))
-                credentials |= {"nkey": key.public_key.decode(), "sig": _sign(key, nonce)}
-        except (OSError, ValueError, nkeys.NkeysError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it has no usable key"
-            raise self._build_error(f"cannot read its credentials: {reason}") from None
-        return {name: value for name, value in credentials.items() if value is not None}
 
     def _await_pong(self, stream: socket.socket, end: float) -> None:
         data = b""
@@ -372,37 +346,3 @@ def _seconds_left(end: float) -> float:
 def _receive(stream: socket.socket, end: float) -> bytes:
     stream.settimeout(_seconds_left(end))
     return stream.recv(RECEIVE_BYTES)
-
-
-def _url_credentials(user: str | None, password: str | None) -> dict[str, str]:
-    """Return the credentials in a URL: user and password, or a token."""
-    if user is None:
-        return {}
-    if password is None:
-        return {"auth_token": unquote(user)}
-    return {"user": unquote(user), "pass": unquote(password)}
-
-
-def _parse_credentials_file(text: bytes) -> tuple[str, bytearray]:
-    """Parse the JWT and the seed of a credentials file. Each is between lines of dashes."""
-    blocks = [
-        part.strip() for part in text.replace(b"\r\n", b"\n").split(b"-----") if part.strip(b"- \n")
-    ]
-    values = [
-        part
-        for part in blocks
-        if not part.strip(b"-").strip().startswith((b"BEGIN", b"END")) and b"\n" not in part
-    ]
-    jwts = [part for part in values if part.count(b".") == 2]
-    seeds = [part for part in values if part.startswith(b"S") and b"." not in part]
-    if not jwts or not seeds:
-        raise ValueError("no JWT and seed")
-    return jwts[0].decode(), bytearray(seeds[0])
-
-
-def _sign_with_seed(seed: bytearray, nonce: str) -> str:
-    return _sign(nkeys.from_seed(seed), nonce)
-
-
-def _sign(key: nkeys.KeyPair, nonce: str) -> str:
-    return base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()

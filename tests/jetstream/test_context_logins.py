@@ -1,0 +1,423 @@
+"""Contexts of the nats CLI against real servers, over both kinds of connection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
+import pytest
+import trustme
+
+from jsplan.backfill.protocol import RawConnection
+from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
+from jsplan.config.model import Connection
+from jsplan.errors import ConnectError
+from jsplan.jetstream.accounts import resolve_accounts
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.context_keys import CONTEXT_KEYS, Use
+from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.secret_references import SCHEMES
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import Layout, Node, User
+from tests.conftest import PROGRAM
+from tests.support.jwt import Keys, Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from jsplan.jetstream.contexts import ConnectionSettings
+    from jsplan.sandbox import Server
+
+PASSWORD = "pass-of-ann"
+TOKEN = "token-of-ann"
+
+#: What each case writes into its context, the server it is for, and what its environment has.
+#: `{…}` are those of `Place.texts`.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "user": ("user", {"user": "ann", "password": PASSWORD}, {}),
+    "user in the url": ("user", {"url": f"nats://ann:{PASSWORD}@127.0.0.1:{{port}}"}, {}),
+    "user in the url replaces user": (
+        "user",
+        {"url": f"nats://ann:{PASSWORD}@127.0.0.1:{{port}}", "user": "no", "password": "one"},
+        {},
+    ),
+    "keys in capitals": ("user", {"USER": "ann", "Password": PASSWORD}, {}),
+    "empty keys": (
+        "user",
+        {"user": "ann", "password": PASSWORD, "creds": "", "nkey": None, "socks_proxy": "",
+         "windows_cert_store": "", "windows_ca_certs_match": None, "new_key": "", "tls_first": False},
+        {},
+    ),
+    "password env": ("user", {"user": "ann", "password": "env://PW"}, {"PW": PASSWORD}),
+    "password data": ("user", {"user": "ann", "password": "data:;base64,{password64}"}, {}),
+    "password file": ("user", {"user": "ann", "password": "file://{folder}/password"}, {}),
+    "password op": ("user", {"user": "ann", "password": "op://vault/item/password"}, {}),
+    "inbox_prefix": ("user", {"user": "ann", "password": PASSWORD, "inbox_prefix": "_I.ann"}, {}),
+    "token": ("token", {"token": TOKEN}, {}),
+    "token env": ("token", {"token": "env://T"}, {"T": TOKEN}),
+    "nkey": ("nkey", {"nkey": "{folder}/user.nk"}, {}),
+    "nkey file": ("nkey", {"nkey": "file://{folder}/user.nk"}, {}),
+    "nkey of a variable": ("nkey", {"nkey": "$KEYS/user.nk"}, {"KEYS": "{folder}"}),
+    "nkey env": ("nkey", {"nkey": "env://SEED"}, {"SEED": "{nkey}"}),
+    "nkey data": ("nkey", {"nkey": "data:;base64,{nkey64}"}, {}),
+    "nkey op": ("nkey", {"nkey": "op://vault/item/nkey"}, {}),
+    "creds": ("jwt", {"creds": "{folder}/ann.creds"}, {}),
+    "creds file": ("jwt", {"creds": "file://{folder}/ann.creds"}, {}),
+    "creds at home": ("jwt", {"creds": "~/ann.creds"}, {}),
+    "creds of HOME": ("jwt", {"creds": "$HOME/ann.creds"}, {}),
+    "creds of {HOME}": ("jwt", {"creds": "${{HOME}}/ann.creds"}, {}),
+    "creds env": ("jwt", {"creds": "env://CREDS"}, {"CREDS": "{creds}"}),
+    "creds data": ("jwt", {"creds": "data:text/plain;base64,{creds64}"}, {}),
+    "creds op": ("jwt", {"creds": "op://vault/item/creds"}, {}),
+    "creds nsc": ("jwt", {"creds": "nsc://O/A/ann"}, {}),
+    "creds nsc with its url": ("jwt", {"creds": "nsc://O/A/ann", "url": ""}, {}),
+    "nkey nsc": ("nkey", {"nkey": "nsc://O/A/nkey"}, {}),
+    "nsc": ("jwt", {"nsc": "nsc://O/A/ann", "url": ""}, {}),
+    "nsc beside creds": ("jwt", {"nsc": "nsc://O/A/none", "creds": "{folder}/ann.creds", "url": ""}, {}),
+    "user_jwt": ("jwt", {"user_jwt": "{jwt}", "user_seed": "{seed}"}, {}),
+    "user_jwt env": (
+        "jwt",
+        {"user_jwt": "env://JWT", "user_seed": "env://SEED"},
+        {"JWT": "{jwt}\n", "SEED": "{seed}\r\n"},
+    ),
+    "bearer": ("jwt", {"user_jwt": "{bearer}"}, {}),
+    "token beside creds": ("jwt", {"creds": "{folder}/ann.creds", "token": "callout"}, {}),
+    "certificate": (
+        "tls",
+        {"ca": "{folder}/ca.pem", "cert": "$HOME/client.pem", "key": "file://{folder}/client.key"},
+        {},
+    ),
+    "tls_first": (
+        "tls_first",
+        {"ca": "~/ca.pem", "cert": "~/client.pem", "key": "~/client.key", "tls_first": True},
+        {},
+    ),
+    "for people": (
+        "user",
+        {"user": "ann", "password": PASSWORD, "name": "x", "description": "Shop", "color_scheme": "b",
+         "jetstream_domain": "hub", "jetstream_api_prefix": "$JS.hub.API", "jetstream_event_prefix": "e"},
+        {},
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Place:
+    """A home with key files, programs and contexts, and one server for each way to log in."""
+
+    home: Path
+    texts: dict[str, str]
+    configurations: dict[str, str]
+    login: User
+    servers: dict[str, Server] = field(default_factory=dict)
+    sandboxes: list[Sandbox] = field(default_factory=list)
+
+    def server(self, way: str) -> Server:
+        """Return the server of a way to log in; it is started once."""
+        if way not in self.servers:
+            extra = self.configurations[way]
+            sandbox = Sandbox(
+                lambda port_of: Layout(
+                    "single", (Node("server", port_of("server"), login=self.login, extra=extra),)
+                ),
+                binary=PROGRAM,
+            )
+            self.sandboxes.append(sandbox)
+            server = sandbox["server"]
+            server.launch()
+            server.wait_until(lambda: "Server is ready" in server.log_path.read_text(), "get ready")
+            self.servers[way] = server
+        return self.servers[way]
+
+    def write(self, context: dict[str, Any] | str) -> None:
+        """Write the context `shop`."""
+        folder = self.home / ".config" / "nats" / "context"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = context if isinstance(context, str) else json.dumps(context)
+        (folder / "shop.json").write_text(text, "utf-8")
+
+    def environ(self, more: dict[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of jsplan."""
+        filled = {name: value.format(**self.texts) for name, value in (more or {}).items()}
+        return {"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin"} | filled
+
+    def resolve(self, case: str) -> ConnectionSettings:
+        """Write the context of a case, and resolve it."""
+        way, context, more = CASES[case]
+        server = self.server(way)
+        (self.home / "service").write_text(server.url, "utf-8")
+        filled = {
+            name: value.format(port=server.port, **self.texts) if isinstance(value, str) else value
+            for name, value in context.items()
+        }
+        self.write({"url": server.url} | filled)
+        return resolve_settings(Connection("main", context="shop"), self.environ(more))
+
+
+#: Programs that answer as those of the same name do.
+PROGRAMS = {
+    "op": """#!/bin/sh
+[ "$1" = read ] || exit 2
+case "$2" in
+  op://vault/item/creds) cat "$HOME/ann.creds";;
+  op://vault/item/nkey) cat "$HOME/user.nk";;
+  op://vault/item/password) cat "$HOME/password";;
+  *) echo "part-of-a-secret"; echo "[ERROR] isn't an item: $2" >&2; exit 1;;
+esac
+""",
+    "nsc": """#!/bin/sh
+[ "$1 $2" = "generate profile" ] || exit 2
+case "$3" in
+  nsc://O/A/ann) creds="\\"user_creds\\": \\"$HOME/ann.creds\\", ";;
+  nsc://O/A/nkey) creds="\\"user_creds\\": \\"$HOME/nkey.creds\\", ";;
+  nsc://O/A/none) creds="";;
+  nsc://O/A/garbage) echo "part-of-a-secret"; exit 0;;
+  *) echo "part-of-a-secret"; echo "Error: invalid user" >&2; exit 1;;
+esac
+echo "{$creds\\"operator\\": {\\"service\\": [\\"$(cat "$HOME/service")\\"]}}"
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Write key files and programs into a home."""
+    home = tmp_path_factory.mktemp("home")
+    operator, user, authority = Operator(), Keys(nkeys.PREFIX_BYTE_USER), trustme.CA()
+    account = operator.account("A")
+    creds = account.creds(home, "ann")
+    bearer = account.creds(home, "bearer", bearer_token=True)
+    authority.cert_pem.write_to_path(str(home / "ca.pem"))
+    for name, issued in (
+        ("server", authority.issue_cert("127.0.0.1")),
+        ("client", authority.issue_cert("client@example.com")),
+    ):
+        issued.cert_chain_pems[0].write_to_path(str(home / f"{name}.pem"))
+        issued.private_key_pem.write_to_path(str(home / f"{name}.key"))
+    (home / "user.nk").write_bytes(bytes(user.seed) + b"\n")
+    (home / "password").write_text(f"{PASSWORD}\n", "utf-8")
+    (home / "bin").mkdir()
+    for name, text in PROGRAMS.items():
+        (home / "bin" / name).write_text(text, "utf-8")
+        (home / "bin" / name).chmod(0o755)
+
+    def lines(path: Path) -> list[str]:
+        return [
+            line
+            for line in path.read_text("utf-8").splitlines()
+            if line and not line.startswith(("-", "*"))
+        ]
+
+    seed = bytes(user.seed).decode()
+    (home / "nkey.creds").write_text(
+        creds.read_text("utf-8").replace(lines(creds)[-1], seed), "utf-8"
+    )
+    texts = {
+        "folder": str(home),
+        "creds": creds.read_text("utf-8"),
+        "creds64": encode(creds.read_bytes()),
+        "jwt": lines(creds)[0],
+        "seed": lines(creds)[-1],
+        "bearer": lines(bearer)[0],
+        "nkey": seed,
+        "nkey64": encode(f"{seed}\n".encode()),
+        "password64": encode(PASSWORD.encode()),
+    }
+    tls = f'cert_file: "{home}/server.pem", key_file: "{home}/server.key", ca_file: "{home}/ca.pem", verify: true'
+    made = Place(
+        home,
+        texts,
+        {
+            "user": f"authorization {{ users: [{{user: ann, password: {PASSWORD}}}] }}",
+            "token": f"authorization {{ token: {TOKEN} }}",
+            "nkey": f"authorization {{ users: [{{nkey: {user.public}}}] }}",
+            "jwt": operator.configuration(),
+            "tls": f"tls {{ {tls} }}",
+            "tls_first": f"tls {{ {tls}, handshake_first: true }}",
+        },
+        User(None, None, None),
+    )
+    yield made
+    for sandbox in made.sandboxes:
+        sandbox.close()
+
+
+def encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+async def ask_by_link(settings: ConnectionSettings) -> bytes:
+    """Ask over the connection of plan and apply."""
+    link = NatsConnection(settings)
+    try:
+        await link.open()
+        return await link.request("$JS.API.INFO", b"")
+    finally:
+        await link.close()
+
+
+async def ask_by_wire(settings: ConnectionSettings) -> bytes:
+    """Ask over the connection of a backfill's task, which receives its settings by export."""
+
+    def ask() -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JSPLAN_ENDPOINT_main", "")
+            export_connection(settings)
+            connection: RawConnection = Endpoint("main", "$JS.API").open()
+        answer = connection.request("$JS.API.INFO")
+        connection.close()
+        return json.dumps(answer).encode()
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.mark.parametrize("ask", [ask_by_link, ask_by_wire], ids=["link", "wire"])
+@pytest.mark.parametrize("case", CASES)
+async def test_each_key_logs_in(place: Place, case: str, ask: Callable[..., Any]) -> None:
+    """Each key and scheme of a context logs in at a real server, with both connections."""
+    settings = place.resolve(case)
+
+    assert b"account_info_response" in await ask(settings)
+    secrets = (PASSWORD, TOKEN, place.texts["seed"], place.texts["nkey"], place.texts["jwt"])
+    assert [secret for secret in secrets if secret in repr(settings)] == []
+
+
+def test_the_table_is_complete() -> None:
+    """Each key of the table that is used or ignored has a case above, each scheme too."""
+    written = {name.lower() for _, context, _ in CASES.values() for name in context}
+    values = {str(value) for _, context, _ in CASES.values() for value in context.values()}
+
+    assert {key.name for key in CONTEXT_KEYS if key.use is not Use.REFUSED} <= written
+    assert [name for name in SCHEMES if not any(v.startswith(f"{name}:") for v in values)] == []
+
+
+@pytest.mark.parametrize("key", [key.name for key in CONTEXT_KEYS if key.use is Use.REFUSED])
+def test_a_refused_key(place: Place, key: str) -> None:
+    """A key that jsplan cannot use is an error that names it and the file."""
+    place.write({key: ["x"] if key == "windows_ca_certs_match" else "x"})
+    message = refuse(place)
+
+    assert f"cannot use `{key}`" in message
+    assert "shop.json" in message
+    assert ("tunnel" if key == "socks_proxy" else "as files") in message
+
+
+def refuse(place: Place, **more: str) -> str:
+    """Return the message and the hint of the error that the context is."""
+    with pytest.raises(ConnectError) as caught:
+        resolve_settings(Connection("main", context="shop"), place.environ(more))
+    return f"{caught.value} {caught.value.hint}"
+
+
+#: Contexts that cannot be used, and what the message must have.
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown key": ({"usr_jwt": "top-secret"}, ["does not know the key `usr_jwt`", "Remove it"]),
+    "unknown scheme": ({"creds": "vault://top-secret"}, ["`creds`", "scheme vault", "op, nsc."]),
+    "scheme of a path": ({"ca": "env://X"}, ["`ca`", "scheme env", "possible: file."]),
+    "no variable": ({"token": "env://NO"}, ["`token`", "variable NO is not set"]),
+    "empty variable": ({"token": "env://EMPTY"}, ["`token`", "variable EMPTY is empty"]),
+    "no variable in a path": ({"key": "$NO/k.pem"}, ["`key`", "variable NO is not set"]),
+    "not base64": ({"creds": "data:;base64,top-secret"}, ["`creds`", "not a data: reference"]),
+    "not data": ({"nkey": "data:top-secret"}, ["`nkey`", "not a data: reference"]),
+    "no creds": ({"creds": "data:;base64,dG9wLXNlY3JldA=="}, ["`creds`", "holds no user JWT"]),
+    "no seed": ({"nkey": "data:;base64,dG9wLXNlY3JldA=="}, ["`nkey`", "holds no seed"]),
+    "no file": ({"password": "file:///no/such", "user": "a"}, ["`password`", "/no/such"]),
+    "op fails": ({"token": "op://vault/item/no"}, ["`token`", "op failed", "isn't an item"]),
+    "nsc fails": ({"nsc": "nsc://O/A/no"}, ["`nsc`", "nsc failed", "invalid user"]),
+    "nsc garbage": ({"nsc": "nsc://O/A/garbage"}, ["`nsc`", "not a profile"]),
+    "nsc no creds": ({"creds": "nsc://O/A/none"}, ["`creds`", "names no creds file"]),
+    "nsc password": ({"user": "a", "password": "nsc://O/A/ann"}, ["`password`", "scheme nsc"]),
+    "two logins": ({"user": "a", "creds": "/top-secret"}, ["`user`, `creds`", "2 ways", "Keep one"]),
+    "password alone": ({"password": "top-secret"}, ["a password and no user", "Add the other"]),
+    "seed alone": ({"user_seed": "top-secret"}, ["`user_seed`", "without `user_jwt`"]),
+    "cert alone": ({"cert": "/top-secret"}, ["a cert and no key", "Add the other"]),
+    "key alone": ({"key": "/top-secret"}, ["a key and no cert", "Add the other"]),
+    "url": ({"url": "http://u:top-secret@h"}, ["`url`", '"http" is not one of nats']),
+    "url without a host": ({"url": "nats://u:top-secret@"}, ["`url`", "names no host"]),
+    "inbox": ({"inbox_prefix": "a.*"}, ["`inbox_prefix`", "no blanks, wildcards"]),
+    "number": ({"token": 12345678}, ["`token`", "is not text"]),
+    "flag": ({"tls_first": "true"}, ["`tls_first`", "is not true or false"]),
+    "content as path": ({"creds": "-----BEGIN top-secret"}, ["its creds is the content"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_value_that_cannot_be_used(place: Place, case: str) -> None:
+    """A value that cannot be used is an error that names its key and shows no secret."""
+    context, words = REFUSED[case]
+    (place.home / "service").write_text("nats://h", "utf-8")
+    place.write(context)
+    message = refuse(place, EMPTY="")
+
+    assert [word for word in words if word not in message] == []
+    assert "secret" not in message
+    assert "12345678" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "program"),
+    [
+        ("creds", "op://v/i/f", "op"),
+        ("password", "op://v/i/f", "op"),
+        ("creds", "nsc://O/A/u", "nsc"),
+        ("nsc", "nsc://O/A/u", "nsc"),
+    ],
+)
+def test_a_program_that_is_missing(place: Place, key: str, value: str, program: str) -> None:
+    """Without the program, the error names the key and the program."""
+    place.write({key: value} | ({"user": "ann"} if key == "password" else {}))
+
+    message = refuse(place, PATH="/nowhere")
+    assert f"`{key}` of the nats context" in message
+    assert f"needs the program {program}, which is not on the PATH" in message
+
+
+def test_a_login_beside_a_context(place: Place) -> None:
+    """A login of the files replaces that of the context, which is not even looked up."""
+    place.write({"creds": "op://vault/item/none", "token": "t", "url": "nats://h"})
+    found = resolve_settings(
+        Connection("main", context="shop", user="u", password="p"), place.environ()
+    )
+    assert (found.user, found.password, found.token, found.creds) == ("u", "p", None, None)
+
+    place.write({"user": "context", "password": "of-context", "url": "nats://h"})
+    selected = place.environ({"NATS_CONTEXT": "shop", "NATS_CREDS": "/env.creds"})
+    found = resolve_settings(Connection("main"), selected)
+    assert (found.url, found.user, found.password, found.creds) == (
+        "nats://h", None, None, "/env.creds",
+    )  # fmt: skip
+
+
+def test_a_context_by_its_path(place: Place) -> None:
+    """A context is also found by an absolute path that ends with .json."""
+    (place.home / "other.json").write_text('{"url": "nats://other"}', "utf-8")
+    for name in (f"{place.home}/other.json", "~/other.json"):
+        found = resolve_settings(Connection("main", context=name), place.environ())
+        assert found.url == "nats://other"
+
+
+async def test_renewed_creds(place: Place, tmp_path: Path) -> None:
+    """A creds file is read again for each connection, so it can be renewed meanwhile."""
+    server = place.server("jwt")
+    creds = tmp_path / "ann.creds"
+    creds.write_text("nothing", "utf-8")
+    settings = resolve_settings(Connection("main", url=server.url, creds=creds), {})
+    for ask in (ask_by_link, ask_by_wire):
+        with pytest.raises(ConnectError, match="holds no user JWT"):
+            await ask(settings)
+    creds.write_text(place.texts["creds"], "utf-8")
+    for ask in (ask_by_link, ask_by_wire):
+        assert b"account_info_response" in await ask(settings)
+
+
+@pytest.mark.parametrize("case", ["creds", "creds data", "user_jwt", "creds nsc"])
+def test_the_account_of_a_context(place: Place, case: str) -> None:
+    """The account is known from the user JWT, wherever that comes from."""
+    place.resolve(case)
+    found = resolve_accounts({"main": Connection("main", context="shop")}, place.environ())
+    assert found["main"].startswith("A")
