@@ -21,6 +21,8 @@ from jsplan.cli.settings import GlobalOption
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
+from jsplan.jetstream.context_keys import CONTEXT_KEYS, SCHEMES_OF_USE, Use
+from jsplan.jetstream.secret_references import SCHEMES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import uncovered_fields
 from jsplan.resources.fields import (
@@ -80,6 +82,7 @@ def pages() -> dict[str, str]:
         "consumers.md": consumers(),
         "buckets.md": buckets(),
         "documents.md": documents(),
+        "contexts.md": contexts(),
     }
     return {name: wrap_prose(text) for name, text in found.items()}
 
@@ -322,6 +325,64 @@ on the command line (recorded in a saved plan), or in review by
 `lifecycle: {allow_hazards: [{code, until, reason}]}`. The answer `yes` and `--auto-approve` allow
 none. The list is closed: other findings are [diagnostics](diagnostics.md) and stop nothing.
 
+"""
+
+
+# --- contexts of the nats CLI ---------------------------------------------------------------------
+
+
+def contexts() -> str:
+    """Return the tables of the keys and schemes of a context of the `nats` CLI."""
+    refused = [key for key in CONTEXT_KEYS if key.use is Use.REFUSED]
+    rows = [(f"`{key.name}`", key.use, key.meaning) for key in CONTEXT_KEYS if key not in refused]
+    hints = [(f"`{key.name}`", key.meaning) for key in refused]
+    schemes = [
+        (text, "all" if scheme in SCHEMES_OF_USE[Use.VALUE] else "`creds`, `nkey`, `nsc`")
+        for scheme, text in SCHEMES.items()
+    ]
+    return (
+        NOTE.format(source="jsplan/jetstream/context_keys.py and secret_references.py")
+        + "# Contexts of the nats CLI\n\n"
+        + _CONTEXTS_INTRO
+        + "## Keys\n\n"
+        + table(("key", "value", "meaning"), rows)
+        + _CONTEXTS_KEYS
+        + "## References\n\n"
+        + table(("reference and value", "keys that take references"), schemes)
+        + _CONTEXTS_REFERENCES
+        + "## Keys that are refused\n\n"
+        + table(("key", "instead"), hints)
+        + _CONTEXTS_REFUSED
+    )
+
+
+_CONTEXTS_INTRO = """A connection can name a context of the `nats` CLI: `{context: shop}` reads
+`~/.config/nats/context/shop.json`, or `nats/context/shop.json` in `XDG_CONFIG_HOME`. An absolute
+path that ends with `.json` is possible too. [Connect to your servers](../how-to/connect.md) says
+when the selected context is used.
+
+The same code logs in for every connection, those of a backfill's tasks too. A login in the
+connection of the workspace (`user`, `token`, `creds` or `nkey`) replaces that of the context.
+
+"""
+_CONTEXTS_KEYS = """
+Write one of `user`, `creds`, `nkey` and `user_jwt`; two are an error. A user or a token in the URL
+replaces `user`, `password` and `token`. Keys are found in any case, and an empty value counts as
+none.
+
+In `creds`, `nkey`, `ca`, `cert` and `key`, `$NAME`, `${NAME}` and a leading `~` are replaced; an
+unset variable is an error. Relative paths belong to the current folder. `ca`, `cert` and `key` may
+also be `file:///PATH`.
+
+"""
+_CONTEXTS_REFERENCES = """
+References are read when jsplan connects, and never shown. Line ends behind a value are cut off. For
+a secret, text with another scheme is the secret itself; for a path it is an error. `nsc` and `op`
+must be on the `PATH`, and answer within 60 seconds.
+
+"""
+_CONTEXTS_REFUSED = """
+A key that is neither here nor above is an error too, since the connection might need it.
 """
 
 

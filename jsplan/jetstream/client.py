@@ -1,4 +1,4 @@
-"""The nats-py client, with the login of jsplan, and nothing unencrypted where TLS is required."""
+"""The nats-py client, with the login of jsplan, and with TLS wherever it is required."""
 
 from __future__ import annotations
 

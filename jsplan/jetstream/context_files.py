@@ -17,7 +17,6 @@ from jsplan.disk import MEGABYTE, expand_user, is_file, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.context_keys import (
     CONTEXT_KEYS,
-    REFUSED_HINTS,
     SCHEMES_OF_USE,
     ContextKey,
     Use,
@@ -109,8 +108,7 @@ class _Context:
                     hint="Remove it, if the connection does not need it.",
                 )
             if key.use is Use.REFUSED:
-                hint = next(text for start, text in REFUSED_HINTS.items() if name.startswith(start))
-                raise ConnectError(f"jsplan cannot use `{name}` {self._of}", hint=hint)
+                raise ConnectError(f"jsplan cannot use `{name}` {self._of}", hint=key.meaning)
             if key.use is not Use.UNUSED:
                 settings[key.setting] = self._read_value(key, value)
         self._check_login(given)
@@ -118,9 +116,12 @@ class _Context:
 
     def _read_value(self, key: ContextKey, value: Any) -> Any:
         what = f"`{key.name}` {self._of}"
-        if not isinstance(value, bool if key.use is Use.FLAG else str):
-            kind = "true or false" if key.use is Use.FLAG else "text"
-            raise ConnectError(f"{what} is not {kind}", hint=_EDIT)
+        if key.use is Use.FLAG:
+            if value is not True:
+                raise ConnectError(f"{what} is not true or false", hint=_EDIT)
+            return value
+        if not isinstance(value, str):
+            raise ConnectError(f"{what} is not text", hint=_EDIT)
         if key.use is Use.VALUE:
             # As in the nats CLI: a value with another scheme, or none, is the secret itself.
             if scheme_of(value) not in SCHEMES:

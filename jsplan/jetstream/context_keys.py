@@ -10,7 +10,7 @@ from jsplan.jetstream.secret_references import SCHEMES
 
 
 class Use(StrEnum):
-    """What jsplan does with a key."""
+    """The use that jsplan makes of a key, in the words of messages and of the page."""
 
     TEXT = "text"
     FLAG = "true or false"
@@ -23,7 +23,10 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContextKey:
-    """One key. `setting` is the field of ConnectionSettings that it fills."""
+    """One key. `setting` is the field of ConnectionSettings that it fills.
+
+    `meaning` of a refused key is what to do instead.
+    """
 
     name: str
     use: Use
@@ -31,6 +34,10 @@ class ContextKey:
     setting: str = ""
 
 
+_NO_PROXY: Final = "Open a tunnel, such as `ssh -L`, and name its address in `url`."
+_NO_STORE: Final = (
+    "Export the certificate and its key as files, and name them in `cert`, `key` and `ca`."
+)
 CONTEXT_KEYS: Final = (
     ContextKey("url", Use.TEXT, "servers, separated by commas; none: nats://127.0.0.1:4222", "url"),
     ContextKey("user", Use.TEXT, "user name", "user"),
@@ -54,20 +61,15 @@ CONTEXT_KEYS: Final = (
     ContextKey("jetstream_domain", Use.UNUSED, "a domain of the workspace has `js_domain:`"),
     ContextKey("jetstream_api_prefix", Use.UNUSED, "a domain of the workspace has `api_prefix:`"),
     ContextKey("jetstream_event_prefix", Use.UNUSED, "jsplan needs no prefix of advisories"),
-    ContextKey("socks_proxy", Use.REFUSED, "connections through a SOCKS proxy"),
-    ContextKey("windows_cert_store", Use.REFUSED, "certificates of Windows"),
-    ContextKey("windows_cert_match_by", Use.REFUSED, "certificates of Windows"),
-    ContextKey("windows_cert_match", Use.REFUSED, "certificates of Windows"),
-    ContextKey("windows_ca_certs_match", Use.REFUSED, "certificates of Windows"),
+    ContextKey("socks_proxy", Use.REFUSED, _NO_PROXY),
+    ContextKey("windows_cert_store", Use.REFUSED, _NO_STORE),
+    ContextKey("windows_cert_match_by", Use.REFUSED, _NO_STORE),
+    ContextKey("windows_cert_match", Use.REFUSED, _NO_STORE),
+    ContextKey("windows_ca_certs_match", Use.REFUSED, _NO_STORE),
 )
 #: Schemes of the references that a value may be.
 SCHEMES_OF_USE: Final = {
     Use.VALUE: tuple(scheme for scheme in SCHEMES if scheme != "nsc"),
     Use.KEYS: tuple(SCHEMES),
     Use.PATH: ("file",),
-}
-#: What to do instead, by the beginning of a refused key.
-REFUSED_HINTS: Final = {
-    "socks_proxy": "Open a tunnel, such as ssh -L, and put its address into the url.",
-    "windows": "Export the certificate and its key as files, and name them in cert, key and ca.",
 }

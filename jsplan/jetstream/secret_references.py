@@ -171,7 +171,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class NscProfile:
-    """What `nsc` knows of a user: its creds file, and the URLs of its operator. Both may be ""."""
+    """The creds file of a user and the URLs of its operator, as `nsc` knows them, or empty."""
 
     creds: str
     url: str

@@ -304,7 +304,7 @@ def test_a_refused_key(place: Place, key: str) -> None:
 
     assert f"cannot use `{key}`" in message
     assert "shop.json" in message
-    assert ("tunnel" if key == "socks_proxy" else "as files") in message
+    assert ("ssh -L" if key == "socks_proxy" else "as files") in message
 
 
 def refuse(place: Place, **more: str) -> str:

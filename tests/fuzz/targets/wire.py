@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import (
@@ -149,7 +150,8 @@ class _Connection(RawConnection):
         self.rest = content[cut:]
         if cut < 2:
             far.shutdown(socket.SHUT_WR)
-        return self._greet(near, "127.0.0.1", {}, time.monotonic() + GREETING_TIMEOUT)
+        url = urlsplit("nats://127.0.0.1")
+        return self._greet(near, "127.0.0.1", url, time.monotonic() + GREETING_TIMEOUT)
 
     def _read_info(self, stream: socket.socket, end: float) -> None:
         super()._read_info(stream, end)
