@@ -14,6 +14,7 @@ import trustme
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
+from jsplan.cli.main import main
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError
 from jsplan.jetstream.accounts import resolve_accounts
@@ -421,3 +422,38 @@ def test_the_account_of_a_context(place: Place, case: str) -> None:
     place.resolve(case)
     found = resolve_accounts({"main": Connection("main", context="shop")}, place.environ())
     assert found["main"].startswith("A")
+
+
+@pytest.mark.parametrize("case", ["password env", "nkey data", "creds op", "user_jwt env"])
+def test_no_secret_of_a_context_is_shown(
+    place: Place,
+    case: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Plan and apply with a context show no secret of it, and write none into state."""
+    place.resolve(case)
+    for name, value in place.environ(CASES[case][2]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    name = f"S-{case.replace(' ', '-')}"
+    (tmp_path / "jsplan.yaml").write_text(
+        "jsplan: 1\nworkspace: shop\n"
+        "connections: {main: {context: shop}}\n"
+        "domains: {hub: {connection: main, js_domain: null}}\n"
+        f"streams: [{{name: {name}, subjects: [{name}]}}]\n",
+        "utf-8",
+    )
+    written = ""
+    for words in (["plan", "-o", "p.jsplan"], ["apply", "-y"], ["status", "--json"]):
+        code = main(["-C", str(tmp_path), "-vv", *words])
+        printed = capsys.readouterr()
+        written += printed.out + printed.err
+        assert code in (0, 2), written
+    written += "".join(
+        path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()
+    )
+    secrets = (PASSWORD, place.texts["seed"], place.texts["nkey"], place.texts["jwt"])
+    assert name in written
+    assert [secret for secret in secrets if secret in written] == []
