@@ -28,8 +28,8 @@ from typing import Any
 
 #: GitHub takes 65,536 characters, and the page of a plan stays below 64,000.
 LONGEST = 65_500
-#: Exit codes of `jsplan plan` with which there is a plan: none to do, some to do, some that lint
-#: refuses.
+#: Exit codes of `jsplan plan` with which there is a plan: none to do, some to do, some that no
+#: apply accepts.
 PLANNED = (0, 2, 3)
 #: The sentence for each exit code of `jsplan apply`.
 ENDS = {

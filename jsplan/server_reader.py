@@ -21,6 +21,7 @@ from jsplan.planning.backfill.entries import list_streams, list_time_lookups
 from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
+from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
@@ -62,6 +63,7 @@ class ServerReader:
             | _origin_addresses(inputs)
             | staging_streams(inputs)
             | list_streams(inputs)
+            | permitted_addresses(inputs)
         )
         wanted = sorted(
             {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}

@@ -28,9 +28,9 @@ EXIT_CODES: Final[Mapping[int, CodeText]] = {
     ),
     3: CodeText(
         "Refused. Nothing was changed.",
-        "A hazard is not allowed, `prevent_destroy` or `on_replace` forbids it, `--adopt` is "
-        "needed, or the files make a lint finding an error. For `lint`: findings of "
-        "`--fail-on`.",
+        "`prevent_destroy` or `on_replace` forbids it, `--adopt` is needed, or the files make a "
+        "lint finding an error: then `plan` ends with 3, too. For `apply`, also a hazard that is "
+        "not allowed. For `lint`: findings of `--fail-on`.",
         "Pass the flag that the message names after you read the plan, or change the files.",
     ),
     4: CodeText(

@@ -203,8 +203,9 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS429": CodeText(
         "`--allow-hazard CODE:ADDR` matches nothing.",
-        "The address is not in this plan, so the permission has no effect.",
-        "Correct the address. The plan prints each flag that it needs.",
+        "The address is neither in the files nor in state nor on the server, so it is probably "
+        "misspelled. A glob without a match is only a warning.",
+        "Correct or remove the flag. The plan prints each flag that it needs.",
     ),
     "JS430": CodeText(
         "The number of replicas is not possible.",

@@ -27,7 +27,7 @@ from jsplan.planning.guards import (
     is_at_old_address,
     is_refusal,
 )
-from jsplan.planning.hazard_permissions import check_permissions
+from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
@@ -91,22 +91,20 @@ def build_plan(
     plan = _empty_plan(inputs)
     plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].offline_text) for a in offline]
     plan.deferred += defer_backfills(inputs)
-    plan.diagnostics = [*_diagnostics(inputs, decisions), *lint_findings]
-    plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
     changes = [
         *(_resource_change(inputs, v, decisions) for v in decisions.values()),
         *build_forgotten_changes(inputs),
     ]
+    plan.diagnostics = [
+        *_diagnostics(inputs, decisions),
+        *lint_findings,
+        *check_plan_permissions(inputs, changes),
+    ]
+    plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
     plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
     plan.resource_drift = [
         d for d in (_detect_drift(inputs, a) for a in _readable_addresses(inputs)) if d is not None
     ]
-    known = {
-        *candidate_addresses(inputs),
-        *inputs.forgotten,
-        *(Address.parse(c.address) for c in changes),
-    }
-    plan.diagnostics += check_permissions(inputs.options.allow_hazards, known)
     if not plan.errored:
         plan.steps = build_steps(inputs, decisions)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)

@@ -1,23 +1,66 @@
-"""Warnings about `--allow-hazard` flags that match nothing, probably typing errors. Pure."""
+"""Findings about `--allow-hazard` flags that match nothing, probably typing errors. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_glob, matches
 from jsplan.diagnostics import Diagnostic, did_you_mean
+from jsplan.documents.plan import ResourceChange
+from jsplan.planning.model import PlanInputs
 
 PERMITS_NOTHING = "JS429"
-_FLAGS_HINT = "The plan shows each flag that is needed."
+_FLAGS_HINT = "Correct or remove the flag. The plan shows each flag that it needs."
+
+
+def check_plan_permissions(
+    inputs: PlanInputs, changes: Iterable[ResourceChange]
+) -> Iterable[Diagnostic]:
+    """Check the flags of a plan against its changes, the files, the state and what is live."""
+    known = {
+        *(Address.parse(change.address) for change in changes),
+        *_recorded_addresses(inputs),
+        *inputs.live.objects,
+        *inputs.live.unreadable,
+    }
+    offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
+    return check_permissions(inputs.options.allow_hazards, known, offline)
 
 
 def check_permissions(
-    flags: Iterable[str], addresses: Collection[Address | str]
+    flags: Iterable[str], known: Collection[Address | str], offline: Collection[str]
 ) -> Iterable[Diagnostic]:
-    """Yield a warning for each `CODE:ADDR` whose address or glob matches no known address."""
+    """Yield a finding for each `CODE:ADDR` that matches no known address.
+
+    An address is an error. A glob may be meant for later resources, and what an offline domain has
+    is not known: these are warnings.
+    """
     for flag in dict.fromkeys(flags):
         _, colon, glob = flag.partition(":")
-        if colon and not any(matches(glob, address) for address in addresses):
-            text = f"--allow-hazard {flag} names nothing and permits nothing"
-            detail = did_you_mean(glob, map(str, addresses)).strip() or _FLAGS_HINT
-            yield Diagnostic("warning", PERMITS_NOTHING, text, detail)
+        if colon and not any(matches(glob, address) for address in known):
+            unsure = is_glob(glob) or glob.partition("/")[0] in offline
+            yield Diagnostic(
+                "warning" if unsure else "error",
+                PERMITS_NOTHING,
+                f"--allow-hazard {flag} names nothing and permits nothing",
+                did_you_mean(glob, map(str, known)).strip() or _FLAGS_HINT,
+            )
+
+
+def permitted_addresses(inputs: PlanInputs) -> set[Address]:
+    """Return the addresses of `--allow-hazard` that only their server can know."""
+    globs = [flag.partition(":")[2] for flag in inputs.options.allow_hazards]
+    named = {Address.parse(glob) for glob in globs if glob and not is_glob(glob)}
+    unknown = named - _recorded_addresses(inputs)
+    return {address for address in unknown if address.domain in inputs.workspace.domains}
+
+
+def _recorded_addresses(inputs: PlanInputs) -> set[Address]:
+    """Return the addresses in the files and in state, by their old and new names."""
+    return {
+        *inputs.workspace.resources,
+        *inputs.state.resources,
+        *inputs.entries,
+        *inputs.interrupted.steps,
+        *inputs.interrupted.replacements,
+    }

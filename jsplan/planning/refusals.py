@@ -23,18 +23,25 @@ REFUSED = "refused, nothing was changed:"
 class Refusal:
     """One finding or hazard that stops an apply, of one resource or alike in many domains.
 
-    `text` says where, why, and what to do. `flag` allows it, and is empty where only the files can.
+    `reason` says where and why, `advice` what to do. `flag` allows it, and is empty where only
+    the files can.
     """
 
     code: str
     addresses: tuple[str, ...]
-    text: str
+    reason: str
+    advice: str
     flag: str
+
+    @property
+    def text(self) -> str:
+        """Return where, why, and what to do."""
+        return f"{self.reason}. {self.advice}".rstrip()
 
 
 def list_refusals(plan: Plan) -> list[Refusal]:
     """List the reasons that stop an apply of this plan: findings first, then hazards."""
-    return [*_refused_by_findings(plan), *_refused_by_hazards(plan)]
+    return [*find_obstacles(plan), *find_missing_permissions(plan)]
 
 
 def require_permission(plan: Plan) -> None:
@@ -82,19 +89,21 @@ def _find_common_flag(refusals: Sequence[Refusal], addresses: Collection[str]) -
     return "--allow-hazard " + quote_shell(refusals[0].code + glob)
 
 
-def _refused_by_findings(plan: Plan) -> Iterator[Refusal]:
+def find_obstacles(plan: Plan) -> Iterator[Refusal]:
+    """Yield the findings that stop every apply of this plan, whatever it allows."""
     for found, members in group_findings(d for d in plan.diagnostics if is_refusal(d)):
         addresses = tuple(member.address or "the plan" for member in members)
         yield Refusal(
             found.code,
             addresses,
-            f"{found.address or 'the plan'}: {found.summary}."
-            f"{_describe_domains(addresses)} {found.detail}".rstrip(),
+            f"{found.address or 'the plan'}: {found.summary}",
+            f"{_describe_domains(addresses)}{found.detail}",
             "--adopt" if found.code == ADOPT_NEEDED else "",
         )
 
 
-def _refused_by_hazards(plan: Plan) -> Iterator[Refusal]:
+def find_missing_permissions(plan: Plan) -> Iterator[Refusal]:
+    """Yield the blocking hazards that an apply has to allow."""
     stopped = [change for change in plan.resource_changes if any(map(_stops, change.hazards))]
     for group in group_resources(stopped, plan):
         addresses = tuple(member.address for member in group.members)
@@ -102,8 +111,8 @@ def _refused_by_hazards(plan: Plan) -> Iterator[Refusal]:
             yield Refusal(
                 hazard.code,
                 addresses,
-                f"{group.resource.address}: {hazard.message}."
-                f"{_describe_domains(addresses)} To allow it:\n    {hazard.flag}",
+                f"{group.resource.address}: {hazard.message}",
+                f"{_describe_domains(addresses)}To allow it:\n    {hazard.flag}",
                 hazard.flag,
             )
 
@@ -113,8 +122,8 @@ def _stops(hazard: Hazard) -> bool:
 
 
 def _describe_domains(addresses: Collection[str]) -> str:
-    """Return ` This is so in 250 domains: store-{001..250}.`, or nothing for one domain."""
+    """Return `This is so in 250 domains: store-{001..250}. `, or nothing for one domain."""
     if len(addresses) == 1:
         return ""
     domains = format_domains([address.partition("/")[0] for address in addresses])
-    return f" This is so {domains}."
+    return f"This is so {domains}. "

@@ -20,7 +20,7 @@ from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.build import build_plan
 from jsplan.planning.decide import table_of
 from jsplan.planning.guards import REFUSALS, RESTORE_OVER
-from jsplan.planning.hazard_permissions import check_permissions
+from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import is_permitted
 from jsplan.planning.model import PlanInputs
 from jsplan.resources.buckets import alias_of
@@ -94,7 +94,6 @@ def build_restore_plan(
         Diagnostic("error", NOT_RESTORABLE, reason, "", f"{key}/**")
         for key, reason in sorted(offline.items())
     ]
-    plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
     sources = _sources_by_origin(inputs, listed, domain_streams)
     for target in listed:
         stays = target.address in restored
@@ -102,12 +101,11 @@ def build_restore_plan(
             _add_hazards(inputs, target, change, sources)
             for change in _changes(inputs, target, stays=stays)
         ]
+    plan.diagnostics += check_plan_permissions(inputs, plan.resource_changes)
+    plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
+    for target in listed:
         if inputs.live.get(target.address) is None and not plan.errored:
             plan.steps += _steps(inputs, target, len(plan.steps) + 1)
-    flags = inputs.options.allow_hazards
-    plan.diagnostics += check_permissions(
-        flags, [change.address for change in plan.resource_changes]
-    )
     plan.applyable = bool(plan.steps) and not any(d.code in REFUSALS for d in plan.diagnostics)
     plan.options["restore"] = [
         _restore_option(target, is_restored=target.address in restored) for target in listed

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
 from jsplan.applying.open_domains import open_domains, require_as_planned
@@ -104,21 +105,35 @@ async def _apply_plan(
             plan, context.workspace, context.state, name, resumed=options.deferred
         )
         options = replace(options, backfill=options.backfill and plan.options.get("backfill", True))
+        _check_permissions(context, plan, options, observer)
         if options.deferred:
             if note := unplanned_note(plan):
                 observer.warn(note)
             plan = resume_plan(plan, context.state, name)
         mark_allowed(plan, options.allow_hazards)
-        for found in check_permissions(
-            options.allow_hazards, [change.address for change in plan.resource_changes]
-        ):
-            observer.warn(f"{found.summary}. {found.detail}")
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
         require_unguarded(plan, context.workspace, context.state)
         require_permission(plan)
         require_runnable(context, plan, options)
         return await _execute_with_backfills(session, plan, options, saved=True)
+
+
+def _check_permissions(
+    context: Context, plan: Plan, options: PlanOptions, observer: Observer
+) -> None:
+    """Warn about a flag that may name nothing; raise PlanError for one that does."""
+    known = {
+        *(Address.parse(change.address) for change in plan.resource_changes),
+        *context.workspace.resources,
+        *context.state.resources,
+    }
+    offline = {deferred.address.partition("/")[0] for deferred in plan.deferred}
+    found = list(check_permissions(options.allow_hazards, known, offline))
+    if errors := [finding for finding in found if finding.severity == "error"]:
+        raise PlanError(errors, errors[0].summary)
+    for finding in found:
+        observer.warn(f"{finding.summary}. {finding.detail}")
 
 
 async def _execute_with_backfills(

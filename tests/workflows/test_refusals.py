@@ -1,4 +1,4 @@
-"""Refused applies on a real server: each hazard is said in full once, and by name beside it."""
+"""Refused applies and plans on a real server, and what is said where."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.sandbox import Server
@@ -25,6 +26,7 @@ Error: refused, nothing was changed:
       --allow-hazard DELETES_MESSAGES:main/stream/A
 """
 UNMANAGED = "is not managed yet"
+HAZARD = "DELETES_MESSAGES:main/stream/A"
 
 
 @pytest.fixture
@@ -75,3 +77,89 @@ def test_the_document_of_a_refusal_explains_it(space: Space, options: list[str])
     assert (ended.code, message.count(SENTENCE), message.count(UNMANAGED)) == (3, 1, 1)
     shown = ended.err if options == ["--json"] else ended.out
     assert (shown.count(SENTENCE), shown.count(UNMANAGED)) == (1, 1)
+
+
+def test_a_plan_that_no_apply_accepts(space: Space) -> None:
+    """Such a plan ends with 3, with and without `-o`, and is saved with its reason."""
+    for options in ([], ["--detailed-exitcode"], ["--json"]):
+        assert jsplan(space.folder, "plan", *options).code == 3
+
+    saved = jsplan(space.folder, "plan", "-o", "saved.plan")
+
+    assert saved.code == 3
+    assert saved.err.endswith(
+        "\nSaved to saved.plan. It cannot be applied:\n"
+        "  - main/stream/LEGACY: exists on the server, is not managed yet, and differs from the "
+        "files [JS302]\n"
+    )
+    assert jsplan(space.folder, "show", "saved.plan").code == 0
+    assert jsplan(space.folder, "apply", "saved.plan", "--allow-hazard", HAZARD).code == 3
+    assert jsplan(space.folder, "plan", "--adopt").code == 0
+
+
+def protected(space: Space) -> None:
+    space.write(streams=[stream("B", lifecycle={"prevent_destroy": True})]).apply()
+    space.write()
+
+
+def replaced(space: Space) -> None:
+    space.write(streams=[stream("B")]).apply()
+    space.write(streams=[stream("B", storage="memory")])
+
+
+def owned_by_another(space: Space) -> None:
+    marker = {"ownership": {"marker": True}}
+    space.write(workspace="other", **marker, streams=[stream("B")]).apply()
+    space.write(workspace="mine", **marker, streams=[stream("B", max_msgs=9)])
+
+
+def advised_against(space: Space) -> None:
+    space.write(streams=[stream("B")], lint={"JS220": "error"})
+
+
+REFUSED = [
+    ("JS301", protected),
+    ("JS303", replaced),
+    ("JS306", owned_by_another),
+    ("JS220", advised_against),
+]
+
+
+@pytest.mark.parametrize(("code", "make"), REFUSED, ids=[code for code, _ in REFUSED])
+def test_each_refusal_ends_a_plan_with_3(
+    code: str, make: Callable[[Space], None], tmp_path: Path, server: Server
+) -> None:
+    """Every finding that refuses an apply makes the plan end with 3, and is named beside `-o`."""
+    refused = single_space(tmp_path, server)
+    make(refused)
+    planned = jsplan(tmp_path, "plan", "-o", "p")
+
+    assert (planned.code, "Saved to p. It cannot be applied:" in planned.err) == (3, True)
+    assert f"[{code}]" in planned.err
+    assert jsplan(tmp_path, "apply", "-y").code == 3
+
+
+def test_a_hazard_without_permission_is_no_refusal_of_the_plan(space: Space) -> None:
+    """The plan ends with 0 or 2, and says with which flags it can be applied."""
+    space.write(streams=[stream("A", max_msgs=3)])
+    planned = jsplan(space.folder, "plan", "--detailed-exitcode")
+    saved = jsplan(space.folder, "plan", "-o", "p")
+
+    assert (planned.code, saved.code) == (2, 0)
+    for text in (planned.out, saved.out):
+        assert f"Apply will refuse without:\n    --allow-hazard {HAZARD}\n" in text
+    assert saved.err.endswith(
+        "\nSaved to p. Its hazards are not allowed yet. Allow them and apply exactly this with:\n"
+        f"  jsplan apply p \\\n    --allow-hazard {HAZARD}\n"
+    )
+    assert jsplan(space.folder, "apply", "p").code == 3
+    assert jsplan(space.folder, "apply", "p", "--allow-hazard", HAZARD).code == 0
+
+
+def test_an_allowed_hazard_needs_no_flag(space: Space) -> None:
+    """A permission in the plan is not asked for again."""
+    space.write(streams=[stream("A", max_msgs=3)])
+    saved = jsplan(space.folder, "plan", "-o", "p", "--allow-hazard", HAZARD)
+
+    assert saved.err.endswith("\nSaved to p. Apply exactly this with:\n  jsplan apply p\n")
+    assert jsplan(space.folder, "apply", "p").code == 0

@@ -12,7 +12,6 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import build_plan_options, planning_options
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, display_path
-from jsplan.codes import LINT
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -52,20 +51,39 @@ def command(
     if out is not None and not plan.errored:
         save_plan(plan, out)
     plan_result(output, plan)
+    if out is not None and not plan.errored:
+        print_saved(output, plan, out)
+    code = exit_code_of(plan)
+    if code == ExitCode.OK and detailed_exitcode and plan.has_changes:
+        return ExitCode.CHANGES
+    return code
+
+
+def exit_code_of(plan: Plan) -> ExitCode:
+    """Return the exit code of a plan that is only shown: ERROR, REFUSED or OK.
+
+    A hazard without permission is OK, since the apply can still allow it.
+    """
+    from jsplan.planning.refusals import find_obstacles
+
     if plan.errored:
         return ExitCode.ERROR
-    if out is not None:
-        print_saved(output, plan, out)
-    if any(d.severity == "error" and d.code in LINT for d in plan.diagnostics):
-        return ExitCode.REFUSED
-    return ExitCode.CHANGES if detailed_exitcode and plan.has_changes else ExitCode.OK
+    return ExitCode.REFUSED if any(find_obstacles(plan)) else ExitCode.OK
 
 
 def print_saved(output: Output, plan: Plan, out: Path) -> None:
-    """Return where the plan was saved, as the user would write it, and how to apply it."""
+    """Print where the plan was saved, and how to apply it or why that is not possible."""
+    from jsplan.planning.refusals import find_missing_permissions, find_obstacles
+
     shown = display_path(out)
-    if plan.has_changes:
+    if obstacles := list(find_obstacles(plan)):
+        lines = [f"  - {obstacle.reason} [{obstacle.code}]" for obstacle in obstacles]
+        output.note("\n".join([f"\nSaved to {shown}. It cannot be applied:", *lines]))
+    elif plan.has_changes:
         command = shlex.join(["jsplan", *output.settings.workspace_args(), "apply", shown])
-        output.note(f"\nSaved to {shown}. Apply exactly this with:\n  {command}")
+        flags = dict.fromkeys(missing.flag for missing in find_missing_permissions(plan))
+        how = "Its hazards are not allowed yet. Allow them and apply" if flags else "Apply"
+        lines = " \\\n    ".join([command, *flags])
+        output.note(f"\nSaved to {shown}. {how} exactly this with:\n  {lines}")
     else:
         output.note(f"\nSaved to {shown}.")

@@ -99,7 +99,7 @@ def command(
 
 def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     settings, output = start(ctx)
-    from jsplan.cli.commands.plan import print_saved
+    from jsplan.cli.commands.plan import exit_code_of, print_saved
     from jsplan.cli.revert_view import planned_result
     from jsplan.workflows.plan import save_plan
     from jsplan.workflows.revert import plan_revert
@@ -109,7 +109,6 @@ def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     if not plan.errored:
         save_plan(plan, out)
     planned_result(output, plan)
-    if plan.errored:
-        return ExitCode.ERROR
-    print_saved(output, plan, out)
-    return ExitCode.OK
+    if not plan.errored:
+        print_saved(output, plan, out)
+    return exit_code_of(plan)
