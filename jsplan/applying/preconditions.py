@@ -12,6 +12,7 @@ from jsplan.errors import OFFLINE_ERRORS
 from jsplan.facts.live import LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
+from jsplan.units import count_text
 
 
 async def find_changes(
@@ -127,8 +128,14 @@ async def consumer_difference(step: Step, api: DomainApi) -> str | None:
 
 
 def exceeded_bound(step: Step, live: LiveObject | None) -> str | None:
-    """Describe a stream or consumer that has clearly more messages to delete than planned."""
-    most = step.precondition.get("max_deleted")
-    if most is None or live is None or live.messages_at_risk <= most:
+    """Describe a stream or consumer that has clearly more to delete than planned."""
+    if live is None:
         return None
-    return f"holds {live.messages_at_risk:,} messages now; the plan was made for at most {most:,}"
+    most, consumers = (step.precondition.get(k) for k in ("max_deleted", "max_consumers"))
+    if most is not None and live.messages_at_risk > most:
+        found = count_text(live.messages_at_risk, "message")
+        return f"holds {found} now; the plan was made for at most {most:,}"
+    existing = live.state.get("consumer_count", 0)
+    if consumers is not None and existing > consumers:
+        return f"has {count_text(existing, 'consumer')} now; the plan was made for {consumers}"
+    return None

@@ -11,7 +11,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     "DELETES_STREAM": CodeText(
         "A stream is deleted with all its messages.",
         "It left the files, or it is replaced without keeping its messages. The plan counts "
-        "messages, bytes and consumers.",
+        "messages, bytes and consumers. An empty stream without consumers is no hazard.",
         "Keep it with a `removed` entry (`destroy: false`), or set `on_replace: preserve`. "
         "Take a backup before you allow it.",
     ),

@@ -107,6 +107,7 @@ PRECONDITION = object_of(
         "fingerprint": FINGERPRINT,
         "after_step": TEXT,
         "max_deleted": UINT64,
+        "max_consumers": UINT64,
         "wait_until_stable": ADDRESS,
         "parent": object_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
@@ -115,6 +116,7 @@ PRECONDITION = object_of(
         ),
     },
     description="`max_deleted`: with more messages (of a consumer: unfinished ones) it fails. "
+    "`max_consumers`: with more consumers of the stream it fails. "
     "`wait_until_stable`: the step waits until the cluster has moved or scaled this stream. "
     "`parent`: the stream of a consumer. "
     "`consumers`: `created` of the durable consumers, by name, of a stream that is preserved.",

@@ -16,7 +16,11 @@ from jsplan.planning.model import PlanInputs, ResourceDecision
 def bound_deletions(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
-    """Set `max_deleted` of each deletion: messages, or unfinished messages of a consumer."""
+    """Set `max_deleted` of each deletion: messages, or unfinished messages of a consumer.
+
+    Set `max_consumers` of a stream that needs no permission because it has none.
+    """
+    safe_below = inputs.options.safe_below
     for step in steps:
         decision = decisions.get(Address.parse(step.address))
         if (
@@ -30,7 +34,13 @@ def bound_deletions(
         if step.op == "stream.delete" or (
             step.op == "consumer.delete" and decision.actions == ["delete"]
         ):
-            step.precondition["max_deleted"] = _deletion_bound(messages, inputs.options.safe_below)
+            step.precondition["max_deleted"] = _deletion_bound(messages, safe_below)
+        if (
+            step.op == "stream.delete"
+            and messages <= safe_below
+            and not decision.live.state.get("consumer_count")
+        ):
+            step.precondition["max_consumers"] = 0
 
 
 def _deletion_bound(planned: int, safe_below: int) -> int:

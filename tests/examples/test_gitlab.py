@@ -109,6 +109,18 @@ def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[s
     )
 
 
+def merge_request(api: str, hub: Server) -> dict[str, str]:
+    """Return the environment of a pipeline of a merge request."""
+    return {
+        "GITLAB_TOKEN": "secret",
+        "CI_MERGE_REQUEST_IID": "3",
+        "CI_PROJECT_ID": "42",
+        "CI_API_V4_URL": api,
+        "CI_JOB_URL": "https://g/j/1",
+        "JSPLAN_VAR_url": hub.url,
+    }
+
+
 def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> None:
     """A merge request has one note, and the button applies the plan of its pipeline, once."""
     for name in ("jsplan.yaml", "report.py"):
@@ -116,14 +128,7 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
     foreign = {"id": 1, "author": {"id": 9}, "body": "<!-- jsplan:shop:0 -->\nnot ours"}
     notes: list[dict[str, Any]] = [foreign]
     with gitlab(notes) as url:
-        request = {
-            "GITLAB_TOKEN": "secret",
-            "CI_MERGE_REQUEST_IID": "3",
-            "CI_PROJECT_ID": "42",
-            "CI_API_V4_URL": url,
-            "CI_JOB_URL": "https://g/j/1",
-        }
-        request["JSPLAN_VAR_url"] = hub.url
+        request = merge_request(url, hub)
         for _ in range(2):
             done = run("plan", tmp_path, **request)
             assert done.returncode == 0, done.stderr
@@ -145,6 +150,23 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
     assert (first.returncode, again.returncode) == (0, 4), first.stderr
     with Raw(hub.url, "shop", "shop") as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
+
+
+def test_a_plan_that_no_apply_accepts(hub: Server, tmp_path: Path) -> None:
+    """The job fails, and the merge request shows the plan; without a plan there is none to apply."""
+    shutil.copy(EXAMPLE / "report.py", tmp_path)
+    files, notes = tmp_path / "jsplan.yaml", list[dict[str, Any]]()
+    valid = (EXAMPLE / "jsplan.yaml").read_text("utf-8")
+    with gitlab(notes) as url:
+        files.write_text(f"{valid}  - {{name: ALL}}\nlint: {{JS220: error}}\n", "utf-8")
+        refused = run("plan", tmp_path, **merge_request(url, hub))
+        has_plan = (tmp_path / "shop.plan").exists()
+        files.write_text(f"{valid}  - {{name: ALL, subjects: [ORDERS.>]}}\n", "utf-8")
+        failed = run("plan", tmp_path, **merge_request(url, hub))
+
+    assert (refused.returncode, has_plan) == (3, True), refused.stderr
+    assert ["JS220" in note["body"] for note in notes] == [True]
+    assert (failed.returncode, (tmp_path / "shop.plan").exists()) == (1, False), failed.stderr
 
 
 def test_jobs_of_the_pipeline_are_complete() -> None:
