@@ -110,18 +110,14 @@ def _read_connection(
 
 
 def _check_login(key: str, node: Node, findings: Findings) -> None:
-    def given(name: str) -> bool:
-        item = node.get(name)
-        return item is not None and item.value is not None
-
-    if given("url") and given("context"):
+    if node.is_given("url") and node.is_given("context"):
         findings.error(
             "JS120",
             node,
             f"connection {key} names both a url and a context",
             "Keep one; a context holds its own URL and credentials.",
         )
-    logins = [name for name in ("user", "token", "creds", "nkey") if given(name)]
+    logins = [name for name in ("user", "token", "creds", "nkey") if node.is_given(name)]
     if len(logins) > 1:
         findings.error(
             "JS120",
@@ -129,7 +125,7 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
             f"connection {key} names {len(logins)} ways to log in: {', '.join(logins)}",
             "Keep one.",
         )
-    if given("password") and not given("user"):
+    if node.is_given("password") and not node.is_given("user"):
         findings.error(
             "JS120",
             node,
@@ -164,8 +160,7 @@ def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> T
         name: resolve_file_path(node.get(name), f"`tls.{name}`", environ, findings)
         for name in ("ca", "cert", "key")
     }
-    written = {name for name, item in node.value.items() if item.value is not None}
-    if len(written & {"cert", "key"}) == 1:
+    if node.is_given("cert") != node.is_given("key"):
         findings.error(
             "JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one."
         )

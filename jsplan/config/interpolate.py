@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, count_values, make_mapping
+from jsplan.config.node import Node, count_values, make_mapping, make_unknown
 from jsplan.diagnostics import did_you_mean
 from jsplan.secrets import register_secret
 
@@ -20,12 +20,17 @@ _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backe
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names that references may use. `environ` is None where `${env.X}` is not allowed."""
+    """The names that references may use.
+
+    `environ` is None where `${env.X}` is not allowed. With `allow_unset`, a variable that is not set
+    or empty has an unknown value.
+    """
 
     variables: Mapping[str, Node]
     environ: Mapping[str, str] | None = None
     domain: str | None = None
     domain_vars: Mapping[str, Node] = field(default_factory=dict)
+    allow_unset: bool = False
 
 
 def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
@@ -96,7 +101,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         ):
             return Node(node.place, None, None)
         return _copy_to_place(found, node)
-    pieces, end, secret = [], 0, False
+    pieces, end, secret, unknown = [], 0, False, False
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])
         end = match.end()
@@ -107,7 +112,12 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         if found is None:
             return Node(node.place, None, None)
         secret = secret or found.secret
+        unknown = unknown or found.unknown
+        if found.unknown:
+            continue
         pieces.append(_embed(found, match[0], node, findings))
+    if unknown:
+        return make_unknown(node.place)
     pieces.append(raw[end:])
     text = "".join(pieces)
     out = Node(node.place, text, text)
@@ -117,7 +127,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
 
 def _copy_to_place(found: Node, at: Node) -> Node:
     out = Node(at.place, found.value, found.raw)
-    out.keys, out.secret = found.keys, found.secret
+    out.keys, out.secret, out.unknown = found.keys, found.secret, found.unknown
     return out
 
 
@@ -205,6 +215,8 @@ def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node |
         )
         return None
     value = scope.environ.get(key)
+    if not value and scope.allow_unset:
+        return make_unknown(at.place)
     if value is None:
         findings.error(
             "JS111",

@@ -67,12 +67,12 @@ def _load(options: LoadOptions) -> Workspace:
     document = environments.apply_environment(document, environment, findings)
     scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
     reach = _read_connectivity(
-        document, options.environ, scope, files, f"{name}.{environment}" if environment else name
+        document, options, scope, files, f"{name}.{environment}" if environment else name
     )
     resolver = _resolve_resources(document, reach, scope, files, environment, known)
     refuse_declared_bucket(reach.backend, resolver.declared, findings)
     sinks = settings.read_drift(
-        document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings
+        document.get("drift"), reach.domains, _with_environ(scope, options), findings
     )
     workspace = _build_workspace(name, environment, document, reach, resolver, sinks, scope, files)
     findings.raise_if_failed()
@@ -95,7 +95,7 @@ def load_connectivity(
     document = environments.apply_environment(document, environment, findings)
     scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
     refuse_variables(document.get("connections"), scope.variables, findings)
-    secret = _with_environ(scope, options.environ)
+    secret = _with_environ(scope, options)
     declared = read_connections(
         _interpolate_section(document, "connections", secret, findings), options.environ, findings
     )
@@ -178,8 +178,8 @@ class _Connectivity:
     default_domain: Node | None
 
 
-def _with_environ(scope: Scope, environ: Mapping[str, str]) -> Scope:
-    return Scope(scope.variables, environ)
+def _with_environ(scope: Scope, options: LoadOptions) -> Scope:
+    return Scope(scope.variables, options.environ, allow_unset=options.files_only)
 
 
 def _interpolate_section(
@@ -190,10 +190,10 @@ def _interpolate_section(
 
 
 def _read_connectivity(
-    document: Node, environ: Mapping[str, str], scope: Scope, files: WorkspaceFiles, state_name: str
+    document: Node, options: LoadOptions, scope: Scope, files: WorkspaceFiles, state_name: str
 ) -> _Connectivity:
-    findings = files.findings
-    secret = _with_environ(scope, environ)
+    findings, environ = files.findings, options.environ
+    secret = _with_environ(scope, options)
     refuse_variables(document.get("connections"), scope.variables, findings)
     declared = read_connections(
         _interpolate_section(document, "connections", secret, findings), environ, findings

@@ -273,7 +273,8 @@ class LoadOptions:
     """The options of loading a workspace.
 
     `variables` from `--var` override `var_files`, which override the environment. `environ` is the
-    process environment; passing it makes loading a function of its arguments.
+    process environment; passing it makes loading a function of its arguments. With `files_only`,
+    what `${env.X}` stands for may be unknown: for commands that use no connection, backend or sink.
     """
 
     directory: Path
@@ -281,3 +282,4 @@ class LoadOptions:
     variables: tuple[str, ...] = ()
     var_files: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    files_only: bool = False

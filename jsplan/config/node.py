@@ -36,10 +36,10 @@ class Node:
 
     `keys` has the places of the keys. `raw` is the text of a scalar as written. `dynamic`: `${`
     occurs in it or below it. `secret`: it came from `${env.X}` or is a password, and must not be
-    shown.
+    shown. `unknown`: it is in the files and has no value here, because its `${env.X}` is not set.
     """
 
-    __slots__ = ("dynamic", "keys", "place", "raw", "secret", "value")
+    __slots__ = ("dynamic", "keys", "place", "raw", "secret", "unknown", "value")
 
     def __init__(self, place: Place, value: Any, raw: str | None = None) -> None:
         self.place = place
@@ -48,6 +48,7 @@ class Node:
         self.keys: dict[str, Place] = _NO_KEYS
         self.dynamic = False
         self.secret = False
+        self.unknown = False
 
     def get(self, key: str) -> Node | None:
         """Return the node below a key of a mapping; None for anything else."""
@@ -58,12 +59,24 @@ class Node:
         found = self.get(key)
         return found.value if found is not None else None
 
+    def is_given(self, key: str) -> bool:
+        """Check whether a key of a mapping has a value in the files, known or not."""
+        found = self.get(key)
+        return found is not None and (found.value is not None or found.unknown)
+
     def key_place(self, key: str) -> Place:
         """Return where a key of this mapping is written."""
         return self.keys.get(key, self.place)
 
 
 _NO_KEYS: dict[str, Place] = {}
+
+
+def make_unknown(place: Place) -> Node:
+    """Build the node of a value that is unknown."""
+    node = Node(place, None)
+    node.unknown = node.secret = True
+    return node
 
 
 def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:

@@ -86,9 +86,9 @@ def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
 
 
 def read_required_text(parent: Node, key: str, what: str, findings: Findings) -> str | None:
-    """Return the text under a required key."""
+    """Return the text under a required key; None after a finding, or if it is unknown."""
     node = parent.get(key)
-    if node is None or node.value is None:
+    if not parent.is_given(key):
         findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
         return None
     return read_text(node, f"`{key}`", findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsplan import __version__
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint:
     """Run the lint rules. `ask` reads the servers, for rules that need live objects.
 
-    Raises ConfigError for wrong files, and with `ask` ConnectError if no domain can be reached.
+    Without `ask` it needs no variable of the environment that `${env.X}` names. Raises ConfigError
+    for wrong files, and with `ask` ConnectError if no domain can be reached.
     """
-    workspace = load(options)
+    workspace = load(replace(options, files_only=not ask))
     topology = build_topology(workspace)
     known = [*workspace.diagnostics, *topology.diagnostics]
     if any(d.severity == "error" for d in known):

@@ -20,7 +20,7 @@ from jsplan.cli.plan_options import (
 )
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
-from jsplan.errors import ExitCode, UsageError
+from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
