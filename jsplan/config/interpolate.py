@@ -22,8 +22,8 @@ _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backe
 class Scope:
     """The names that references may use.
 
-    `environ` is None where `${env.X}` is not allowed. With `allow_unset`, a variable that is not set
-    or empty has an unknown value.
+    `environ` is None where `${env.X}` is not allowed. With `allow_unset`, the value of a variable
+    that is not set or empty is unknown.
     """
 
     variables: Mapping[str, Node]

@@ -33,7 +33,8 @@ from jsplan.resources.server_features import (
     REMOVABLE_LIMITS_LEVEL,
     SCHEDULES_CHECK_LEVEL,
 )
-from jsplan.subjects import SubjectTree, is_subset
+from jsplan.subjects import is_subset
+from jsplan.topology.overlaps import find_overlaps
 from jsplan.units import format_duration
 
 
@@ -393,32 +394,27 @@ def _check_overlaps(
     inputs: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     changed: list[ResourceDecision],
-) -> Iterator[Diagnostic]:
+) -> list[Diagnostic]:
     """Refuse subjects that two streams of one domain would store (10065), of all known streams."""
-    takers = [v for v in changed if v.address.kind != "consumer" and added_subjects(v)]
-    trees: dict[str, SubjectTree[Address]] = {v.address.domain: SubjectTree() for v in takers}
-    known = {*decisions, *inputs.live.objects} if takers else set()
-    for address in sorted(known):
-        if address.kind != "consumer" and address.domain in trees:
-            for subject in (planned_config(inputs, decisions, address) or {}).get("subjects", ()):
-                trees[address.domain].add(subject, address)
-    for decision in takers:
-        yield from _to_diagnostics(
-            inputs, decision, _find_overlap(decision, trees[decision.address.domain])
-        )
-
-
-def _find_overlap(decision: ResourceDecision, tree: SubjectTree[Address]) -> Problems:
-    for subject in added_subjects(decision):
-        other = next((a for a in tree.find_overlapping(subject) if a != decision.address), None)
-        if other is not None:
-            text = f'subjects: "{subject}" overlaps with {other} (10065)'
-            yield Problem(
-                "JS438",
-                "subjects",
-                text,
-                "A subject has one stream in a domain. Narrow one of them, or use a source.",
-            )
+    takers = {
+        v.address: added
+        for v in changed
+        if v.address.kind != "consumer" and (added := added_subjects(v))
+    }
+    if not takers:
+        return []
+    known = {
+        address if (name := inputs.topology.find_declared(address)) not in decisions else name
+        for address in {*decisions, *inputs.live.objects}
+        if address.kind != "consumer"
+    }
+    return find_overlaps(
+        takers,
+        sorted(known),
+        lambda address: (planned_config(inputs, decisions, address) or {}).get("subjects", ()),
+        inputs.topology,
+        {} if inputs.options.destroy else inputs.workspace.resources,
+    )
 
 
 def _check_max_consumers(

@@ -10,7 +10,6 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.config import load
 from jsplan.documents.lint import Lint
-from jsplan.errors import ConfigError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live
 from jsplan.facts.measurement import UnmanagedRequest
@@ -24,6 +23,7 @@ from jsplan.server_reader import with_parent_streams
 from jsplan.topology import build_topology
 from jsplan.units import count_text
 from jsplan.workflows.explain import list_lint_rules
+from jsplan.workflows.validate import require_valid
 
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions, Workspace
@@ -38,9 +38,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
     """
     workspace = load(replace(options, files_only=not ask))
     topology = build_topology(workspace)
-    known = [*workspace.diagnostics, *topology.diagnostics]
-    if any(d.severity == "error" for d in known):
-        raise ConfigError(known)
+    known = require_valid(workspace, topology)
     live = run_until_complete(_read_live(workspace, options.environ, observer)) if ask else Live()
     report = run_rules(
         View(workspace, topology, live.objects, live.domains),

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
+from jsplan.diagnostics import Diagnostic
 from jsplan.errors import ConfigError
-from jsplan.topology import build_topology
+from jsplan.topology import Topology, build_topology
+from jsplan.topology.overlaps import check_declared_subjects
 
 
 def validate(options: LoadOptions) -> Workspace:
@@ -16,7 +18,17 @@ def validate(options: LoadOptions) -> Workspace:
     Needs no variable of the environment that `${env.X}` names.
     """
     workspace = load(replace(options, files_only=True))
-    found = [*workspace.diagnostics, *build_topology(workspace).diagnostics]
+    require_valid(workspace, build_topology(workspace))
+    return workspace
+
+
+def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+    """Return the warnings about the files. Raises ConfigError with every finding for an error."""
+    found = [
+        *workspace.diagnostics,
+        *topology.diagnostics,
+        *check_declared_subjects(workspace, topology),
+    ]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
-    return workspace
+    return found
