@@ -251,8 +251,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS438": CodeText(
         "Two streams of one domain would store the same subject.",
-        "In a domain each subject belongs to at most one stream. The other stream may be in "
-        "no file of yours.",
+        "In a domain each subject belongs to at most one stream. `validate` finds it where the "
+        "files declare both. In a plan, the other stream may be in no file of yours.",
         "Narrow the subjects of one stream, or let the second read from the first with "
         "`sources:`.",
     ),

@@ -72,7 +72,8 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     "JS111": CodeText(
         "`${…}` names something that does not exist.",
         "The variable, attribute or environment variable is misspelled or not set.",
-        "Correct the name, declare the variable under `vars:`, or set the environment variable.",
+        "Correct the name, declare the variable under `vars:`, or set the environment variable. "
+        "`validate`, `lint` without `--live` and `graph` do not need `${env.X}`.",
     ),
     "JS112": CodeText(
         "`${env.X}` is used where it is not allowed.",

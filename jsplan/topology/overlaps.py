@@ -52,9 +52,10 @@ def find_overlaps(
         topology.canonicalize(taker).domain: SubjectTree() for taker in takers
     }
     for address in streams:
-        tree = trees.get(topology.canonicalize(address).domain)
-        for subject in subjects_of(address) if tree is not None else ():
-            tree.add(subject, topology.canonicalize(address))
+        real = topology.canonicalize(address)
+        if (tree := trees.get(real.domain)) is not None:
+            for subject in subjects_of(address):
+                tree.add(subject, real)
     errors: list[Diagnostic] = []
     reported: set[frozenset[Address]] = set()
     for taker in sorted(takers, reverse=True):

@@ -117,7 +117,7 @@ def test_other_commands(
 
 
 def test_all_names_are_reported(tmp_path: Path) -> None:
-    """Where the values are needed, each variable of every section is an error."""
+    """A command that needs the values reports each variable of every section."""
     write(tmp_path, connections=CONNECTIONS, backend=BACKENDS[1], drift={"sinks": SINKS})
     with pytest.raises(ConfigError) as raised:
         load(LoadOptions(tmp_path))

@@ -153,7 +153,7 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
 
 
 def test_a_plan_that_no_apply_accepts(hub: Server, tmp_path: Path) -> None:
-    """The job fails, and the merge request shows the plan; without a plan there is none to apply."""
+    """The job fails, and the merge request shows the plan. A plan with errors is not kept."""
     shutil.copy(EXAMPLE / "report.py", tmp_path)
     files, notes = tmp_path / "jsplan.yaml", list[dict[str, Any]]()
     valid = (EXAMPLE / "jsplan.yaml").read_text("utf-8")

@@ -42,7 +42,7 @@ def findings(plan: Plan) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("name", ["ORDERS", "OLD", "THEIRS", "O*"])
 def test_an_address_that_exists(name: str, space: Space) -> None:
-    """An address in the files, in state or on the server is known, also where it changes nothing."""
+    """An address in the files, in state or on the server is known, changed or not."""
     plan = space.plan(allow_hazards=("DELETES_STREAM", f"DELETES_STREAM:main/stream/{name}"))
 
     assert (findings(plan), plan.errored) == ([], False)
@@ -91,7 +91,7 @@ def test_a_glob_that_matches_nothing(space: Space) -> None:
 
 
 def test_a_domain_that_does_not_answer() -> None:
-    """What an offline domain has is not known: a warning. Without a guess it says what to do."""
+    """An address in an offline domain is a warning. Without a guess it says what to do."""
     [found] = check_permissions([UNKNOWN_ADDRESS, UNKNOWN_ADDRESS], [], ["main"])
 
     assert found.severity == "warning"

@@ -81,7 +81,7 @@ def find_in_files(options: LoadOptions) -> list[tuple[str | None, str, Any]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_files_plan_and_server_agree(name: str, tmp_path: Path, server: Server) -> None:
-    """What is found in the files is what a plan finds, and what the server refuses."""
+    """The files show the overlaps that a plan finds and that the server refuses."""
     sections, refused = CASES[name]
     space = single_space(tmp_path, server).write(**sections)
     in_files = find_in_files(space.load)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @declare("validate", examples=["jsplan validate", "jsplan validate -e prod"])
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Check the files of the workspace and print all errors. Never use the network."""
+    """Check the files of the workspace and print all errors. Never use the network.
+
+    Variables of the environment that `${env.X}` names need not be set.
+    """
     settings, output = start(ctx)
     from jsplan.render import diagnostics_text
     from jsplan.workflows.validate import validate as validate_workflow
