@@ -46,7 +46,7 @@ def find_overlaps(
 ) -> list[Diagnostic]:
     """Return an error for each subject of a taker that another stream of its domain stores, too.
 
-    Of two takers the one whose address is later is reported. `declared` has the places in the files.
+    Of two takers the later address is reported. `declared` has the places in the files.
     """
     trees: dict[str, SubjectTree[Address]] = {
         topology.canonicalize(taker).domain: SubjectTree() for taker in takers

@@ -68,7 +68,7 @@ def overlaps(found: tuple[Diagnostic, ...] | list[Diagnostic]) -> list[tuple[str
 
 def find_in_files(options: LoadOptions) -> list[tuple[str | None, str, Any]]:
     """Return what `validate` finds, and require that `lint` finds the same."""
-    found = []
+    found: list[list[tuple[str | None, str, Any]]] = []
     for check in (validate, lambda o: lint(o, RecordingObserver())):
         try:
             check(options)

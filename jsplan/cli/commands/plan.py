@@ -83,7 +83,7 @@ def print_saved(output: Output, plan: Plan, out: Path) -> None:
         command = shlex.join(["jsplan", *output.settings.workspace_args(), "apply", shown])
         flags = dict.fromkeys(missing.flag for missing in find_missing_permissions(plan))
         how = "Its hazards are not allowed yet. Allow them and apply" if flags else "Apply"
-        lines = " \\\n    ".join([command, *flags])
-        output.note(f"\nSaved to {shown}. {how} exactly this with:\n  {lines}")
+        wrapped = " \\\n    ".join([command, *flags])
+        output.note(f"\nSaved to {shown}. {how} exactly this with:\n  {wrapped}")
     else:
         output.note(f"\nSaved to {shown}.")
