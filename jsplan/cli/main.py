@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     secrets.clear_secrets()
     args = list(sys.argv[1:] if argv is None else argv)
     if COMPLETE_VARIABLE in os.environ:
-        root.main(args, prog_name=PROGRAM)
+        root.main(args, prog_name=PROGRAM, obj=Settings(), auto_envvar_prefix="JSPLAN")
     settings = Settings()
 
     def run() -> object:

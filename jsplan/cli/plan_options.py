@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from jsplan.cli.completion_values import complete_domains
 from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
 from jsplan.errors import UsageError
 
@@ -111,6 +112,7 @@ _EXECUTION_OPTIONS = (
         "--reinstalled",
         multiple=True,
         metavar="DOMAIN",
+        shell_complete=complete_domains,
         help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
     click.option(

@@ -17,6 +17,8 @@ from jsplan.cli.types import AbsolutePath, Assignment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from click.shell_completion import CompletionItem
+
     from jsplan.config.model import LoadOptions
 
 FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
@@ -94,14 +96,24 @@ class Settings:
 
 def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if ctx.resilient_parsing:
-            return
+        if ctx.resilient_parsing and value is None:
+            return  # the shell asks for completions of an unfinished line
         rank = _RANK.get(ctx.get_parameter_source(param.name or "") or ParameterSource.DEFAULT, 0)
         if param.name == "json":
             value, rank = "json", rank if value else 0
         ctx.ensure_object(Settings).set_if_stronger(name, value, rank)
 
     return callback
+
+
+def _complete_environments(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    from jsplan.cli.completion_values import complete_environments
+
+    return complete_environments(ctx, incomplete)
 
 
 class GlobalSection(Enum):
@@ -143,6 +155,7 @@ def _workspace_options(*, autoenv: bool) -> list[click.Option]:
             "--env",
             into="environment",
             metavar="NAME",
+            shell_complete=_complete_environments,
             help="Use this environment of the workspace.",
         ),
         option(

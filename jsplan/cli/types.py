@@ -10,6 +10,8 @@ import click
 from jsplan.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     ParamType = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # generic since click 8.4 only
@@ -28,6 +30,16 @@ class AddressGlob(ParamType):
             return text if is_glob(text) else str(Address.parse(text))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from jsplan.cli.completion_values import complete_addresses
+
+        return complete_addresses(ctx, incomplete)
 
 
 class Duration(ParamType):
@@ -63,6 +75,19 @@ class HazardPermission(ParamType):
             advice = did_you_mean(code.upper(), HAZARDS) or known
             self.fail(f'there is no hazard "{code}".{advice}', param, ctx)
         return f"{code}:{AddressGlob().convert(address, param, ctx)}" if colon else code
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from jsplan.cli.completion_values import complete_addresses, complete_hazards
+
+        code, colon, address = incomplete.partition(":")
+        if not colon:
+            return complete_hazards(incomplete)
+        return [type(item)(f"{code}:{item.value}") for item in complete_addresses(ctx, address)]
 
 
 class Assignment(ParamType):
@@ -137,6 +162,20 @@ class AbsolutePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path.cwd() / str(super().convert(value, param, ctx))
+
+
+class PlanFile(AbsolutePath):
+    """A saved plan."""
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from jsplan.cli.completion_values import complete_plan_files
+
+        return complete_plan_files(incomplete)
 
 
 def display_path(path: Path) -> str:

@@ -15,7 +15,7 @@ from jsplan.cli.plan_options import (
     refuse_plan_options,
 )
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, Waves
+from jsplan.cli.types import PlanFile, Waves
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ QUESTION = "Do you want jsplan to do this?"
         "jsplan apply --wave label:canary,10%,100%",
     ],
 )
-@click.argument("planfile", required=False, type=AbsolutePath())
+@click.argument("planfile", required=False, type=PlanFile())
 @click.option(
     "--wave",
     type=Waves(),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from jsplan.cli.completion_values import complete_codes
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 from jsplan.errors import ExitCode
 
 
 @declare("explain", examples=["jsplan explain JS438", "jsplan explain DELETES_MESSAGES"])
-@click.argument("code", required=False, metavar="[CODE]")
+@click.argument("code", required=False, metavar="[CODE]", shell_complete=complete_codes)
 @click.pass_context
 def command(ctx: click.Context, /, code: str | None) -> int:
     """Explain a code: what it means, why it is reported, and what to do.

@@ -8,7 +8,7 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob
+from jsplan.cli.types import AddressGlob, PlanFile
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FORMATS = ("mermaid", "dot", "svg")
 
 
 @declare("graph", examples=["jsplan graph", "jsplan graph --format svg > graph.svg"])
-@click.argument("planfile", required=False, type=AbsolutePath())
+@click.argument("planfile", required=False, type=PlanFile())
 @click.option(
     "--target",
     multiple=True,

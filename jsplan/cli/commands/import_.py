@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsplan.cli.completion_values import complete_domains
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import approval_options, build_plan_options, import_options
 from jsplan.cli.run import start
@@ -39,6 +40,7 @@ QUESTION = "Do you want jsplan to take these into its state?"
     "--domain",
     multiple=True,
     metavar="DOMAIN",
+    shell_complete=complete_domains,
     help="With --all: only in this domain, or label:NAME; repeatable.",
 )
 @click.option(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsplan.cli.completion_values import complete_rules
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 from jsplan.errors import ConfigError, ExitCode, UsageError
@@ -38,6 +39,7 @@ FAILING_SEVERITIES = {
 @click.option(
     "--explain",
     metavar="RULE",
+    shell_complete=complete_rules,
     help="Explain one rule (as jsplan explain does); `all` lists the rules.",
 )
 @click.option("--fail-on", type=click.Choice(tuple(FAILING_SEVERITIES)), default="error",

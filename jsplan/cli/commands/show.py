@@ -8,7 +8,7 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath
+from jsplan.cli.types import PlanFile
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @declare("show", examples=["jsplan show", "jsplan show prod.plan --format markdown"])
-@click.argument("planfile", required=False, type=AbsolutePath())
+@click.argument("planfile", required=False, type=PlanFile())
 @click.option("--state", is_flag=True, help="Show the state (also without any argument).")
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, state: bool) -> int:
