@@ -30,8 +30,11 @@ def run_until_complete(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 @asynccontextmanager
-async def stop_on_signal(stop: asyncio.Event) -> AsyncIterator[None]:
-    """Set the event on the first Ctrl-C, SIGTERM or SIGHUP; the second one raises as usual."""
+async def stop_on_signal(stop: asyncio.Event, on_stop: Callable[[], object]) -> AsyncIterator[None]:
+    """Set the event on the first Ctrl-C, SIGTERM or SIGHUP; the second one raises as usual.
+
+    `on_stop` is called at once, before what runs has ended.
+    """
     loop = asyncio.get_running_loop()
     undo: list[Callable[[], object]] = []
 
@@ -40,6 +43,7 @@ async def stop_on_signal(stop: asyncio.Event) -> AsyncIterator[None]:
         for restore in undo:
             restore()
         undo.clear()
+        on_stop()
 
     hangup = getattr(signal, "SIGHUP", None)
     ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN  # nohup

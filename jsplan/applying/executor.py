@@ -36,7 +36,8 @@ class Execution:
     """One run of a plan's steps.
 
     `stop` is set by Ctrl-C: running calls are finished, no new one begins. `apis` has the API of
-    each domain that the plan touches and that is reachable now. `before_write` is called right
+    each domain that the plan touches and that is reachable now. `running` are the titles of the
+    steps that have begun, by id. `before_write` is called right
     before each write (see `StepContext`). `operations` run kinds of steps that only the caller has
     the means for, by `op`.
     """
@@ -51,6 +52,7 @@ class Execution:
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
+    running: dict[str, str] = field(default_factory=dict)
     context: StepContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Execution:
         if (reason := self._skip_reason(step)) is not None:
             self._record_result(step, "skipped", reason, started)
             return
+        self.running[step.id] = step.title
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
             await run_step(self.context, step, self.operations)
@@ -160,6 +163,7 @@ class Execution:
     def _record_result(
         self, step: Step, status: StepStatus, error: str | None, started: float
     ) -> None:
+        self.running.pop(step.id, None)
         result = StepResult(step.id, step.address, step.op, status, error)
         self.results[step.id] = result
         if error != INTERRUPTED:

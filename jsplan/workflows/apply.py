@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jsplan.address import Address
@@ -32,7 +33,11 @@ from jsplan.history.record import HistoryWriter
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.refusals import require_permission
+from jsplan.units import count_text
 from jsplan.workflows.plan import compute_plan, load_plan
+
+#: Running steps that are named when an apply is interrupted.
+_MAX_TITLES = 5
 
 
 def apply(
@@ -188,7 +193,7 @@ async def execute_plan(
         record_owner(context.backend, context.state, plan)
         ranges.write(context)
         with backups.open_folder() if backups else nullcontext():
-            async with stop_on_signal(execution.stop):
+            async with stop_on_signal(execution.stop, partial(_report_stop, execution, observer)):
                 results = await _run_steps(session, execution, waves, options)
         if saved:
             offline = lost.keys() | execution.lost_domains.keys()
@@ -197,6 +202,19 @@ async def execute_plan(
         result = await summarize_execution(execution, lost, backups)
         await _finish_state(context, execution, history, result)
     return result
+
+
+def _report_stop(execution: Execution, observer: Observer) -> None:
+    """Report at once what a Ctrl-C waits for."""
+    titles = list(execution.running.values())
+    if not titles:
+        observer.warn("interrupted; no step is running")
+        return
+    more = f" and {len(titles) - _MAX_TITLES:,} more" if len(titles) > _MAX_TITLES else ""
+    observer.warn(
+        f"interrupted; waiting for {count_text(len(titles), 'running step')}: "
+        f"{', '.join(titles[:_MAX_TITLES])}{more}. Ctrl-C again does not wait."
+    )
 
 
 async def _run_steps(
