@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.context import Session, known_domains
+from jsplan.documents.apply import ObjectsRead
 from jsplan.errors import ConnectError
 from jsplan.facts.discover import list_visible_domains
 from jsplan.facts.duplicate_count import count_duplicates
@@ -17,6 +19,7 @@ from jsplan.facts.reader import read_live
 from jsplan.facts.seq_by_time import find_seqs_by_time
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
+from jsplan.options import Observer
 from jsplan.planning.backfill.entries import list_streams, list_time_lookups
 from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
@@ -36,6 +39,27 @@ from jsplan.units import count_text
 Decisions = dict[Address, ResourceDecision]
 
 
+#: Resources from which on planning takes so long that it is reported.
+MANY: Final = 500
+#: Objects between two reports of the progress of reading.
+REPORT_EVERY: Final = 50
+
+
+@dataclass(slots=True)
+class ReadCounter:
+    """Counts what was read, and reports it now and then."""
+
+    observer: Observer
+    total: int = 0
+    done: int = 0
+
+    def __call__(self, count: int) -> None:
+        """Count objects that were read."""
+        before, self.done = self.done, self.done + count
+        if before // REPORT_EVERY < self.done // REPORT_EVERY:
+            self.observer.event(ObjectsRead(self.done, self.total))
+
+
 @dataclass(frozen=True, slots=True)
 class ServerReader:
     """Reads over open connections. Each method returns new inputs and changes none."""
@@ -52,8 +76,9 @@ class ServerReader:
 
     async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
         """Read these objects, and the facts about their domains and `domains`."""
-        known = known_domains(self.session.context)
-        return await read_live(self._pool, self._domains, addresses, known, domains)
+        known, wanted = known_domains(self.session.context), list(addresses)
+        on_read = ReadCounter(self.session.observer, len(wanted))
+        return await read_live(self._pool, self._domains, wanted, known, domains, on_read)
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
         """Read the live side of the selection. `require_online` raises ConnectError."""
@@ -89,6 +114,8 @@ class ServerReader:
 
     async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
         """Decide each resource; read and count what the decisions affect."""
+        if len(inputs.selected) >= MANY:
+            self.session.observer.phase(f"Planning {count_text(len(inputs.selected), 'resource')}")
         decisions = decide_all(inputs)
         inputs = await self._read_affected(inputs, decisions)
         continue_sequence_for_unmanaged(inputs, decisions)

@@ -65,6 +65,14 @@ class BytesMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectsRead:
+    """Progress of a phase that reads: `done` of `total` objects, which is 0 if it is unknown."""
+
+    done: int
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """A step ended; `seconds` is its wall time."""
 
@@ -73,7 +81,7 @@ class StepFinished:
     seconds: float
 
 
-ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinished
+ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | ObjectsRead | StepFinished
 
 
 @dataclass(slots=True)

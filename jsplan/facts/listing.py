@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from jsplan.address import Address
@@ -34,11 +34,13 @@ async def list_live(
     known: frozenset[str],
     declared: Iterable[Address],
     domain_keys: Collection[str] | None = None,
+    on_read: Callable[[int], object] = lambda _: None,
 ) -> Live:
     """Read every stream and consumer of the domains.
 
     `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
-    in an import, read the `declared` ones. Raises ConnectError as `read_live` does.
+    in an import, read the `declared` ones. `on_read` is called with the number of objects that were
+    read since its last call. Raises ConnectError as `read_live` does.
     """
     named = {
         key: domain
@@ -60,7 +62,9 @@ async def list_live(
         reachable = [key for key in named if live.is_reachable(key)]
         await asyncio.gather(
             *(
-                _read_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key])
+                _read_domain(
+                    pool.api(named[key]), live, [a for a in wanted if a.domain == key], on_read
+                )
                 for key in reachable
             )
         )
@@ -69,20 +73,24 @@ async def list_live(
     return live
 
 
-async def _read_domain(api: DomainApi, live: Live, declared: list[Address]) -> None:
+async def _read_domain(
+    api: DomainApi, live: Live, declared: list[Address], on_read: Callable[[int], object]
+) -> None:
     key = api.domain.key
     try:
         if is_import(api.domain):
             await run_parallel(partial(read_into, api, live), declared)
         else:
-            await _read_by_list(api, live, declared)
+            await _read_by_list(api, live, declared, on_read)
     except OFFLINE_ERRORS as error:
         mark_offline(live, key, error)
     except ApiError as error:
         live.unlisted[key] = str(error)
 
 
-async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> None:
+async def _read_by_list(
+    api: DomainApi, live: Live, declared: list[Address], on_read: Callable[[int], object]
+) -> None:
     key, listed = api.domain.key, dict[Address, LiveObject]()
     try:
         infos, offline = await api.streams()
@@ -95,10 +103,13 @@ async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> 
         if may_be_listed(stream.address):
             listed[stream.address] = stream
     live.objects |= listed
+    on_read(len(listed))
     live.unreadable |= {Address.of_stream(key, name): why for name, why in offline.items()}
 
     async def consumers(stream: Address) -> None:
-        for info in await api.consumers(stream.stream):
+        infos = await api.consumers(stream.stream)
+        on_read(len(infos))
+        for info in infos:
             address = Address(key, "consumer", f"{stream.stream}/{info['name']}")
             live.objects |= (
                 {address: parse_consumer(address, info)} if may_be_listed(address) else {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from jsplan.address import Address
@@ -38,8 +37,11 @@ async def read_live(
     wanted: Iterable[Address],
     known: frozenset[str] = frozenset(),
     identify_only: Iterable[str] = (),
+    on_read: Callable[[int], object] | None = None,
 ) -> Live:
     """Read every wanted address, and identify its domains and those in `identify_only`.
+
+    `on_read` is called with the number of objects that were read since its last call.
 
     `known` are domain keys that have answered before (they are in state): one of them may be
     offline even when it is the only one of its connection. Raises ConnectError when a connection
@@ -63,7 +65,12 @@ async def read_live(
         await asyncio.gather(
             *(
                 _read_domain(
-                    pool, domains[key], live, by_domain[key], _workers_per_domain(len(reachable))
+                    pool,
+                    domains[key],
+                    live,
+                    by_domain[key],
+                    _workers_per_domain(len(reachable)),
+                    on_read,
                 )
                 for key in reachable
             )
@@ -281,11 +288,22 @@ async def read_into(api: DomainApi, live: Live, address: Address) -> None:
 
 
 async def _read_domain(
-    pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int
+    pool: Pool,
+    domain: Domain,
+    live: Live,
+    addresses: list[Address],
+    workers: int,
+    on_read: Callable[[int], object] | None,
 ) -> None:
     api = pool.api(domain)
+
+    async def read(address: Address) -> None:
+        await read_into(api, live, address)
+        if on_read is not None:
+            on_read(1)
+
     try:
-        await run_parallel(partial(read_into, api, live), addresses, workers)
+        await run_parallel(read, addresses, workers)
     except OFFLINE_ERRORS as error:
         mark_offline(live, domain.key, error)
 

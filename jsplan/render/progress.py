@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
+from jsplan.documents.apply import (
+    ApplyStarted,
+    BytesMoved,
+    ObjectsRead,
+    StepFinished,
+    StepStarted,
+)
 from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.escape import safe
 from jsplan.secrets import conceal
@@ -118,7 +124,7 @@ class JsonProgress(PlainProgress):
 
     def event(self, event: ApplyEvent) -> None:
         """Report the start or end of a step."""
-        if isinstance(event, BytesMoved):
+        if isinstance(event, BytesMoved | ObjectsRead):
             return
         if isinstance(event, MessagesMoved):
             if self._is_due(event):

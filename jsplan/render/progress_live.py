@@ -16,9 +16,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from jsplan.documents.apply import ApplyStarted, BytesMoved, StepStarted
+from jsplan.documents.apply import ApplyStarted, BytesMoved, ObjectsRead, StepStarted
 from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.escape import safe
+from jsplan.render.lines import wrap
 from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied
 from jsplan.units import format_bytes
 
@@ -47,6 +48,7 @@ class LiveProgress:
         self._running: dict[str, tuple[str, float]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
         self._copies: dict[str, MessagesMoved] = {}
+        self._read: ObjectsRead | None = None
         self._noun = "step"
         self._phase, self._began = "", time.monotonic()
         self._total = self._done = 0
@@ -56,6 +58,7 @@ class LiveProgress:
         """Show the start of a phase."""
         self._phase, self._began = safe(text), time.monotonic()
         self._copies.clear()
+        self._read = None
         self._show()
 
     def event(self, event: ApplyEvent) -> None:
@@ -68,6 +71,9 @@ class LiveProgress:
             return
         if isinstance(event, MessagesMoved):
             self._copies[event.id] = event
+            return
+        if isinstance(event, ObjectsRead):
+            self._read = event
             return
         if isinstance(event, StepStarted):
             self._running[event.id] = (safe(event.title), time.monotonic())
@@ -96,7 +102,8 @@ class LiveProgress:
     def _print_line(self, line: str, style: str) -> None:
         head, colon, rest = line.partition(":")
         with self._lock:
-            self._console.print(Text.assemble((head, style), colon + rest), soft_wrap=True)
+            rows = wrap(Text.assemble((head, style), colon + rest), self._console.width)
+            self._console.print(Text("\n").join(rows), soft_wrap=True)
 
     def _show(self) -> None:
         if self._live is None:
@@ -120,7 +127,9 @@ class LiveProgress:
     def _render_frame(self) -> RenderableType:
         now = time.monotonic()
         if not self._running:
-            wheel = self._spinner(Text(f" {self._phase} {_format_seconds(now - self._began)}"))
+            read = _format_read(self._read)
+            seconds = _format_seconds(now - self._began)
+            wheel = self._spinner(Text(f" {self._phase}{read} {seconds}"))
             return (
                 Group(wheel, _render_copies(list(self._copies.values())[:8]))
                 if self._copies
@@ -194,6 +203,13 @@ def _render_copies(copies: list[MessagesMoved]) -> Table:
         )
         table.add_row(Text("   "), bar, Text(format_copied(copy), "dim"))
     return table
+
+
+def _format_read(read: ObjectsRead | None) -> str:
+    """Return `: 1,250 of 3,000`, or nothing."""
+    if read is None:
+        return ""
+    return f": {read.done:,} of {read.total:,}" if read.total else f": {read.done:,} objects"
 
 
 def _format_seconds(seconds: float) -> str:

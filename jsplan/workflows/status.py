@@ -21,7 +21,7 @@ from jsplan.options import NullObserver, Observer
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.replication.health import ReplicationChecker, SampleHistory
-from jsplan.server_reader import read_domain_names, with_parent_streams
+from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
 from jsplan.status.document import build_document
 from jsplan.units import count_text
 
@@ -78,7 +78,13 @@ async def _status(
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})
-        live = await list_live(pool, context.workspace.domains, known_domains(context), wanted)
+        live = await list_live(
+            pool,
+            context.workspace.domains,
+            known_domains(context),
+            wanted,
+            on_read=ReadCounter(observer),
+        )
         inputs = await _read_staging_streams(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)
         own = state_bucket(context.workspace)

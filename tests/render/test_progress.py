@@ -7,7 +7,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
+from jsplan.documents.apply import (
+    ApplyStarted,
+    BytesMoved,
+    ObjectsRead,
+    StepFinished,
+    StepResult,
+    StepStarted,
+)
 from jsplan.render.progress import JsonProgress, PlainProgress
 from jsplan.render.progress_live import LiveProgress
 from tools.terminal import visible_lines
@@ -108,6 +115,21 @@ def test_moved_bytes_are_a_bar_on_a_terminal_only() -> None:
         stream = StringIO()
         log(stream).event(BytesMoved("s1", 1, 2))
         assert stream.getvalue() == ""
+
+
+def test_reading_counts_on_a_terminal_only() -> None:
+    """A phase that reads shows its count on a terminal; a log gets no line for it."""
+    stream, console = StringIO(), Console(width=80, force_terminal=True)
+    live, plain = LiveProgress(console), PlainProgress(stream)
+    live._phase = "Reading 3,000 objects in 1 domain"  # noqa: SLF001
+
+    for progress in (live, plain):
+        progress.event(ObjectsRead(1250, 3000))
+
+    with console.capture() as capture:
+        console.print(live._render_frame())  # noqa: SLF001 - a frame, without a clock
+    assert "Reading 3,000 objects in 1 domain: 1,250 of 3,000" in capture.get()
+    assert stream.getvalue() == ""
 
 
 def test_live_picture() -> None:
