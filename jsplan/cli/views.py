@@ -60,6 +60,7 @@ def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool
 
     A plan without changes was not shown for approval: then its view is the whole text.
     """
+    from jsplan.render import summary
 
     def text(console: Console) -> None:
         from jsplan.render import apply_text
@@ -69,9 +70,8 @@ def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool
         else:
             if shown:
                 console.print()
-            apply_text.render(result, console)
-
-    from jsplan.render import summary
+            line = summary.import_line(result) if plan.options.get("import") else None
+            apply_text.render(result, console, line)
 
     plain = summary.NO_CHANGES if not shown and summary.is_quiet(plan) else None
     output.result(result.to_json, text, plain=plain)

@@ -146,7 +146,7 @@ def _draft_actions(
                 renamed,
             )
         case _ if decision.adopts and not inputs.options.refresh_only:
-            yield _draft_state_step(inputs, decision, "state.import", "adopt")
+            yield _draft_state_step(inputs, decision, "state.import", "import")
         case _ if is_state_outdated(inputs, decision):
             yield _draft_state_step(inputs, decision, "state.update", "record")
 

@@ -26,8 +26,13 @@ _HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
 
 
 def plan_line(plan: Plan) -> str:
-    """Return `Plan: 2 to add, 1 to change, 0 to destroy.`; other zero parts are left out."""
+    """Return `Plan: 2 to add, 1 to change, 0 to destroy.`; other zero parts are left out.
+
+    What `import` takes into state is `Import: 2 resources.`
+    """
     s = plan.summary
+    if plan.options.get("import") and not (s["add"] or s["change"] or s["destroy"]):
+        return f"Import: {count_text(s['import'], 'resource')}."
     parts = [f"{s['import']} to import"] if s["import"] else []
     parts += [f"{s['add']} to add", f"{s['change']} to change"]
     if s["replace"]:
@@ -134,6 +139,12 @@ def apply_line(result: ApplyResult) -> str:
     parts += [f"{s['forgotten']} forgotten"] if s.get("forgotten") else []
     head = _HEADS.get(result.exit_code, "Apply incomplete.")
     return f"{head} Resources: {', '.join(parts)}."
+
+
+def import_line(result: ApplyResult) -> str:
+    """Return `Import complete! Resources: 2 imported.`, or another result."""
+    head = _HEADS.get(result.exit_code, "Apply incomplete.").replace("Apply", "Import")
+    return f"{head} Resources: {result.summary.get('imported', 0)} imported."
 
 
 def drift_line(drift: Drift) -> str:
