@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,37 +50,52 @@ def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = Non
     Changes are alike if they differ only in the name of their own domain and in the numbers of
     their hazards. The flag of a group allows nothing else in `plan`.
     """
-    alike: dict[str, list[ResourceChange]] = {}
-    for resource in resources:
-        alike.setdefault(_group_key(resource), []).append(resource)
-    found = []
-    for members in alike.values():
-        if len(members) < MIN_GROUP:
-            found += [Group(member, (member,)) for member in members]
-        else:
-            found.append(Group(_representative(members, plan), tuple(members)))
-    return found
+    return [
+        Group(members[0] if len(members) == 1 else _representative(members, plan), tuple(members))
+        for members in group_alike(resources, _group_key)
+    ]
+
+
+def group_alike(
+    items: Iterable[T],
+    key: Callable[[T], Hashable],
+    is_group: Callable[[list[T]], bool] = lambda members: len(members) >= MIN_GROUP,
+) -> Iterator[list[T]]:
+    """Yield items with the same key together, at the place of the first.
+
+    Where they are too few for a group, each stays alone at its own place.
+    """
+    keyed = [(key(item), item) for item in items]
+    alike: dict[Hashable, list[T]] = {}
+    for found, item in keyed:
+        alike.setdefault(found, []).append(item)
+    groups = {found: is_group(members) for found, members in alike.items()}
+    for found, item in keyed:
+        if not groups[found]:
+            yield [item]
+        elif alike[found][0] is item:
+            yield alike[found]
 
 
 def group_findings(findings: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, list[Diagnostic]]]:
     """Yield each finding with its members: those that differ only in the name of their domain."""
-    alike: dict[object, list[Diagnostic]] = {}
-    for number, found in enumerate(findings):
-        domain = (found.address or "").partition("/")[0]
-        words = (
-            found.severity,
-            found.code,
-            found.summary,
-            found.detail,
-            found.address,
-            str(found.range),
-        )
-        alike.setdefault(replace_domain(words, domain) if domain else number, []).append(found)
-    for members in alike.values():
-        if len(members) < MIN_GROUP:
-            yield from ((member, [member]) for member in members)
-        else:
-            yield _representative_finding(members[0]), members
+    for members in group_alike(findings, _finding_key):
+        first = members[0]
+        yield first if len(members) == 1 else _representative_finding(first), members
+
+
+def _finding_key(found: Diagnostic) -> Hashable:
+    """Return the finding without the name of its domain; one without a domain stays alone."""
+    domain = (found.address or "").partition("/")[0]
+    words = (
+        found.severity,
+        found.code,
+        found.summary,
+        found.detail,
+        found.address,
+        str(found.range),
+    )
+    return replace_domain(words, domain) if domain else id(found)
 
 
 def _representative_finding(first: Diagnostic) -> Diagnostic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: A cell: its text, and its role (a key of `lines.STYLES`).
 Cell = tuple[str, str] | str
-#: The least width of a shortened column.
+#: The least width of a narrowed column.
 MIN_WIDTH = 12
 GAP = 2
 
@@ -26,19 +26,21 @@ def add_table(
     """Add a heading and its rows, indented by two; empty columns are left out.
 
     The first `left` columns are aligned left, the others right. In a terminal of `width` columns
-    the left ones are shortened in their middle as far as needed; otherwise nothing is cut.
+    the left ones are narrowed as far as needed. A cell that is wider than its column is not cut:
+    the rest of its row follows on the next line. A row of one cell is a heading within the table.
     """
-    columns = [i for i, _ in enumerate(head) if any(_text(row[i]) for row in rows)]
-    widths = {i: max(len(head[i]), *(len(_text(row[i])) for row in rows)) for i in columns}
+    full = [row for row in rows if len(row) > 1]
+    columns = [i for i, _ in enumerate(head) if any(_text(row[i]) for row in full)]
+    widths = {i: max(len(head[i]), *(len(_text(row[i])) for row in full)) for i in columns}
     if width is not None:
         _shrink_columns(widths, [i for i in columns if i < left], width - GAP * len(columns))
-    lines.add(GAP, *_line([(text, "dim") for text in head], columns, widths, left))
-    for row in rows:
-        lines.add(GAP, *_line(row, columns, widths, left))
+    for row in ([(text, "dim") for text in head], *rows):
+        for line in _row_lines(row, columns if len(row) > 1 else [0], widths, left, width):
+            lines.add(GAP, *line)
 
 
 def _shrink_columns(widths: dict[int, int], narrow: list[int], limit: int) -> None:
-    """Shorten the widest of the `narrow` columns until everything fits or nothing can be taken."""
+    """Narrow the widest of the `narrow` columns until everything fits or nothing can be taken."""
     while narrow and sum(widths.values()) > limit:
         widest = max(narrow, key=lambda i: widths[i])
         if widths[widest] <= MIN_WIDTH:
@@ -46,26 +48,30 @@ def _shrink_columns(widths: dict[int, int], narrow: list[int], limit: int) -> No
         widths[widest] -= 1
 
 
-def _line(
-    row: Sequence[Cell], columns: list[int], widths: dict[int, int], left: int
-) -> list[StyledText]:
+def _row_lines(
+    row: Sequence[Cell],
+    columns: list[int],
+    widths: dict[int, int],
+    left: int,
+    width: int | None,
+) -> Iterator[list[StyledText]]:
+    """Yield the lines of one row: another one after each cell that is wider than its column."""
+    used = [i for i in columns if _text(row[i])]
     pieces: list[StyledText] = []
-    for position, i in enumerate(columns):
-        shown = truncate_middle(_text(row[i]), widths[i])
-        last = position == len(columns) - 1
-        padded = (shown if last else shown.ljust(widths[i])) if i < left else shown.rjust(widths[i])
-        pieces.append((padded + ("" if last else " " * GAP), _role(row[i])))
-    while pieces and not _text(pieces[-1]).strip():
-        pieces.pop()
-    return [*pieces[:-1], (_text(pieces[-1]).rstrip(), _role(pieces[-1]))] if pieces else pieces
-
-
-def truncate_middle(text: str, width: int) -> str:
-    """Return the text, cut in its middle if it is too long: names differ at their ends."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 2
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+    start = at = 0  # where the column begins, and where the line ends
+    for i in columns[: columns.index(used[-1]) + 1] if used else []:
+        text = _text(row[i])
+        begin = start + (0 if i < left or len(row) == 1 else widths[i] - len(text))
+        beyond = width is not None and begin + len(text) > width - GAP
+        if text and pieces and (at > begin or beyond):
+            yield pieces
+            pieces, at = [], 0
+            begin = GAP * 2 if beyond and i < left else begin
+        if text:
+            pieces += [" " * (begin - at), (text, _role(row[i]))]
+            at = begin + len(text)
+        start += widths.get(i, 0) + GAP
+    yield pieces
 
 
 def _text(cell: Cell) -> str:

@@ -1,12 +1,16 @@
-"""Styled lines without markup, indented and printed unwrapped."""
+"""Styled lines without markup, indented; wrapped between words in a terminal only."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
 STYLES = {
@@ -16,6 +20,10 @@ STYLES = {
 }  # fmt: skip
 
 StyledText = tuple[str, str] | str
+_WORD = re.compile(r"\S+\s*")
+_PART = re.compile(r"[^/]*/|[^/]+")
+#: Columns by which the rest of a wrapped line is indented further than its beginning.
+_HANG = 2
 
 
 class Lines:
@@ -34,6 +42,10 @@ class Lines:
             text, role = (piece, "") if isinstance(piece, str) else piece
             row.append(text, STYLES[role])
         self._rows.append(row)
+
+    def add_command(self, indent: int, command: str) -> None:
+        """Add a line to be copied, which is never wrapped."""
+        self._rows.append(Text(" " * indent + command, no_wrap=True))
 
     def blank(self) -> None:
         """Add an empty line."""
@@ -57,6 +69,40 @@ class Lines:
         return "\n".join(row.plain for row in self._rows)
 
     def print(self, console: Console) -> None:
-        """Write everything at once. The terminal wraps long lines, so that they can be copied."""
-        if self._rows:
-            console.print(Text("\n").join(self._rows), soft_wrap=True)
+        """Write everything at once; in a terminal, wrapped between words."""
+        width = console.width if console.is_terminal else None
+        rows = self._rows if width is None else [p for row in self._rows for p in wrap(row, width)]
+        if rows:
+            console.print(Text("\n").join(rows), soft_wrap=True)
+
+
+def wrap(row: Text, width: int) -> list[Text]:
+    """Break a line between its words, and indent the rest.
+
+    A word that is wider than a line is broken after a slash: it is an address or a path.
+    """
+    plain = row.plain
+    if row.no_wrap or len(plain) * 2 <= width or cell_len(plain) <= width:
+        return [row]
+    margin = len(plain) - len(plain.lstrip(" ")) + _HANG
+    breaks: list[int] = []
+    used = margin - _HANG
+    for begin, piece in _pieces(plain, width - margin):
+        if used + cell_len(piece.rstrip()) > width and begin > margin:
+            breaks.append(begin)
+            used = margin
+        used += cell_len(piece)
+    parts = list(row.divide(breaks))
+    for part in parts:
+        part.rstrip()
+    return [parts[0], *(Text(" " * margin).append_text(part) for part in parts[1:])]
+
+
+def _pieces(line: str, width: int) -> Iterator[tuple[int, str]]:
+    """Yield what may not be broken, each with its place in the line."""
+    for word in _WORD.finditer(line):
+        if cell_len(word[0].rstrip()) <= width:
+            yield word.start(), word[0]
+        else:
+            parts = _PART.finditer(word[0])
+            yield from ((word.start() + part.start(), part[0]) for part in parts)

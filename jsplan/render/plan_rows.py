@@ -94,14 +94,14 @@ def plain_lines(lines: Iterable[Text]) -> list[str]:
     return [line.plain.removeprefix(" " * resource_text.BODY_INDENT) for line in lines]
 
 
-def _sort_key(group: Group) -> tuple[int, bool, int, str]:
+def _sort_key(group: Group) -> tuple[int, bool, int, str, str]:
     resource = group.resource
     worst = min((_rank(hazard) for hazard in resource.hazards), default=3)
     return (
         ACTIONS.index(action_of(resource)),
         resource.change.actions == ["create", "delete"],
         worst,
-        group.members[0].address,
+        *plan_text.below_stream(group.members[0]),
     )
 
 

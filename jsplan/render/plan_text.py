@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
+from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
 from jsplan.documents import group_domains
 from jsplan.render import diagnostics_text, resource_text, summary
@@ -70,14 +71,39 @@ def relevant_drift(plan: Plan) -> list[ResourceChange]:
 
 
 def changed_resources(plan: Plan) -> list[ResourceChange]:
-    """Return the resources to show, in the order of this page."""
+    """Return the resources to show, in the order of this page: consumers below their stream.
+
+    A stream and its consumers stand where the most severe change among them belongs.
+    """
     changed = [
         r
         for r in plan.resource_changes
         if r.change.importing or r.previous_address or action_key(r) != ("no-op",)
     ]
     rank = {actions: number for number, actions in enumerate(_ORDER)}
-    return sorted(changed, key=lambda r: (rank.get(action_key(r), 0), r.address))
+    parents = {r.address: _parent(r) for r in changed}
+    worst: dict[str, int] = {}
+    for r in changed:
+        parent = parents[r.address]
+        worst[parent] = max(worst.get(parent, 0), rank.get(action_key(r), 0))
+
+    return sorted(
+        changed,
+        key=lambda r: (worst[parents[r.address]], *below_stream(r), rank.get(action_key(r), 0)),
+    )
+
+
+def below_stream(resource: ResourceChange) -> tuple[str, str]:
+    """Return a sort key that places consumers below their stream."""
+    return (_parent(resource), resource.address if resource.type == "consumer" else "")
+
+
+def _parent(resource: ResourceChange) -> str:
+    """Return the address of a consumer's stream or bucket, and of another resource its own."""
+    if resource.type != "consumer":
+        return resource.address
+    stream = resource.name.rpartition("/")[0]
+    return str(Address.of_stream(resource.domain, stream))
 
 
 def group_changes(
@@ -132,13 +158,14 @@ def _add_drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
 
 def _intro(plan: Plan, anything: bool, console: Console) -> None:
     lines = Lines()
-    limited = bool(plan.targets or plan.options.get("excludes"))
+    importing = bool(plan.options.get("import"))
+    limited = bool(plan.targets or plan.options.get("excludes")) and not importing
     if anything:
         where = f"workspace {safe(plan.workspace)}" + (
             f", environment {safe(plan.environment)}" if plan.environment else ""
         )
         lines.add(0, (f"{headline(plan, limited=limited)} ", "strong"), f"({where}):")
-    if shaped := format_options(plan):
+    if not importing and (shaped := format_options(plan)):
         lines.add(0, (f"Planned with {shaped}", "dim"))
     if limited:
         lines.add(
@@ -158,6 +185,8 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
 
 def headline(plan: Plan, *, limited: bool) -> str:
     """Return a sentence about what the apply does, without its full stop."""
+    if plan.options.get("import"):
+        return "jsplan will import the following"
     if plan.mode != "destroy":
         return "jsplan will do the following"
     return (
@@ -273,7 +302,7 @@ def _permissions(groups: list[group_domains.Group]) -> Lines:
     if flags:
         lines.add(0, ("Not allowed yet.", "bad"), " Apply will refuse without:")
         for flag in flags:
-            lines.add(4, safe(flag))
+            lines.add_command(4, safe(flag))
         lines.blank()
     return lines
 

@@ -11,9 +11,9 @@ from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
 from jsplan.render.values import (
     Leaf,
+    create_leaves,
     flatten,
     is_short,
-    non_default_leaves,
     scalar,
     without_key_fields,
 )
@@ -101,7 +101,7 @@ def add_head(lines: Lines, resource: ResourceChange, where: str) -> None:
 def add_body(lines: Lines, resource: ResourceChange) -> None:
     """Add the fields: all of a new resource, or the changed ones of an existing resource."""
     if action_key(resource) == ("create",) and resource.change.after is not None:
-        for leaf in non_default_leaves(resource.type, resource.name, resource.change.after):
+        for leaf in create_leaves(resource.type, resource.name, resource.change.after):
             _add_whole_field(lines, BODY_INDENT, "+", "create", leaf)
         return
     forced = {path[0] for path in resource.change.replace_paths if path}

@@ -13,6 +13,7 @@ from rich.text import Text
 from jsplan.documents.base import dumps
 from jsplan.render import status_text
 from jsplan.render.escape import safe
+from jsplan.render.lines import wrap
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +41,9 @@ class Frames:
             self._console.print()
 
     def _draw(self, status: Status) -> None:
-        rows = status_text.render_text(status, self._console.width, verbose=self._verbose).rows
+        width = self._console.width
+        lines = status_text.render_text(status, width, verbose=self._verbose)
+        rows = [part for row in lines.rows for part in wrap(row, width)]
         limit = max(3, self._console.height - 3)
         shown = (
             rows

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.address import compress_names
-from jsplan.documents.group_domains import MIN_GROUP, replace_domain
+from jsplan.address import Address, compress_names
+from jsplan.documents.group_domains import MIN_GROUP, group_alike, replace_domain
 from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
@@ -29,7 +29,7 @@ _STATE = {True: ("follows", "good"), False: ("unhealthy", "bad"), None: ("not kn
 
 
 def render(status: Status, console: Console, *, verbose: bool = False) -> None:
-    """Print all of it, the summary last. Lines are shortened only to the width of a terminal."""
+    """Print all of it, the summary last. Only a terminal has a width."""
     lines = render_text(status, console.width if console.is_terminal else None, verbose=verbose)
     lines.print(console)
     diagnostics_text.render(status.diagnostics, console, after=True, verbose=verbose)
@@ -309,9 +309,23 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
         return
     lines.add(0, ("Consumers", "strong"))
     head = ("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered", "")
-    rows = [_consumer_row(members) for members in _group_same_names(consumers, verbose=verbose)]
+    rows: list[list[grid.Cell]] = []
+    stream = ""
+    for members in _group_same_names(consumers, verbose=verbose):
+        if (parent := _format_stream(members)) != stream:
+            stream = parent
+            rows.append([stream])
+        rows.append(_consumer_row(members))
     grid.add_table(lines, head, rows, width=width)
     lines.blank()
+
+
+def _format_stream(members: list[Row]) -> str:
+    """Return the address of the stream, bucket or object store of alike consumers."""
+    parent = Address.parse(members[0]["address"]).parent
+    assert parent is not None
+    domains = _format_domains(members, _domain_of_address)
+    return safe(f"{domains}/{str(parent).partition('/')[2]}")
 
 
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
@@ -321,7 +335,8 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
         f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
     ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
-    return [_address(members), *counts, *places, (mark, "dim")]
+    name = safe(Address.parse(members[0]["address"]).consumer)
+    return [f"  {name}", *counts, *places, (mark, "dim")]
 
 
 def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
@@ -355,14 +370,11 @@ def _group_rows(
     rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool
 ) -> list[list[Row]]:
     """Group rows with the same key, if enough domains have it; keep the order of the first."""
-    alike: dict[Any, list[Row]] = {}
-    for number, row in enumerate(rows):
-        alike.setdefault(number if verbose else key(row), []).append(row)
-    found: list[list[Row]] = []
-    for members in alike.values():
-        enough = len({domain(m) for m in members}) >= MIN_GROUP
-        found += [members] if enough else [[m] for m in members]
-    return found
+    if verbose:
+        return [[row] for row in rows]
+    return list(
+        group_alike(rows, key, lambda members: len({domain(m) for m in members}) >= MIN_GROUP)
+    )
 
 
 def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:

@@ -22,6 +22,10 @@ _PLAIN = re.compile(r"[A-Za-z_]\w*")
 #: Longest list on one line.
 INLINE = 72
 _ALWAYS_SHOWN = frozenset({"name", "bucket", "durable_name", "subjects"})
+#: Fields that a create always shows, also where the files leave them to the server.
+_ALWAYS_CREATED = ("storage", "num_replicas")
+#: The first fields of a create.
+_FIRST = ("subjects", *_ALWAYS_CREATED)
 #: Durations whose zero means "unlimited" to the server.
 _ZERO_IS_UNLIMITED = frozenset({"max_age", "ttl"})
 
@@ -131,8 +135,21 @@ def without_key_fields(origin: dict[str, Any]) -> dict[str, Any]:
     return rest | ({"external": external} if external else {})
 
 
+def create_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
+    """Return the fields of a create: `non_default_leaves`, and always storage and replicas."""
+    table, found = table_of(kind), _non_default_fields(kind, name, after)
+    if table is None or kind == "consumer":
+        return list(flatten(table, found))
+    first = [n for n in _FIRST if n in table.by_name and (n in found or n in _ALWAYS_CREATED)]
+    return list(flatten(table, {n: found.get(n, table.by_name[n].default) for n in first} | found))
+
+
 def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
     """Return the fields of a new resource beyond the server's defaults, without its own name."""
+    return list(flatten(table_of(kind), _non_default_fields(kind, name, after)))
+
+
+def _non_default_fields(kind: str, name: str, after: dict[str, Any]) -> dict[str, Any]:
     table = table_of(kind)
     after = lift(kind, name, after) if is_bucket(kind) else after
     compact = table.compact(after) if table else dict(after)
@@ -140,7 +157,7 @@ def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf
     hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (
         _derived_fields(table, compact) if table else set()
     )
-    return list(flatten(table, {key: value for key, value in compact.items() if key not in hidden}))
+    return {key: value for key, value in compact.items() if key not in hidden}
 
 
 def _derived_fields(table: Table, compact: dict[str, Any]) -> set[str]:

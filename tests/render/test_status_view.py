@@ -45,7 +45,7 @@ def test_verbose_writes_every_domain() -> None:
     """With -v each domain has its own lines."""
     text = text_of(lambda console: status_text.render(samples.fleet(30), console, verbose=True))
 
-    assert text.count("/consumer/SALES/TILL") == 27
+    assert text.count("    TILL ") == 27
     assert text.count(" store-0") + text.count("  store-0") >= 30
 
 
@@ -92,13 +92,31 @@ def test_frames_for_programs_are_lines_of_json() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [("store-001/stream/X", 18, "store-001/stream/X"), ("abcdefghij", 7, "abc…hij")],
-)
-def test_the_middle_is_left_out(text: str, width: int, shown: str) -> None:
-    """Names that are too long for a terminal keep both their ends."""
-    assert grid.truncate_middle(text, width) == shown
+def test_names_are_whole_at_80_columns() -> None:
+    """At 80 columns no name is cut, so no two rows are alike, and no line is too long."""
+    long = "EVENTS_FROM_ALL_STORES_IN_GERMANY_SINCE_2020"
+    names = [f"WORKERS_FOR_{kind}_ORDERS_{where}" for kind in ("NEW", "OLD") for where in "AB"]
+    found = samples.status(
+        streams=[samples.stream(f"hub/stream/{long}", 10)],
+        consumers=[samples.consumer(f"hub/consumer/{long}/{name}") for name in names],
+        replication=[
+            samples.flow(f"leaf/stream/{long}", f"hub/stream/{long}_{n}", None) for n in "12"
+        ],
+    )
+
+    rows = status_text.render_text(found, 80).plain().splitlines()
+
+    assert all(sum(name in row for row in rows) == 1 for name in names)
+    assert sum(f"hub/stream/{long}_1" in row for row in rows) == 1
+    assert max(map(len, rows)) <= 80
+
+
+def test_consumers_are_below_their_stream() -> None:
+    """The stream of consumers is named once, above them."""
+    rows = status_text.render_text(samples.two_domains(), None).plain().splitlines()
+    at = rows.index("  hub/stream/ORDERS")
+
+    assert [row.split()[0] for row in rows[at + 1 : at + 3]] == ["NEW", "tail"]
 
 
 def test_nothing_is_cut_where_there_is_no_terminal() -> None:

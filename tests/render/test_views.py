@@ -35,6 +35,63 @@ def test_a_plan_with_everything(golden: Compare) -> None:
     assert "SAME was changed" not in text, "drift of what this plan does not touch is noise"
 
 
+def test_consumers_are_below_their_stream() -> None:
+    """A consumer follows its stream, which stands where the most severe change of both belongs."""
+    found = plan_text.changed_resources(
+        samples.plan(
+            samples.resource("hub/consumer/A/NEW", ["create"], after={"name": "NEW"}),
+            samples.resource("hub/consumer/A/OLD", ["delete"], before={"name": "OLD"}),
+            samples.resource("hub/consumer/KV_CONFIG/READER", ["create"], after={"name": "R"}),
+            samples.resource("hub/kv/CONFIG", ["create"], after=samples.STREAM),
+            samples.resource("hub/stream/A", ["update"], after=samples.STREAM),
+            samples.resource("hub/stream/B", ["update"], after=samples.STREAM),
+        )
+    )
+
+    assert [resource.address for resource in found] == [
+        "hub/kv/CONFIG",
+        "hub/consumer/KV_CONFIG/READER",
+        "hub/stream/B",
+        "hub/stream/A",
+        "hub/consumer/A/NEW",
+        "hub/consumer/A/OLD",
+    ]
+
+
+def test_what_is_alike_in_few_domains_stays_at_its_place() -> None:
+    """Two streams that are alike do not move between each other's consumers."""
+    addresses = [f"{domain}/{name}" for domain in "ab" for name in ("stream/S", "consumer/S/C")]
+    found = samples.plan(*(samples.resource(a, ["create"], after={"name": "x"}) for a in addresses))
+    groups = plan_text.group_changes(plan_text.changed_resources(found))
+
+    assert [group.resource.address for group in groups] == addresses
+
+
+@pytest.mark.parametrize("kind", ["stream", "kv", "object_store"])
+def test_a_create_shows_storage_and_replicas(kind: str) -> None:
+    """Storage and replicas are shown also where the files leave them to the server."""
+    name = {"stream": "X", "kv": "KV_X", "object_store": "OBJ_X"}[kind]
+    made = samples.resource(f"hub/{kind}/X", ["create"], after={"name": name})
+
+    shown = resource_text.render(made).plain()
+
+    assert "+ storage: file" in shown
+    assert "+ num_replicas: 1" in shown
+
+
+def test_an_import_speaks_of_importing() -> None:
+    """An import names no option that the user did not write, and no plan."""
+    kept = samples.resource("hub/stream/A", ["no-op"], importing=True)
+    found = samples.plan(kept, targets=["**"], options={"import": ["**"]})
+
+    text = text_of(lambda console: plan_text.render(found, console))
+
+    assert text.startswith("jsplan will import the following (workspace shop):")
+    assert text.endswith("\nImport: 1 resource.\n")
+    assert "--target" not in text
+    assert "lan" not in text.replace("jsplan", "")
+
+
 def test_a_plan_without_changes_is_one_line() -> None:
     """Ten thousand unchanged resources are not mentioned."""
     unchanged = samples.plan(
