@@ -39,14 +39,14 @@ class PlanOptions(PlanningOptions):
 class DriftOptions:
     """Options of one drift check.
 
-    `fail_on` are among changed, missing, replication, unmanaged. Without `replication` no flow is
-    checked.
+    `fail_on` are among changed, missing, replication, threshold, unmanaged. Without `replication`
+    no flow is checked.
     """
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     parallelism: int = 10
-    fail_on: frozenset[str] = frozenset({"changed", "missing", "replication"})
+    fail_on: frozenset[str] = frozenset({"changed", "missing", "replication", "threshold"})
     replication: bool = True
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import ResourceChange
 
 _FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".xml": "junit"}
-_FAILING_KINDS = ("changed", "missing", "replication")
+_FAILING_KINDS = ("changed", "missing", "replication", "threshold")
 
 
 class AlertPrinter:

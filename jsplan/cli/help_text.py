@@ -20,7 +20,7 @@ _GLOBAL_OPTIONS_HINT = "Global options such as -C, -e and --json are listed by: 
 VALUES = {
     "ADDRESS": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, hub/kv/CONFIG or "
     "hub/consumer/ORDERS/NEW; or a glob, such as 'hub/stream/*' or 'store-*/**'.",
-    "CAUSES": "changed, missing, replication, unmanaged or none, separated by commas.",
+    "CAUSES": "changed, missing, replication, threshold, unmanaged or none, separated by commas.",
     "CRON": "The five fields of a crontab line, such as '*/10 * * * *'.",
     "DOMAIN": "The name of a domain in the workspace, such as hub; or a glob.",
     "DURATION": "Numbers with units, such as 500ms, 10s or 1h30m.",

@@ -71,6 +71,7 @@ LINT: Final[Mapping[str, str]] = {
     "JS231": "Message ids are kept in memory for hours.",
     "JS232": "Compression has no effect in memory.",
     "JS233": "Watchers of a bucket do not see that keys expire.",
+    "JS234": "A threshold in metadata is wrong, or has no effect.",
     # consumers
     "JS240": "`ack_policy` is not set.",
     "JS241": "The filter of a consumer matches nothing.",

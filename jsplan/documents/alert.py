@@ -8,7 +8,16 @@ from typing import Any, Literal
 FORMAT_VERSION = "1.0"
 
 EventType = Literal["opened", "changed", "resolved"]
-Kind = Literal["interrupted", "changed", "missing", "replication", "unmanaged", "offline", "check"]
+Kind = Literal[
+    "interrupted",
+    "changed",
+    "missing",
+    "replication",
+    "threshold",
+    "unmanaged",
+    "offline",
+    "check",
+]
 Severity = Literal["destructive", "functional", "cosmetic"]
 
 

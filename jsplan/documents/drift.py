@@ -46,6 +46,7 @@ class Drift:
 
     A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the
     domains that could not be read; `excused` says that their `may_be_offline` allows it.
+    `thresholds` are those in metadata that are exceeded: `{address, key, level, threshold, cause}`.
     `interrupted` are replacements of streams that an apply did not finish:
     `{address, rejected, summary, detail}`. They are unhealthy, with each selection of kinds.
     `mutes` are findings that are known and not counted:
@@ -61,6 +62,7 @@ class Drift:
     resource_drift: list[ResourceChange] = field(default_factory=list)
     interrupted: list[dict[str, Any]] = field(default_factory=list)
     replication: list[dict[str, Any]] = field(default_factory=list)
+    thresholds: list[dict[str, Any]] = field(default_factory=list)
     unmanaged: list[Unmanaged] = field(default_factory=list)
     mutes: list[dict[str, Any]] = field(default_factory=list)
     offline: list[dict[str, Any]] = field(default_factory=list)
@@ -78,7 +80,8 @@ class Drift:
             "changed": len(self.resource_drift) - missing,
             "missing": missing,
             "unhealthy": sum(1 for r in self.replication if r["healthy"] is False)
-            + len(self.interrupted),
+            + len(self.interrupted)
+            + sum(1 for breach in self.thresholds if breach["level"] == "critical"),
             "unmanaged": len(self.unmanaged),
             "pending": self.pending,
             "muted": len(self.mutes),
@@ -99,6 +102,7 @@ class Drift:
             "resource_changes": [],
             "resource_drift": [r.to_json() for r in self.resource_drift],
             "replication": self.replication,
+            "thresholds": self.thresholds,
             "unmanaged": [u.to_json() for u in self.unmanaged],
             "mutes": self.mutes,
             "offline": self.offline,

@@ -109,6 +109,12 @@ REPLICATION = object_of(
     "One mirror or source. `healthy` null: not known; `cause` says why. "
     "`active` is the time since the last contact with its origin, in ns.",
 )
+BREACH = {
+    "key": TEXT,
+    "level": one_of("critical", "warning"),
+    "threshold": TEXT,
+    "cause": TEXT,
+}
 UNMANAGED = object_of(
     {
         "address": ADDRESS,
@@ -128,6 +134,7 @@ DRIFT = (
         "resource_changes": {"type": "array", "maxItems": 0},
         "resource_drift": list_of(ref("resource")),
         "replication": list_of(ref("replication")),
+        "thresholds": list_of(object_of({"address": ADDRESS} | BREACH)),
         "unmanaged": list_of(ref("unmanaged")),
         "mutes": list_of(OBJECT),
         "offline": list_of(OBJECT),
@@ -220,11 +227,18 @@ STATUS_STREAM = object_of(
         "fed_by": one_of("mirror", "sources", None),
         "last_time": or_null(TIME),
         "created": TEXT,
+        "thresholds": list_of(object_of(BREACH)),
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
 )
 STATUS_CONSUMER = object_of(
-    {"address": ADDRESS, "managed": FLAG, "delivered": _POSITION, "ack_floor": _POSITION}
+    {
+        "address": ADDRESS,
+        "managed": FLAG,
+        "delivered": _POSITION,
+        "ack_floor": _POSITION,
+        "thresholds": list_of(object_of(BREACH)),
+    }
     | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)
 )
 STATUS = (
@@ -249,6 +263,7 @@ STATUS = (
             "flows",
             "unhealthy",
             "unknown",
+            "breached",
         ),
     }
 )

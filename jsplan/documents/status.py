@@ -18,6 +18,7 @@ class Status:
     `documents.schema`. `managed` is true for the streams and consumers of this workspace.
     `interrupted` are replacements of streams that an apply did not finish. A stream is `down` while
     such a replacement rejects its publishers; it is listed even while it does not exist.
+    `thresholds` of a stream or consumer are those in its metadata that are exceeded.
     """
 
     jsplan_version: str
@@ -47,6 +48,7 @@ class Status:
             "flows": len(health),
             "unhealthy": health.count(False),
             "unknown": health.count(None),
+            "breached": sum(1 for o in (*self.streams, *self.consumers) if o["thresholds"]),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from jsplan.drift.replication_severity import with_severity
 from jsplan.drift.unmanaged import build_unmanaged_element
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject
+from jsplan.health import find_breaches
 from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
@@ -26,7 +27,7 @@ from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
 from jsplan.planning.preserve.interrupted import list_interrupted
 from jsplan.planning.replication.impact import source_names
 from jsplan.replication.health import FlowHealth
-from jsplan.units import format_timestamp
+from jsplan.units import SECOND, format_timestamp
 
 #: The reason why a resource is deferred although its domain answers.
 INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"
@@ -56,6 +57,13 @@ def build_document(
         with_severity(found.to_json())
         for found in flows
         if not is_ignored(workspace, found.flow.downstream)
+    ]
+    now = int(inputs.now.timestamp()) * SECOND
+    out.thresholds = [
+        {"address": str(address)} | breach.to_json()
+        for address in managed
+        if (found := live.get(address)) is not None
+        for breach in find_breaches(found, now)
     ]
     out.unmanaged = [
         build_unmanaged_element(o, live) for o in unmanaged if not is_ignored(workspace, o.address)
@@ -157,15 +165,14 @@ def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
 def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     """Return the exit code. For drift, 2 comes before 1 (contract, section 3)."""
     counts = out.summary
-    names = {
-        "changed": "changed",
-        "missing": "missing",
-        "replication": "unhealthy",
-        "unmanaged": "unmanaged",
+    failing = {
+        "changed": counts["changed"],
+        "missing": counts["missing"],
+        "replication": any(flow["healthy"] is False for flow in out.replication),
+        "threshold": any(breach["level"] == "critical" for breach in out.thresholds),
+        "unmanaged": counts["unmanaged"],
     }
-    if (out.interrupted and options.fail_on) or any(
-        counts[names[what]] for what in options.fail_on
-    ):
+    if (out.interrupted and options.fail_on) or any(failing[what] for what in options.fail_on):
         return ExitCode.CHANGES
     unread = any(not domain["excused"] for domain in out.offline) or (
         live.unlisted and "unmanaged" in options.fail_on

@@ -30,6 +30,17 @@ def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
         if f["healthy"] is not False
         or not _move_if_muted(drift, active, _flow_target(f), (), _flow_severity(f))
     ]
+    drift.thresholds = [
+        t
+        for t in drift.thresholds
+        if not _move_if_muted(
+            drift,
+            active,
+            t["address"],
+            (),
+            {"kind": "threshold", "severity": "functional", "key": t["key"]},
+        )
+    ]
     drift.unmanaged = [
         u
         for u in drift.unmanaged
@@ -99,6 +110,7 @@ def _count_covered(mute_: Mute, drift: Drift) -> int:
         (u.address, set[str]()) for u in drift.unmanaged
     ]
     found += [(_flow_target(f), set[str]()) for f in drift.replication if f["healthy"] is False]
+    found += [(t["address"], set[str]()) for t in drift.thresholds]
     return sum(_covers(mute_, address, fields) for address, fields in found)
 
 

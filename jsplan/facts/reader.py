@@ -372,6 +372,7 @@ def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
         "num_waiting",
         "num_pending",
         "push_bound",
+        "priority_groups",
     )
     consumer = LiveObject(
         address,

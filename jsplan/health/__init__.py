@@ -1,8 +1,9 @@
-"""Assessment of mirrors and sources: do they follow their origins, and if not, why. Pure."""
+"""Assessment of mirrors, sources and thresholds: is something wrong, and if so, why. Pure."""
 
 from __future__ import annotations
 
 from jsplan.health.assessment import Assessment, assess
 from jsplan.health.report import build_replication_element
+from jsplan.health.thresholds import find_breaches
 
-__all__ = ["Assessment", "assess", "build_replication_element"]
+__all__ = ["Assessment", "assess", "build_replication_element", "find_breaches"]

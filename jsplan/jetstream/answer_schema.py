@@ -226,7 +226,9 @@ def _field(row: Field) -> Check:
 # --- answers ---
 
 _ERROR: Final = _object({}, {"code": _whole, "err_code": _whole, "description": _text})
-_SEQUENCE_PAIR: Final = _object({"consumer_seq": _count, "stream_seq": _count})
+_SEQUENCE_PAIR: Final = _object(
+    {"consumer_seq": _count, "stream_seq": _count}, {"last_active": _time}
+)
 _ORIGIN_INFO: Final = _object(
     {"name": _text},
     {
@@ -282,7 +284,13 @@ _CONSUMER_INFO: Final = _object(
         "num_redelivered": _count,
         "num_pending": _count,
     },
-    {"num_waiting": _count, "push_bound": _flag, "cluster": _CLUSTER, "ts": _time},
+    {
+        "num_waiting": _count,
+        "push_bound": _flag,
+        "cluster": _CLUSTER,
+        "ts": _time,
+        "priority_groups": _list(_object({}, {"group": _text, "pinned_client_id": _text})),
+    },
 )
 _LIMITS: Final = _map(_whole_or_flag)
 _ACCOUNT_USAGE: Final[dict[str, Check]] = {

@@ -18,6 +18,7 @@ _PASSING = {
     "changed": "nothing was changed",
     "missing": "nothing is missing",
     "replication": "replication works",
+    "threshold": "no threshold is exceeded",
     "offline": "all domains answer",
 }
 

@@ -19,15 +19,27 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import ResourceChange
 
 #: The kinds as `--fail-on` calls them, and `offline` for unexpectedly offline domains.
-KINDS = ("interrupted", "missing", "changed", "replication", "offline", "unmanaged", "excused")
+KINDS = (
+    "interrupted",
+    "missing",
+    "changed",
+    "replication",
+    "threshold",
+    "offline",
+    "unmanaged",
+    "warning",
+    "excused",
+)
 _SEVERITY_RANK = {"destructive": 0, "functional": 1, "cosmetic": 2}
 _TITLES = {
     "interrupted": "Interrupted replacements",
     "missing": "Gone",
     "changed": "Changed outside of jsplan",
     "replication": "Replication that does not work",
+    "threshold": "Beyond a threshold",
     "offline": "Not read",
     "unmanaged": "In no file and not in state",
+    "warning": "Beyond a threshold that only warns",
     "excused": "Offline, within its may_be_offline",
 }
 
@@ -56,6 +68,7 @@ def rows(drift: Drift) -> list[Row]:
     found = [_interrupted_row(item) for item in drift.interrupted]
     found += [_resource_row(r) for r in drift.resource_drift]
     found += [_replication_row(flow) for flow in drift.replication if flow["healthy"] is False]
+    found += [_threshold_row(breach) for breach in drift.thresholds]
     found += [_offline_row(domain) for domain in drift.offline]
     found += [_unmanaged_row(item) for item in drift.unmanaged]
     return sorted(
@@ -123,6 +136,16 @@ def _replication_row(flow: dict[str, Any]) -> Row:
     at = (f"origin at {origin}, copy at {copy}",) if origin is not None and copy is not None else ()
     return Row(
         "replication", str(flow.get("severity") or "functional"), safe(str(flow["to"])), says, at
+    )
+
+
+def _threshold_row(breach: dict[str, Any]) -> Row:
+    critical = breach["level"] == "critical"
+    return Row(
+        "threshold" if critical else "warning",
+        "functional" if critical else "cosmetic",
+        safe(str(breach["address"])),
+        f"is beyond a threshold: {safe(str(breach['cause']))}",
     )
 
 

@@ -28,6 +28,7 @@ def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
     render_interruptions(lines, drift.interrupted)
     add_drift(lines, drift.resource_drift, verbose=verbose)
     _replication(lines, drift)
+    _thresholds(lines, drift)
     _unmanaged(lines, drift, verbose=verbose)
     _render_offline(lines, drift, verbose=verbose)
     _mutes(lines, drift, verbose=verbose)
@@ -53,6 +54,17 @@ def _replication(lines: Lines, drift: Drift) -> None:
                 f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
             ),
         )
+    lines.blank()
+
+
+def _thresholds(lines: Lines, drift: Drift) -> None:
+    if not drift.thresholds:
+        return
+    lines.add(0, ("Beyond a threshold:", "strong"))
+    for breach in drift.thresholds:
+        role = "bad" if breach["level"] == "critical" else "warn"
+        address, cause = safe(str(breach["address"])), safe(str(breach["cause"]))
+        lines.add(0, ("  ! ", role), (address, "strong"), f": {cause}")
     lines.blank()
 
 

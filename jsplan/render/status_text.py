@@ -61,6 +61,7 @@ def summary_line(status: Status) -> str:
         count_text(s["consumers"], "consumer"),
         count_text(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else ""),
     ]
+    parts += [f"{s['breached']:,} beyond a threshold"] if s["breached"] else []
     return f"Status: {', '.join(parts)}."
 
 
@@ -275,6 +276,7 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     )
     rows = [_stream_row(members, now) for members in groups]
     grid.add_table(lines, head, rows, width=width)
+    _breaches(lines, groups)
     lines.blank()
 
 
@@ -282,6 +284,7 @@ def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
     times = [units.parse_instant(m["last_time"]) for m in members if m["last_time"]]
     mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
+    mark = _level(members) or mark
     mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
     return [
@@ -310,13 +313,16 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
     lines.add(0, ("Consumers", "strong"))
     head = ("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered", "")
     rows: list[list[grid.Cell]] = []
+    groups: list[list[Row]] = []
     stream = ""
     for members in _group_same_names(consumers, verbose=verbose):
         if (parent := _format_stream(members)) != stream:
             stream = parent
             rows.append([stream])
         rows.append(_consumer_row(members))
+        groups.append(members)
     grid.add_table(lines, head, rows, width=width)
+    _breaches(lines, groups)
     lines.blank()
 
 
@@ -330,13 +336,32 @@ def _format_stream(members: list[Row]) -> str:
 
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
-    mark = "" if all(m["managed"] for m in members) else "unmanaged"
+    mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
     counts = [
         f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
     ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
     name = safe(Address.parse(members[0]["address"]).consumer)
-    return [f"  {name}", *counts, *places, (mark, "dim")]
+    return [f"  {name}", *counts, *places, _level(members) or mark]
+
+
+def _level(members: list[Row]) -> grid.Cell:
+    """Return the mark of the worst exceeded threshold, or nothing."""
+    levels = {breach["level"] for member in members for breach in member["thresholds"]}
+    if "critical" in levels:
+        return ("CRITICAL", "bad")
+    return ("WARNING", "warn") if levels else ""
+
+
+def _breaches(lines: Lines, groups: list[list[Row]]) -> None:
+    """Add a line for each exceeded threshold; of alike objects, only those of the first."""
+    for members in groups:
+        for breach in members[0]["thresholds"]:
+            mark = ("! ", "bad" if breach["level"] == "critical" else "warn")
+            many = f"{len(members)} of these: " if len(members) > 1 else ""
+            lines.add(
+                2, mark, (_address(members), "strong"), f": {many}{safe(str(breach['cause']))}"
+            )
 
 
 def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
@@ -346,6 +371,7 @@ def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
             row["managed"],
             row.get("fed_by"),
             row.get("down"),
+            tuple((breach["key"], breach["level"]) for breach in row["thresholds"]),
         )
 
     return _group_rows(rows, alike, _domain_of_address, verbose=verbose)

@@ -21,7 +21,7 @@ from jsplan.status.elements import (
     build_domain_element,
     build_stream_element,
 )
-from jsplan.units import format_timestamp
+from jsplan.units import format_timestamp, parse_instant
 
 
 def build_document(
@@ -60,11 +60,12 @@ def build_document(
     listed = sorted(
         [*(o for o in chosen if o.address.kind != "consumer"), *replaced], key=lambda o: o.address
     )
+    now = parse_instant(out.timestamp)
     out.streams = [
-        build_stream_element(o, managed) | {"down": str(o.address) in down} for o in listed
+        build_stream_element(o, managed, now) | {"down": str(o.address) in down} for o in listed
     ]
     out.consumers = [
-        build_consumer_element(o, managed) for o in chosen if o.address.kind == "consumer"
+        build_consumer_element(o, managed, now) for o in chosen if o.address.kind == "consumer"
     ]
     out.replication = [found.to_json() for found in flows]
     out.diagnostics = [*_unreadable_diagnostics(inputs.live, shown), *check_never_answered(inputs)]

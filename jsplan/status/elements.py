@@ -7,6 +7,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.facts.live import DomainFacts, LiveObject
+from jsplan.health import find_breaches
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.offline_domains import is_within_offline_limit
 from jsplan.units import format_timestamp
@@ -77,7 +78,7 @@ def _sum_limit(info: dict[str, Any], name: str) -> int | None:
     )
 
 
-def build_stream_element(found: LiveObject, managed: set[Address]) -> dict[str, Any]:
+def build_stream_element(found: LiveObject, managed: set[Address], now: int) -> dict[str, Any]:
     """Build an element of `streams`."""
     state = found.state
     return {
@@ -94,6 +95,7 @@ def build_stream_element(found: LiveObject, managed: set[Address]) -> dict[str, 
         else state["last_ts"],
         "consumers": state.get("consumer_count") or 0,
         "created": found.created,
+        "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
     }
 
 
@@ -102,7 +104,7 @@ def _origin_kind(found: LiveObject) -> str | None:
     return "mirror" if found.raw.get("mirror") else "sources" if found.raw.get("sources") else None
 
 
-def build_consumer_element(found: LiveObject, managed: set[Address]) -> dict[str, Any]:
+def build_consumer_element(found: LiveObject, managed: set[Address], now: int) -> dict[str, Any]:
     """Build an element of `consumers`."""
     state = found.state
     return {
@@ -114,6 +116,7 @@ def build_consumer_element(found: LiveObject, managed: set[Address]) -> dict[str
         "waiting": state.get("num_waiting") or 0,
         "delivered": _position_element(state.get("delivered")),
         "ack_floor": _position_element(state.get("ack_floor")),
+        "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
     }
 
 

@@ -63,6 +63,7 @@ def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
         "last_time": "2026-01-31T11:59:48.5Z",
         "consumers": 1,
         "created": "2026-01-01T00:00:00Z",
+        "thresholds": [],
     } | more
 
 
@@ -78,6 +79,7 @@ def consumer(address: str, **more: Any) -> dict[str, Any]:
         "waiting": 0,
         "delivered": place,
         "ack_floor": {"consumer_seq": 990, "stream_seq": 1090},
+        "thresholds": [],
     } | more
 
 

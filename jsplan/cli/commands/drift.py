@@ -18,7 +18,7 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from jsplan.drift.service.schedule import Schedule
 
-CAUSES = ("changed", "missing", "replication", "unmanaged")
+CAUSES = ("changed", "missing", "replication", "threshold", "unmanaged")
 
 
 #: The causes that the scheduled job can report besides: domains and failed checks.
@@ -65,7 +65,7 @@ class CauseList(ParamType):
     help="Skip these resources; repeatable.",
 )
 @parallelism_option
-@click.option("--fail-on", type=CauseList(), default="changed,missing,replication",
+@click.option("--fail-on", type=CauseList(), default="changed,missing,replication,threshold",
               show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context

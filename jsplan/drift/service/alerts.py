@@ -42,6 +42,7 @@ def build_alerts(
     found = [_from_interruption(name, item) for item in drift.interrupted]
     found += [_from_resource(name, resource, describe) for resource in drift.resource_drift]
     found += [_from_flow(name, flow) for flow in drift.replication if flow["healthy"] is False]
+    found += [_from_threshold(name, breach) for breach in drift.thresholds]
     found += [_from_unmanaged(name, item) for item in drift.unmanaged if not item.ephemeral]
     found += [
         offline_alert(name, str(domain["domain"]), str(domain["reason"]))
@@ -85,6 +86,20 @@ def _from_flow(name: str, flow: Mapping[str, Any]) -> Alert:
     summary = f"does not follow {flow['from']} ({flow['kind']}): {cause}"
     key = make_alert_id(name, "replication", str(flow["from"]), address, str(flow["kind"]))
     return Alert(key, "replication", severity, address, summary, content=digest([cause, severity]))
+
+
+def _from_threshold(name: str, breach: Mapping[str, Any]) -> Alert:
+    """Return the alert; its content does not have the number, which changes with each check."""
+    address, level = str(breach["address"]), str(breach["level"])
+    key = make_alert_id(name, "threshold", address, str(breach["key"]))
+    return Alert(
+        key,
+        "threshold",
+        "functional" if level == "critical" else "cosmetic",
+        address,
+        f"is beyond a threshold: {breach['cause']}",
+        content=digest([level, breach["threshold"]]),
+    )
 
 
 def _from_unmanaged(name: str, item: Unmanaged) -> Alert:
