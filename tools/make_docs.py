@@ -21,6 +21,7 @@ from jsplan.cli.settings import GlobalOption
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
+from jsplan.health.thresholds import ROWS as THRESHOLDS
 from jsplan.jetstream.context_keys import CONTEXT_KEYS, SCHEMES_OF_USE, Use
 from jsplan.jetstream.secret_references import SCHEMES
 from jsplan.resources import TABLES
@@ -411,9 +412,45 @@ def streams() -> str:
         parts.append(
             f"## {title}\n\n{_ORIGIN_NOTE if nested_table is ORIGIN else ''}{fields(nested_table)}\n"
         )
+    parts.append(f"## Thresholds\n\n{_THRESHOLDS_INTRO}{_thresholds('stream')}")
     return "".join(parts).rstrip("\n") + "\n"
 
 
+def _thresholds(kind: str) -> str:
+    """Describe the thresholds that metadata may hold."""
+    values = {"unsigned": "int ≥ 0", "integer": "int", "duration": "duration", "flag": "bool"}
+    rows = [
+        (f"`{row.key}`", values[row.value], row.level, row.text)
+        for row in THRESHOLDS
+        if row.kind == kind
+    ]
+    return table(("key", "value", "level", "exceeded if"), rows)
+
+
+_THRESHOLDS_INTRO = """Metadata whose keys begin with `io.nats.monitor.` holds thresholds. They mean what they mean to
+`nats server check`. `jsplan status` marks what is exceeded, `jsplan drift` ends with 2 where the level is critical,
+`jsplan drift watch` alerts, and lint rule JS234 checks keys and values. KV buckets and object stores have those of
+streams, [consumers](consumers.md) their own.
+
+```yaml
+streams:
+  - name: ORDERS
+    subjects: ["orders.>"]
+    num_replicas: 3
+    metadata:
+      io.nats.monitor.peer-expect: "3"
+      io.nats.monitor.peer-lag-critical: "100"
+      io.nats.monitor.msgs-warn: "1"
+```
+
+- Values are text in quotes, as all metadata. A threshold of `0` is off. Durations are written `30s`, `5m`, `1d`.
+- `io.nats.monitor.enabled: "false"` switches all thresholds of an object off.
+- A value that cannot be read counts as exceeded. A warning is left out where the critical threshold is exceeded.
+- `seen-critical` is the time since the mirror or the sources heard of their origin. Some releases of the `nats` CLI
+  compare it with replicas instead.
+- Without `peer-expect` the number of replicas is not checked.
+
+"""
 _FIELDS_INTRO = """The names and values are those of the JetStream API. A field left out means the server's default. A duration is
 written `30d`, `1h30m`, `500ms` or as an integer of nanoseconds; a size `10GiB` (1024-based) or as an integer of bytes.
 
@@ -431,7 +468,14 @@ _ORIGIN_NOTE = """Instead of `external`, write `domain:` with the name of a doma
 def consumers() -> str:
     """Describe the fields of consumers."""
     head = NOTE.format(source="jsplan/resources") + "# Fields of consumers\n\n"
-    return head + _FIELDS_INTRO + _CONSUMER_NOTE + fields(TABLES["consumer"])
+    thresholds = f"\n## Thresholds\n\n{_CONSUMER_THRESHOLDS}{_thresholds('consumer')}"
+    return head + _FIELDS_INTRO + _CONSUMER_NOTE + fields(TABLES["consumer"]) + thresholds
+
+
+_CONSUMER_THRESHOLDS = """Metadata whose keys begin with `io.nats.monitor.` holds thresholds, with the rules of those of
+[streams](streams.md#thresholds).
+
+"""
 
 
 _CONSUMER_NOTE = """`name` implies `durable_name`, and the other way round. `durable_name: null` declares a named consumer that
