@@ -236,7 +236,7 @@ def _check_age(field: str, noun: str) -> Check:
 
 
 def _never_acknowledged(config: Mapping[str, Any]) -> bool:
-    return config.get("ack_policy", "none") == "none"
+    return bool(config.get("ack_policy", "none") == "none")
 
 
 def _fewer_acks(config: Mapping[str, Any], most: int) -> str:

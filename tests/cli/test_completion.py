@@ -100,7 +100,7 @@ def test_the_environment_variable_counts(
 
 
 def test_addresses_of_the_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What only the state has is completed, too."""
+    """An address that only the state has is completed, too."""
     state = State("shop", "prod")
     entry = Entry({"name": "OLD"}, {"name": "OLD"}, "2026-01-01T00:00:00Z")
     state.resources[Address.parse("hub/stream/OLD")] = entry
@@ -112,7 +112,7 @@ def test_addresses_of_the_state(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_saved_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Saved plans are told from other files; without one, the shell offers its files."""
+    """Only saved plans are offered; without one, the shell offers its files."""
     assert complete("jsplan apply ", capsys) == ["file,"]
     (folder / "prod.plan").write_bytes(dumps(samples.everything().to_json()))
 

@@ -1,4 +1,4 @@
-"""Thresholds in metadata, as `nats server check` reads them, on a real server and on answers."""
+"""Thresholds in metadata, on a real server and on answers of one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOW = parse_instant("2026-01-01T12:00:00Z")
 #: Thresholds by resource, and what is expected of them with the content of `space`.
-EXPECTED = {
+EXPECTED: dict[str, dict[str, tuple[str, str | None, str]]] = {
     "main/stream/FEW": {
         "msgs-warn": ("10", "warning", "5 messages (msgs-warn: 10)"),
         "msgs-critical": ("2", None, ""),

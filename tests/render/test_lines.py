@@ -17,7 +17,7 @@ def plain(text: str, width: int) -> list[str]:
 
 def test_a_line_is_broken_between_words() -> None:
     """A long line is broken at a space, and its rest is indented by two more columns."""
-    assert plain("  whoever repeats it twice", 16) == ["  whoever", "    repeats it", "    twice"]
+    assert plain("  a sender repeats it twice", 16) == ["  a sender", "    repeats it", "    twice"]
 
 
 @pytest.mark.parametrize(
