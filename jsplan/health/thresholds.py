@@ -1,6 +1,6 @@
-"""Thresholds in the metadata of streams and consumers, as `nats server check` reads them. Pure.
+"""Thresholds in the metadata of streams and consumers. Pure.
 
-`ROWS` is the only table of them: `status` and `drift` evaluate it, lint checks the files with it,
+They mean what they mean to `nats server check`. `ROWS` is the only table of them: `status` and `drift` evaluate it, lint checks the files with it,
 and the reference is made from it.
 """
 
