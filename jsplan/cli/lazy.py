@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.commands import CommandEntry
-from jsplan.cli.settings import with_globals
+from jsplan.cli.settings import settings_of, with_globals
 from jsplan.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,11 +26,29 @@ def _with_context(error: click.UsageError, ctx: click.Context) -> click.UsageErr
 
 
 class _BaseCommand(click.Command):
-    """A command or a group: usage errors name the command, `-h` is `--help`, help has examples."""
+    """A command or a group: usage errors name the command, `-h` is `--help`, help has examples.
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **attrs: Any) -> None:
+    `connects`: it uses servers, always or with the flag of that name, and waits for them before.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        connects: bool | str = False,
+        **attrs: Any,
+    ) -> None:
         super().__init__(*args, **attrs)
         self.examples = tuple(examples)
+        self.connects = connects
+
+    def invoke(self, ctx: click.Context) -> Any:
+        flag = self.connects
+        if (ctx.params[flag] if isinstance(flag, str) else flag) and settings_of(ctx).wait:
+            from jsplan.cli.run import wait_for_servers
+
+            wait_for_servers(ctx)
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.cli import logs
 from jsplan.cli.output import Output
-from jsplan.cli.settings import settings_of
+from jsplan.cli.settings import FORMATS, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,3 +31,12 @@ def start(ctx: click.Context, formats: Collection[str] = ()) -> tuple[Settings, 
     logs.configure(settings)
     ctx.call_on_close(output.close)
     return settings, output
+
+
+def wait_for_servers(ctx: click.Context) -> None:
+    """Wait for the servers as long as `--wait` allows."""
+    from jsplan.workflows.wait import wait_for_servers as wait
+
+    settings, output = start(ctx, FORMATS)
+    wait(settings.load_options(), settings.wait, output.progress)
+    output.progress.stop()

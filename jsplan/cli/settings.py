@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from jsplan.cli.types import AbsolutePath, Assignment
+from jsplan.cli.types import AbsolutePath, Assignment, Duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ _REPEATABLE_OPTIONS = frozenset({"variables", "var_files"})
 
 @dataclass(slots=True)
 class Settings:
-    """The global options from all their sources. `verbose` counts `-v`."""
+    """The global options from all their sources. `verbose` counts `-v`, `wait` is ns."""
 
     chdir: Path | None = None
     environment: str | None = None
@@ -40,6 +40,7 @@ class Settings:
     log_format: str = "text"
     format: str = "text"
     json_into: Path | None = None
+    wait: int = 0
     _ranks: dict[str, int] = field(default_factory=dict)
 
     def set_if_stronger(self, name: str, value: Any, rank: int) -> None:
@@ -175,6 +176,13 @@ def _workspace_options(*, autoenv: bool) -> list[click.Option]:
             metavar="FILE",
             allow_from_autoenv=autoenv,
             help="Set variables from a YAML or JSON file; repeatable.",
+        ),
+        option(
+            "--wait",
+            into="wait",
+            type=Duration(),
+            metavar="DURATION",
+            help="Wait up to this long for servers that are still starting.",
         ),
     ]
 

@@ -22,7 +22,12 @@ from jsplan.errors import (
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.error_codes import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
+from jsplan.resources.error_codes import (
+    CLUSTER_NOT_AVAILABLE,
+    NOT_ENABLED,
+    NOT_ENABLED_FOR_ACCOUNT,
+    STREAM_OFFLINE,
+)
 from jsplan.topology.routes import is_import
 
 #: Concurrent requests per domain. The connection limits them again over all domains that share it.
@@ -204,7 +209,11 @@ def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectErr
             hint="Enable jetstream in the server's configuration and in the account, "
             "or use another connection.",
         )
-    return ConnectError(f"domain {domain.key}: {error.description}", hint=error.hint)
+    return ConnectError(
+        f"domain {domain.key}: {error.description}",
+        hint=error.hint,
+        is_offline=error.err_code == CLUSTER_NOT_AVAILABLE,
+    )
 
 
 def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:

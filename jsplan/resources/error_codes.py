@@ -6,6 +6,8 @@ from typing import Final
 
 #: A cluster has too few servers for the replicas, or none with the placement.
 NO_SUITABLE_PEERS: Final = 10005
+#: A cluster has no leader, for example while its servers start.
+CLUSTER_NOT_AVAILABLE: Final = 10008
 CONSUMER_NOT_FOUND: Final = 10014
 #: The request is not the JSON that the server expects, for example with a field it does not know.
 INVALID_JSON: Final = 10025

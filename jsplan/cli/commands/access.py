@@ -9,7 +9,9 @@ from jsplan.cli.run import start
 from jsplan.errors import ExitCode, UsageError
 
 
-@declare("access", examples=["jsplan access", "jsplan access --check --style nsc"])
+@declare(
+    "access", connects="check", examples=["jsplan access", "jsplan access --check --style nsc"]
+)
 @click.option(
     "--check",
     is_flag=True,

@@ -26,6 +26,7 @@ QUESTION = "Do you want jsplan to do this?"
 
 @declare(
     "apply",
+    connects=True,
     examples=[
         "jsplan apply",
         "jsplan apply prod.plan",

@@ -71,6 +71,7 @@ def _parse_endpoints(name: str | None, given: dict[str, Any]) -> tuple[str | Non
 
 @declare(
     "run",
+    connects=True,
     examples=[
         "jsplan backfill run orders",
         "jsplan backfill run --from leaf/stream/A --to hub/stream/A",
@@ -130,6 +131,7 @@ def run(
 
 @declare(
     "plan",
+    connects=True,
     examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"],
 )
 @_endpoint_options
@@ -173,7 +175,7 @@ def _print_job(output: Output, path: Path) -> None:
     )
 
 
-@declare("verify", examples=["jsplan backfill verify orders"])
+@declare("verify", connects=True, examples=["jsplan backfill verify orders"])
 @_endpoint_options
 @click.option(
     "--limit",
@@ -205,7 +207,7 @@ def verify(
     return found.exit_code
 
 
-@declare("status", examples=["jsplan backfill status"])
+@declare("status", connects=True, examples=["jsplan backfill status"])
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 @declare(
-    "backup", examples=["jsplan backup hub/stream/ORDERS saved", "jsplan backup 'hub/**' saved"]
+    "backup",
+    connects=True,
+    examples=["jsplan backup hub/stream/ORDERS saved", "jsplan backup 'hub/**' saved"],
 )
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")

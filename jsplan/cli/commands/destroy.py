@@ -18,7 +18,11 @@ from jsplan.cli.run import start
 QUESTION = "Do you really want to destroy all of this? There is no way back."
 
 
-@declare("destroy", examples=["jsplan destroy", "jsplan destroy --target 'leaf/**' --backup saved"])
+@declare(
+    "destroy",
+    connects=True,
+    examples=["jsplan destroy", "jsplan destroy --target 'leaf/**' --backup saved"],
+)
 @backup_option
 @approval_options
 @destroy_options

@@ -23,7 +23,9 @@ def command() -> None:
 
 
 @declare(
-    "discover", examples=["jsplan domains discover", "jsplan domains discover --connection main"]
+    "discover",
+    connects=True,
+    examples=["jsplan domains discover", "jsplan domains discover --connection main"],
 )
 @click.option(
     "--connection",

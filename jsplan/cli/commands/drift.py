@@ -47,6 +47,7 @@ class CauseList(ParamType):
 @group(
     "drift",
     {"watch": CommandEntry("Watch continuously and report drift.", "drift", "watch")},
+    connects=True,
     invoke_without_command=True,
     examples=["jsplan drift", "jsplan drift --fail-on changed,missing,unmanaged"],
 )
@@ -96,6 +97,7 @@ def command(
 
 @declare(
     "watch",
+    connects=True,
     examples=[
         "jsplan drift watch --every 5m",
         "jsplan drift watch --cron '*/10 * * * *' --metrics :9464",

@@ -8,7 +8,7 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 
-@declare("history", examples=["jsplan history", "jsplan history 22"])
+@declare("history", connects=True, examples=["jsplan history", "jsplan history 22"])
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
 @click.pass_context
 def command(ctx: click.Context, number: int | None) -> int:

@@ -22,6 +22,7 @@ QUESTION = "Do you want jsplan to take these into its state?"
 
 @declare(
     "import",
+    connects=True,
     examples=[
         "jsplan import hub/stream/ORDERS",
         "jsplan import --all --generate-config found.jsplan.yaml",

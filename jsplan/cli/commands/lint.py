@@ -30,7 +30,7 @@ FAILING_SEVERITIES = {
 }
 
 
-@declare("lint", examples=["jsplan lint", "jsplan lint --live --fail-on warning"])
+@declare("lint", connects="live", examples=["jsplan lint", "jsplan lint --live --fail-on warning"])
 @click.option(
     "--live",
     is_flag=True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 
-@declare("plan", examples=["jsplan plan", "jsplan plan -e prod -o prod.plan"])
+@declare("plan", connects=True, examples=["jsplan plan", "jsplan plan -e prod -o prod.plan"])
 @click.option(
     "-o",
     "--out",

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to restore this?"
 
 
-@declare("restore", examples=["jsplan restore saved", "jsplan restore saved --as 'leaf/**'"])
+@declare(
+    "restore",
+    connects=True,
+    examples=["jsplan restore saved", "jsplan restore saved --as 'leaf/**'"],
+)
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
 @click.option(
     "--as",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to undo this?"
 
 
-@declare("revert", examples=["jsplan revert 22", "jsplan revert 22 -o undo.plan"])
+@declare("revert", connects=True, examples=["jsplan revert 22", "jsplan revert 22 -o undo.plan"])
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
 @click.option(
     "-o",

@@ -35,7 +35,7 @@ def _document(kind: str, **fields: Any) -> dict[str, Any]:
     return {"format_version": "1.0", "kind": kind} | fields
 
 
-@declare("list", examples=["jsplan state list", "jsplan state list 'hub/**'"])
+@declare("list", connects=True, examples=["jsplan state list", "jsplan state list 'hub/**'"])
 @click.argument("globs", nargs=-1, type=AddressGlob(), metavar="[ADDRESS]...")
 @click.pass_context
 def list_(ctx: click.Context, globs: tuple[str, ...]) -> int:
@@ -48,7 +48,7 @@ def list_(ctx: click.Context, globs: tuple[str, ...]) -> int:
     return 0
 
 
-@declare("show", examples=["jsplan state show hub/stream/ORDERS"])
+@declare("show", connects=True, examples=["jsplan state show hub/stream/ORDERS"])
 @click.argument("address", type=AddressGlob())
 @click.pass_context
 def show(ctx: click.Context, address: str) -> int:
@@ -72,7 +72,7 @@ def show(ctx: click.Context, address: str) -> int:
     return 0
 
 
-@declare("rm", examples=["jsplan state rm hub/stream/ORDERS"])
+@declare("rm", connects=True, examples=["jsplan state rm hub/stream/ORDERS"])
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @lock_timeout_option
 @click.pass_context
@@ -89,7 +89,7 @@ def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int
     return 0
 
 
-@declare("mv", examples=["jsplan state mv hub/stream/ORDERS leaf/stream/ORDERS"])
+@declare("mv", connects=True, examples=["jsplan state mv hub/stream/ORDERS leaf/stream/ORDERS"])
 @click.argument("source", type=AddressGlob(), metavar="ADDRESS")
 @click.argument("target", type=AddressGlob(), metavar="NEW_ADDRESS")
 @lock_timeout_option
@@ -107,7 +107,7 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
     return 0
 
 
-@declare("pull", examples=["jsplan state pull > state.json"])
+@declare("pull", connects=True, examples=["jsplan state pull > state.json"])
 @click.option(
     "--serial",
     type=click.IntRange(min=1),
@@ -127,7 +127,7 @@ def pull(ctx: click.Context, serial: int | None) -> int:
     return 0
 
 
-@declare("push", examples=["jsplan state push state.json"])
+@declare("push", connects=True, examples=["jsplan state push state.json"])
 @click.argument("file", metavar="FILE")
 @click.option(
     "--force",
@@ -166,7 +166,7 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     return 0
 
 
-@declare("unlock", examples=["jsplan state unlock 0b1c7d2e"])
+@declare("unlock", connects=True, examples=["jsplan state unlock 0b1c7d2e"])
 @click.argument("lock_id", metavar="ID")
 @click.pass_context
 def unlock(ctx: click.Context, lock_id: str) -> int:

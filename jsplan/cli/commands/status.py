@@ -10,7 +10,9 @@ from jsplan.cli.types import AddressGlob, Duration
 from jsplan.errors import ExitCode, UsageError
 
 
-@declare("status", examples=["jsplan status", "jsplan status --target 'hub/**' --watch"])
+@declare(
+    "status", connects=True, examples=["jsplan status", "jsplan status --target 'hub/**' --watch"]
+)
 @click.option(
     "--target",
     multiple=True,
