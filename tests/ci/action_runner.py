@@ -25,9 +25,18 @@ INSTALL = "Install jsplan"
 BASH = shutil.which("bash") or "/bin/bash"
 #: What the actions of others take, as their pages say.
 ACTION_INPUTS = {
-    "actions/setup-python@v5": {"python-version"},
-    "actions/upload-artifact@v4": {"name", "path", "overwrite"},
-    "actions/download-artifact@v4": {"name", "path", "run-id", "github-token"},
+    "actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065": {"python-version"},
+    "actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02": {
+        "name",
+        "path",
+        "overwrite",
+    },
+    "actions/download-artifact@d3f86a106a0bac45b974a628896c90dbdf5c8093": {
+        "name",
+        "path",
+        "run-id",
+        "github-token",
+    },
 }
 
 
