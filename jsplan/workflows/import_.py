@@ -10,6 +10,7 @@ from pathlib import Path
 from jsplan.address import Address, is_glob
 from jsplan.codegen import GeneratedFile
 from jsplan.config.model import LoadOptions
+from jsplan.config.schema_file import build_modeline, write_schema
 from jsplan.context import Context, open_context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
@@ -121,15 +122,22 @@ async def _import_with_config(
             return *await _plan_and_import(context, globs, exact, options, approve, observer), None
     while True:
         generated = config.render()
+        text = build_modeline(path, load.directory) + generated.text
         try:
-            with create_new_file(path, generated.text) as file:
+            with create_new_file(path, text) as file:
                 async with _reopen_context(load, path) as context:
                     require_loaded(context, config.addresses, path)
                     _warn_notes(generated, observer)
                     plan, result = await _plan_and_import(
-                        context, globs, exact, options, _keep_file_after(approve, file), observer
+                        context,
+                        globs,
+                        exact,
+                        options,
+                        _keep_file_after(approve, file, load.directory),
+                        observer,
                     )
                 file.keep = True
+                write_schema(load.directory)
             return plan, result, generated
         except (_GeneratedConfigError, PlanError) as error:
             excluded = _unimportable(error.diagnostics, config, exact)
@@ -187,12 +195,16 @@ async def _reopen_context(load: LoadOptions, path: Path) -> AsyncIterator[Contex
         yield context
 
 
-def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
-    """Keep the file once a plan without refusals is approved: state may then have resources."""
+def _keep_file_after(approve: Approve, file: NewFile, root: Path) -> Approve:
+    """Keep the file, with its schema, once a plan without refusals is approved.
+
+    State may have its resources then.
+    """
 
     def approving(plan: Plan) -> None:
         approve(plan)
         if not list_refusals(plan):
+            write_schema(root)
             file.keep = True
 
     return approving

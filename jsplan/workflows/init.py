@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from jsplan.config.schema_file import build_modeline, write_schema
 from jsplan.disk import exists
 from jsplan.errors import JsplanError, UsageError
 
@@ -13,10 +14,10 @@ TEMPLATES = ("single", "hub-and-leaf")
 
 
 def init(directory: Path, template: str, name: str) -> list[Path]:
-    """Write the files of a template and return them. Raises JsplanError if one exists.
+    """Write the files of a template, and the schema for editors, and return them.
 
-    `name` is the name of the workspace. Raises UsageError for an invalid one, or for an unknown
-    template.
+    `name` is the name of the workspace. Raises JsplanError if a file of the template exists, and
+    UsageError for an invalid name or an unknown template. A schema that exists stays.
     """
     if template not in TEMPLATES:
         raise UsageError(
@@ -37,8 +38,9 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
             f"{existing[0]} exists; nothing was written", hint="Choose an empty folder with -C."
         )
     for path, text in wanted.items():
-        _write_file(path, text.replace("WORKSPACE", name))
-    return sorted(wanted)
+        _write_file(path, build_modeline(path, directory) + text.replace("WORKSPACE", name))
+    schema = write_schema(directory)
+    return sorted([*wanted, *([schema] if schema is not None else [])])
 
 
 def _write_file(path: Path, text: str) -> None:
