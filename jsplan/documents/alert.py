@@ -65,7 +65,7 @@ class AlertEvent:
 
     `id` is that of the alert with a time and a growing number: a receiver recognizes duplicates by
     it. `since` is when the alert was found first. `by` is the user of the change, if a server
-    reported it.
+    reported it. With `alerts`, it opens all of them at once, and `alert` sums them up.
     """
 
     id: str
@@ -77,6 +77,7 @@ class AlertEvent:
     since: str
     by: dict[str, Any] | None = None
     by_text: str = ""
+    alerts: tuple[Alert, ...] = ()
 
     @property
     def text(self) -> str:
@@ -101,6 +102,7 @@ class AlertEvent:
             "id": self.id,
             "event": self.event,
             "alert": self.alert.to_json(),
+            "alerts": [alert.to_json() for alert in self.alerts],
             "workspace": self.workspace,
             "environment": self.environment,
             "timestamp": self.timestamp,

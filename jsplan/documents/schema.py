@@ -167,6 +167,7 @@ ALERT_EVENT = HEAD | {
     "id": TEXT,
     "event": one_of(*get_args(EventType)),
     "alert": ref("alert"),
+    "alerts": list_of(ref("alert")),
     "workspace": TEXT,
     "environment": or_null(TEXT),
     "timestamp": TIME,

@@ -184,8 +184,12 @@ def ops(make_server: MakeServer) -> Server:
 def open_alerts(seen: list[dict[str, Any]]) -> dict[str, str]:
     """Return the open alerts by address; fail where one was reported twice."""
     opened: dict[str, dict[str, Any]] = {}
-    for notification in seen:
-        alert = notification["alert"]
+    reported = [
+        (notification, alert)
+        for notification in seen
+        for alert in notification["alerts"] or [notification["alert"]]
+    ]
+    for notification, alert in reported:
         known = opened.get(alert["id"])
         if notification["event"] == "opened":
             assert known is None, f"opened twice: {notification['text']}"

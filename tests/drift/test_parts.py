@@ -16,7 +16,12 @@ from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.schema import schemas
 from jsplan.drift.service.advisories import Actor, AdvisoryEvent, parse_advisory
-from jsplan.drift.service.alerts import AlertRegister, build_alerts, format_fields
+from jsplan.drift.service.alerts import (
+    AlertRegister,
+    build_alerts,
+    format_fields,
+    group_unmanaged,
+)
 from jsplan.drift.service.endpoint import parse_listen_address
 from jsplan.drift.service.own_change_filter import (
     DEAD_AFTER,
@@ -246,6 +251,48 @@ def test_every_finding_is_an_alert_with_an_id_of_its_own() -> None:
 def covers_everything(_: Alert) -> bool:
     """A check that covered everything."""
     return True
+
+
+def unmanaged_streams(count: int) -> Drift:
+    """A document with so many unmanaged streams and nothing else."""
+    found = [Unmanaged(f"hub/stream/S{n:02}", "stream", 0, None, None) for n in range(count)]
+    return replace(samples.drift(), resource_drift=[], replication=[], offline=[], unmanaged=found)
+
+
+def test_unmanaged_resources_are_opened_by_one_event() -> None:
+    """One event names ten of them and holds the alert of each, which is resolved on its own."""
+    register = AlertRegister("shop", "prod")
+    stamp = "2026-01-31T12:00:00Z"
+    opened = register.update(alerts_of(unmanaged_streams(12)), covers_everything, stamp)
+    over = register.update(alerts_of(unmanaged_streams(11)), covers_everything, stamp)
+
+    (group,) = group_unmanaged(opened)
+
+    assert group.alerts == tuple(event.alert for event in opened)
+    assert (group.alert.kind, group.alert.address) == ("unmanaged", "workspace")
+    assert group.text.startswith(
+        "shop, prod: cosmetic: workspace has 12 unmanaged resources: hub/stream/S00; hub/stream/S01;"
+    )
+    assert "hub/stream/S09; and 2 more [" in group.text
+    assert group_unmanaged(over) == over
+    assert [event.alert for event in over] == [group.alerts[-1]]
+    jsonschema.validate(group.to_json(), schemas()["notification-v1.json"])
+
+
+def test_events_that_are_not_grouped() -> None:
+    """One unmanaged resource, one with a known user, and other kinds keep their own event."""
+    alone = AlertRegister("shop", None).update(
+        alerts_of(unmanaged_streams(1)), covers_everything, "t1"
+    )
+    by_user = AlertRegister("shop", None).update(
+        alerts_of(unmanaged_streams(2)), covers_everything, "t1", {"hub/stream/S00": ACTOR}
+    )
+    mixed = AlertRegister("shop", None).update(alerts_of(samples.drift()), covers_everything, "t1")
+
+    assert group_unmanaged(alone) == alone
+    assert group_unmanaged(by_user) == by_user
+    kinds = [event.alert.kind for event in group_unmanaged(mixed)]
+    assert kinds == ["changed", "missing", "replication", "unmanaged", "offline"]
 
 
 def test_only_changes_of_alerts_are_reported() -> None:

@@ -373,3 +373,27 @@ def test_no_secret_is_in_any_output(
         json.loads(line)["id"] for line in (folder / "drift.jsonl").read_text("utf-8").splitlines()
     }
     assert 'jsplan_drift_sink_up{sink="webhook 1",workspace="test"} 0.0' in metrics
+
+
+def test_what_is_unmanaged_at_the_start_is_one_notification_per_sink(
+    watched_space: WatchedSpace, hook: WebhookServer, tmp_path: Path
+) -> None:
+    """Twelve unmanaged streams are one POST and one line; one that goes is resolved by its id."""
+    watched_space.write(drift={"sinks": [{"webhook": {"url": hook.url}}, {"file": "drift.jsonl"}]})
+    for number in range(12):
+        name = f"U{number:02}"
+        watched_space.request(f"STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+
+    job = watched_space.start_job("--every", "1h")
+    first = job.next_alert()
+    watched_space.request("STREAM.DELETE.U03")
+    gone = job.next_alert()
+    assert job.stop() == 0
+
+    ids = {alert["address"]: alert["id"] for alert in first["alerts"]}
+    assert sorted(ids) == [f"hub/stream/U{number:02}" for number in range(12)]
+    assert (gone["event"], gone["alert"]["id"]) == ("resolved", ids["hub/stream/U03"])
+    lines = (watched_space.space.folder / "drift.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [first["id"], gone["id"]]
+    assert hook.ids == [first["id"], gone["id"]]
+    assert "workspace has 12 unmanaged resources" in hook.taken[0]["text"]

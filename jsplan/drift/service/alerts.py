@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
-from jsplan.documents.alert import Alert, AlertEvent, EventType
+from jsplan.documents.alert import Alert, AlertEvent, EventType, Severity
 from jsplan.documents.base import digest
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import ResourceChange
@@ -15,8 +15,12 @@ from jsplan.drift.service.advisories import Actor
 
 #: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]
+#: The worst one comes first.
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 #: The address of alerts about the whole workspace.
 WORKSPACE = "workspace"
+#: Addresses that one notification about many unmanaged resources names in its text.
+MAX_NAMED = 10
 
 
 def format_fields(resource: ResourceChange) -> tuple[str, ...]:
@@ -128,6 +132,40 @@ def check_failed_alert(name: str, reason: str) -> Alert:
         WORKSPACE,
         f"cannot be checked: {reason}",
     )
+
+
+def group_unmanaged(events: list[AlertEvent]) -> list[AlertEvent]:
+    """Replace the events that open alerts of unmanaged resources by one event for all of them.
+
+    Resources that the job saw being created keep their own: the server reported by whom.
+    """
+    grouped = [
+        event
+        for event in events
+        if event.event == "opened" and event.alert.kind == "unmanaged" and event.by is None
+    ]
+    if len(grouped) < 2:
+        return events
+    first, last = grouped[0], grouped[-1]
+    alerts = tuple(sorted((event.alert for event in grouped), key=lambda alert: alert.address))
+    named = tuple(alert.address for alert in alerts[:MAX_NAMED])
+    more = (f"and {len(alerts) - MAX_NAMED:,} more",) if len(alerts) > MAX_NAMED else ()
+    summary = Alert(
+        make_alert_id(
+            f"{first.workspace}.{first.environment or ''}", "unmanaged", *(a.id for a in alerts)
+        ),
+        "unmanaged",
+        min((alert.severity for alert in alerts), key=SEVERITIES.index),
+        WORKSPACE,
+        f"has {len(alerts):,} unmanaged resources",
+        (*named, *more),
+    )
+    number = last.id.rpartition(".")[2]
+    group = replace(
+        first, id=f"{summary.id}.{first.timestamp}.{number}", alert=summary, alerts=alerts
+    )
+    replaced = {event.id for event in grouped[1:]}
+    return [group if e is first else e for e in events if e.id not in replaced]
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from jsplan.drift.service.alerts import (
     DescribeChange,
     build_alerts,
     check_failed_alert,
+    group_unmanaged,
 )
 from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.options import WatchOptions
@@ -329,7 +330,7 @@ class DriftChecker:
     ) -> None:
         events = self.register.update(found, covered, format_timestamp(), self.listener.actors)
         self._publish_report(drift)
-        self._outputs.publish(events)
+        self._outputs.publish(group_unmanaged(events))
 
     def _publish_report(self, drift: Drift) -> None:
         drift = self._with_replication(drift)

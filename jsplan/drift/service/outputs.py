@@ -178,7 +178,8 @@ class DriftOutputs:
         for event in listed:
             self._views.notice(event)
             if self.metrics is not None:
-                self.metrics.count_event(event.event, event.alert.severity)
+                for alert in event.alerts or (event.alert,):
+                    self.metrics.count_event(event.event, alert.severity)
         for delivery in self._deliveries:
             delivery.put(listed)
 
