@@ -17,7 +17,7 @@ import yaml
 
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source
-from jsplan.config.read import Parser, parse_document
+from jsplan.config.read import list_events, parse_document
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -105,8 +105,7 @@ def _write_until_stable(text: str) -> str:
 def _round_trip(text: str) -> str:
     """Write the document again. What does not fit into a line in brackets becomes a block."""
     explicit = any(
-        isinstance(event, yaml.DocumentStartEvent) and event.explicit
-        for event in _list_events(text)
+        isinstance(event, yaml.DocumentStartEvent) and event.explicit for event in list_events(text)
     )
     blocks: set[int] = set()
     while True:
@@ -122,7 +121,7 @@ def _round_trip(text: str) -> str:
 def _find_wide(text: str) -> set[int]:
     """Return the collections in brackets that end beyond `WIDTH`, by number; the outer ones."""
     found, number, depth, opened = set[int](), -1, 0, 0
-    for event in _list_events(text):
+    for event in list_events(text):
         if isinstance(event, _START):
             number += 1
             if depth or event.flow_style:
@@ -228,7 +227,7 @@ def _first_lost_comment(before: str, after: str) -> int:
 
 def _find_comments(text: str) -> Iterator[_Comment]:
     """Find the comments, with the blocks around each one on its own line."""
-    lines, events = text.split("\n"), _list_events(text)
+    lines, events = text.split("\n"), list_events(text)
     masked = _mask_scalars(lines, events)
     stack: list[int] = []
     at = 0
@@ -260,13 +259,6 @@ def _find_blocks(
     return tuple(around) or (0,), len(around) - ends
 
 
-def _list_events(text: str) -> list[Any]:
-    parser, events = Parser(text), []
-    while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
-        events.append(event)
-    return events
-
-
 def _enter(stack: list[int], events: list[Any], at: int, lines: list[str]) -> None:
     """Add or remove the column of a collection. The mark of an anchored one is its anchor."""
     event = events[at]
@@ -285,7 +277,7 @@ def _mask_scalars(lines: list[str], events: list[Any]) -> list[str]:
     """Replace the text of scalars, in which `#` begins no comment. The header of a block stays."""
     masked = list(lines)
     for event in events:
-        if not isinstance(event, yaml.ScalarEvent):
+        if not _is_scalar(event):
             continue
         start, end = event.start_mark, event.end_mark
         for number in range(start.line, min(end.line, len(lines) - 1) + 1):
@@ -302,9 +294,13 @@ def _lines_of_text(text: str) -> set[int]:
     """Return the lines in block scalars, whose spaces and blank lines are a part of the value."""
     return {
         number
-        for event in _list_events(text)
-        if isinstance(event, yaml.ScalarEvent) and event.style in ("|", ">")
+        for event in list_events(text)
+        if _is_scalar(event) and event.style in ("|", ">")
         for number in range(
             event.start_mark.line + 1, event.end_mark.line + bool(event.end_mark.column)
         )
     }
+
+
+def _is_scalar(event: Any) -> bool:
+    return isinstance(event, yaml.ScalarEvent)

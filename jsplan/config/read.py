@@ -87,6 +87,14 @@ def parse_document(source: Source, data: bytes, findings: Findings) -> Node | No
         return None
 
 
+def list_events(text: str) -> list[Any]:
+    """Return the events of a text with their marks. Raises yaml.YAMLError."""
+    parser, events = Parser(text), list[Any]()
+    while type(event := parser.get_event()) is not yaml.StreamEndEvent:
+        events.append(event)
+    return events
+
+
 def _decode_text(source: Source, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
