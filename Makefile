@@ -17,7 +17,7 @@ endif
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
 
-.PHONY: help setup setup-spark spark-classes demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build clean
+.PHONY: help setup setup-spark spark-classes demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build release clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -56,8 +56,8 @@ pytest: spark-classes ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) || \
 		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-test-matrix: spark-classes ## the reports in a browser, and the tests marked `matrix` against every supported nats-server
-	$(PYTEST) -m download tests/sandbox tests/facts tests/workflows tests/render tests/examples
+test-matrix: spark-classes ## the release, the reports in a browser, and the tests marked `matrix` against every supported nats-server
+	$(PYTEST) -m download tests/install tests/sandbox tests/facts tests/workflows tests/render tests/examples
 	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
@@ -95,6 +95,13 @@ lock: setup ## newest versions into the lock files; needs uv
 		pyproject.toml -o .venv/spark.lock
 	{ echo '# requirements-dev.lock plus what backfill needs; made by `make lock`, installed by `make setup-spark`.'; cat .venv/spark.lock; } \
 		> requirements-spark.lock
+	uv pip compile --universal --python-version 3.11 --quiet --no-header --extra release -c requirements-dev.lock \
+		pyproject.toml -o .venv/release.lock
+	{ echo '# What `make release` builds with, and what jsplan.pyz contains; made by `make lock`.'; cat .venv/release.lock; } \
+		> requirements-release.lock
+
+release: setup ## sdist, wheel, jsplan.pyz, SBOM and checksums, into dist/; two runs make the same bytes
+	@$(BIN)/python -m tools.release dist
 
 build: setup ## sdist and wheel, into dist/
 	rm -rf dist
