@@ -7,6 +7,7 @@ is pinned in `requirements-release.lock`. Needs a package index.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -90,11 +91,16 @@ class Build:
             *("--constraint", LOCK, "jsplan"),
         )
         version = wheel.name.split("-")[1]
+        path = self.output / f"jsplan-{version}.cdx.json"
         self.run(
             *("cyclonedx_py", "environment", "--output-reproducible", "--output-format", "JSON"),
             *("--pyproject", ROOT / "pyproject.toml", "--mc-type", "application"),
-            *("--output-file", self.output / f"jsplan-{version}.cdx.json", python),
+            *("--output-file", path, python),
         )
+        # It cannot read a version that the build backend finds.
+        sbom = json.loads(path.read_text(encoding="utf-8"))
+        sbom["metadata"]["component"]["version"] = version
+        path.write_text(json.dumps(sbom, indent=2) + "\n", encoding="utf-8")
 
 
 def commit_time() -> str:

@@ -1,4 +1,4 @@
-"""What can be checked of the files that only run elsewhere: the container and the workflow."""
+"""The files that only run elsewhere: the container and the release workflow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_files_say_that_they_do_not_run_here() -> None:
 
 
 def test_the_first_stage_installs_jsplan(tmp_path: Path) -> None:
-    """What the first stage copies is enough for what it runs, and jsplan starts."""
+    """The files that the first stage copies are enough for what it runs, and jsplan starts."""
     stage = CONTAINERFILE.read_text(encoding="utf-8").split("FROM ")[1].replace("\\\n", "")
     source, installed = tmp_path / "src", tmp_path / "opt" / "jsplan"
     for copied in re.findall(r"^COPY (.+)$", stage, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""What `make release` builds: the same bytes twice, and a first plan on a bare machine."""
+"""The files of `make release`: the same bytes twice, and a first plan on a bare machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 
 def cpu_seconds() -> float:
-    """Return the seconds of computing of all children until now, which other load does not change."""
+    """Return the CPU seconds of all children until now, which no other load changes."""
     spent = os.times()
     return spent.children_user + spent.children_system
 
@@ -148,8 +148,8 @@ def test_the_first_plan_on_a_bare_machine(
     planned, waited = cpu_seconds(), time.monotonic() - started
 
     LOGGER.info(
-        f"| {way} | {python} | {installed.size / 1e6:.1f} MB "
-        f"| {ready - begun:.1f} s | {planned - ready:.1f} s | {waited:.1f} s |"
+        "| %s | %s | %.1f MB | %.1f s | %.1f s | %.1f s |",
+        *(way, python, installed.size / 1e6, ready - begun, planned - ready, waited),
     )
     assert (done.returncode, "Plan: 1 to add" in done.stdout) == (0, True), done.stdout
     assert "arning" not in done.stdout

@@ -53,7 +53,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be installed: a release, for one interpreter, into one folder, with tools."""
+    """The order to install a release for one interpreter into one folder, with these tools."""
 
     release: Release
     python: Path
