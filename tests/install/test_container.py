@@ -23,8 +23,8 @@ WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 def test_the_linters_have_nothing_to_say(tools: Path) -> None:
     """The Containerfile passes hadolint, and the release workflow passes zizmor."""
     for command in (
-        [tools / "hadolint", CONTAINERFILE],
-        [tools / "zizmor", "--offline", "--no-progress", WORKFLOW],
+        [str(tools / "hadolint"), str(CONTAINERFILE)],
+        [str(tools / "zizmor"), "--offline", "--no-progress", str(WORKFLOW)],
     ):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
