@@ -1,7 +1,7 @@
 """Thresholds in the metadata of streams and consumers. Pure.
 
-They mean what they mean to `nats server check`. `ROWS` is the only table of them: `status` and `drift` evaluate it, lint checks the files with it,
-and the reference is made from it.
+They mean what they mean to `nats server check`. `ROWS` is the only table of them: `status` and
+`drift` evaluate it, lint checks the files with it, and the reference is made from it.
 """
 
 from __future__ import annotations
