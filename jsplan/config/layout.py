@@ -122,12 +122,12 @@ def _find_wide(text: str) -> set[int]:
     """Return the collections in brackets that end beyond `WIDTH`, by number; the outer ones."""
     found, number, depth, opened = set[int](), -1, 0, 0
     for event in list_events(text):
-        if isinstance(event, _START):
+        if type(event) in _START:
             number += 1
             if depth or event.flow_style:
                 depth += 1
                 opened = number if depth == 1 else opened
-        elif isinstance(event, _END) and depth:
+        elif type(event) in _END and depth:
             depth -= 1
             if depth == 0 and event.end_mark.column > WIDTH:
                 found.add(opened)
@@ -250,10 +250,10 @@ def _find_blocks(
 ) -> tuple[tuple[int, ...], int]:
     """Return the columns of the blocks before and after a comment, and how many continue."""
     ends = 0
-    while isinstance(events[at + ends], _END):
+    while type(events[at + ends]) in _END:
         ends += 1
     around = list(stack)
-    while isinstance(events[at], _START):
+    while type(events[at]) in _START:
         _enter(around, events, at, lines)
         at += 1
     return tuple(around) or (0,), len(around) - ends
@@ -262,9 +262,9 @@ def _find_blocks(
 def _enter(stack: list[int], events: list[Any], at: int, lines: list[str]) -> None:
     """Add or remove the column of a collection. The mark of an anchored one is its anchor."""
     event = events[at]
-    if isinstance(event, _END):
+    if type(event) in _END:
         stack.pop()
-    elif isinstance(event, _START):
+    elif type(event) in _START:
         mark = event.start_mark
         if event.anchor is not None and not event.flow_style:
             first = lines[events[at + 1].start_mark.line]
