@@ -47,6 +47,15 @@ def _max_consumers_effect(change: FieldUpdate) -> Effect:
     return "in_place" if change.level >= MAX_CONSUMERS_UPDATE_LEVEL else "replace"
 
 
+def _purging_effect(change: FieldUpdate) -> Effect:
+    """Turning it on cancels `deny_purge`, which is refused, also where the update seals (10052)."""
+    return "replace" if change.after and change.old.get("deny_purge") else "in_place"
+
+
+def _schedules_effect(change: FieldUpdate) -> Effect:
+    return "replace" if _purging_effect(change) == "replace" else turn_on_only(change)
+
+
 def _sources_effect(change: FieldUpdate) -> Effect:
     """An edited opt_start_* is ignored; another source, or another filter, takes effect."""
     starts = ("opt_start_seq", "opt_start_time")
@@ -134,10 +143,10 @@ STREAM = Table(
         Field("consumer_limits", "object", "Limits and defaults for consumers.", default={}, table=CONSUMER_LIMITS, echoed=True),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
         Field("allow_msg_ttl", "bool", "Allow a TTL per message.", default=False, level=1, echoed=True, update=turn_on_only),
-        Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1),
+        Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1, update=_purging_effect),
         Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=require_replacement),
         Field("allow_atomic", "bool", "Allow atomic batches.", default=False, level=2),
-        Field("allow_msg_schedules", "bool", "Allow scheduled messages.", default=False, level=2, update=turn_on_only),
+        Field("allow_msg_schedules", "bool", "Allow scheduled messages.", default=False, level=2, update=_schedules_effect),
         Field("persist_mode", "enum", "When a write counts as stored.", default="default", values=("default", "async"), level=2, update=require_replacement,
               normalize=lambda word: word or "default"),
         Field("allow_batched", "bool", "Allow fast batches.", default=False, level=4),

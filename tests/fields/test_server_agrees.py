@@ -60,6 +60,17 @@ def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str,
     bench.consumer(stream, *pair)
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "new",
+    [{"subject_delete_marker_ttl": 1_000_000_000}, {"allow_msg_schedules": True}, {}],
+    ids=str,
+)
+def test_sealing_where_purging_is_denied(bench: ServerBench, new: dict[str, Any]) -> None:
+    """Markers and schedules cancel `deny_purge`, which is refused even where the update seals."""
+    bench.stream({"name": "U", "deny_purge": True}, {"name": "U", "sealed": True} | new)
+
+
 @pytest.mark.soak
 @OPEN_ENDED
 @given(pair=STREAM_PAIRS)
