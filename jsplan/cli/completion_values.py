@@ -1,19 +1,17 @@
 """Values that the shell completes: from the files and a local state, never from the network.
 
 A completion must not fail and must not need a secret. So a workspace that cannot be read completes
-nothing, and an environment variable that is not set counts as set.
+nothing, and the values of `${env.X}` are left unknown.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem
 
-from jsplan.cli.settings import settings_of
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:
@@ -25,17 +23,6 @@ if TYPE_CHECKING:
 
 #: The beginning of a saved plan has this key, since its keys are sorted.
 _PLAN_KEY, _PLAN_HEAD = b'"allowed_hazards"', 64
-#: Environment variables that jsplan itself reads, which count as what they are.
-_OWN_PREFIXES = ("JSPLAN_", "NATS_")
-
-
-class _CompleteEnvironment(dict[str, str]):
-    """The environment of the process, in which no variable of the files is missing."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        if key in self or key.startswith(_OWN_PREFIXES):
-            return super().get(key, default)
-        return "not-set"
 
 
 def complete_environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -43,7 +30,7 @@ def complete_environments(ctx: click.Context, incomplete: str) -> list[Completio
     from jsplan.config.files import WorkspaceFiles
     from jsplan.config.findings import Findings
 
-    folder = (settings_of(ctx).chdir or Path()).absolute()
+    folder = (ctx.obj.chdir or Path()).absolute()
     document = None
     with suppress(JsplanError, OSError):
         document = WorkspaceFiles(folder, Findings()).load_document()
@@ -126,9 +113,9 @@ def _load_workspace(ctx: click.Context) -> Workspace | None:
 
     from jsplan.config import load
 
-    options = settings_of(ctx).load_options()
+    options = ctx.obj.load_options()
     try:
-        return load(replace(options, environ=_CompleteEnvironment(os.environ)))
+        return load(replace(options, files_only=True))
     except (JsplanError, OSError):
         return None
 
