@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+#: Columns of a terminal that wraps nothing, since pages show lines as a file has them.
+WIDE = 500
 ANSWERS = {"Only the word yes approves: ": "yes"}
 #: The addresses of `jsplan sandbox up`, as pages show them.
 DOCUMENTED = {"hub": "nats://127.0.0.1:4222", "leaf": "nats://127.0.0.1:4111"}
@@ -65,6 +67,7 @@ class PageReader:
             folder=self.folder,
             environment=self.environment,
             answers=ANSWERS,
+            columns=WIDE,
         )
         for file in self.root.rglob("jsplan.yaml"):
             file.write_text(self._here(file.read_text(encoding="utf-8")), encoding="utf-8")
