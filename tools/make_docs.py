@@ -62,6 +62,8 @@ CONDITIONAL = {
     "mirror_direct": "in place; ignored in a mirror within one JetStream",
     "deliver_subject": "in place for a push consumer; between push and pull a new object",
     "mem_storage": "a new object",
+    "subject_delete_marker_ttl": "in place; with `deny_purge` a new object",
+    "allow_msg_schedules": "one way: on, and never off again; with `deny_purge` a new object",
 }
 RULES = {
     update_in_place: "in place",
