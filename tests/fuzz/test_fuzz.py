@@ -15,25 +15,25 @@ from tests.fuzz.targets import TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 15
-#: Documents of each target in `make test`, half a minute in all. A process reads several targets, because it takes
+#: Documents of each target in `make test`, a quarter of a minute in all. A process reads several targets, because it takes
 #: three seconds to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "workspaces": {
-        "config": 150,
-        "config-file": 150,
-        "connection": 150,
-        "job": 180,
-        "job-script": 180,
+        "config": 80,
+        "config-file": 80,
+        "connection": 80,
+        "job": 90,
+        "job-script": 90,
     },
     "documents": {
-        "plan": 60,
-        "state": 80,
-        "state-parts": 70,
-        "lock": 180,
-        "manifest": 120,
-        "archive": 300,
+        "plan": 30,
+        "state": 40,
+        "state-parts": 40,
+        "lock": 90,
+        "manifest": 60,
+        "archive": 150,
     },
-    "servers": {"wire": 600, "answers": 90, "advisories": 900},
+    "servers": {"wire": 300, "answers": 60, "advisories": 450},
 }
 #: Imports a module without bytecode while the guard is active.
 IMPORT_UNDER_GUARD: Final = """

@@ -81,7 +81,7 @@ KINDS: dict[str, dict[str, bool]] = {
     "earlier apply": {"with_earlier_apply": True},
 }
 #: Portions of each kind in `make test`.
-PORTIONS = [(kind, n) for kind, many in zip(KINDS, (5, 3, 2), strict=True) for n in range(many)]
+PORTIONS = [(kind, n) for kind, many in zip(KINDS, (4, 3, 2), strict=True) for n in range(many)]
 
 
 @pytest.mark.matrix
