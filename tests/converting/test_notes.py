@@ -336,7 +336,8 @@ def test_servers_of_a_resource_of_nack_become_its_connection(tmp_path: Path) -> 
         tmp_path,
         "nack",
         "---\n".join(
-            NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)
+            NACK_STREAM.replace("A,", f"S{number},").replace("[a]", f"[a{number}]") % more
+            for number, more in enumerate(texts)
         ),
     )
     workspace = new_workspace(tmp_path, made)

@@ -162,14 +162,14 @@ def test_junit_counts_failures() -> None:
         3,
         1,
         4,
-        1,
+        2,
     ]
     assert (
         suite.get("tests"),
         suite.get("failures"),
         suite.get("errors"),
         suite.get("skipped"),
-    ) == ("9", "3", "1", "4")
+    ) == ("10", "3", "1", "4")
     failure = suite.find("testcase[@name='hub/stream/ORDERS']/failure")
     assert failure is not None
     assert (failure.get("type"), failure.get("message")) == ("destructive", "was changed")
@@ -180,7 +180,7 @@ def test_junit_of_no_drift_passes() -> None:
     """A run without findings has tests that passed, so that no reader takes it for broken."""
     suite = ET.fromstring(drift_junit.render(empty_drift(), FAILING))[0]  # noqa: S314 - our own text
 
-    assert [len(case) for case in suite.findall("testcase")] == [0, 0, 0, 0, 0]
+    assert [len(case) for case in suite.findall("testcase")] == [0, 0, 0, 0, 0, 0]
 
 
 def test_junit_stays_xml_with_hostile_names() -> None:

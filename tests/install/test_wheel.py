@@ -113,7 +113,7 @@ def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
     """Adopt unmanaged resources, and undo an apply."""
     with Raw(servers["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
-    assert "1 to import" in shop.run(
+    assert "Import: 1 resource." in shop.run(
         "import --all --domain hub --generate-config found.jsplan.yaml -y"
     )
     shop.declare("1d")

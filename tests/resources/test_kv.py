@@ -183,6 +183,8 @@ def test_the_terminal_shows_a_bucket_in_its_own_words(tmp_path: Path, server: Se
         "+ ttl: 1h",
         "+ max_value_size: 1KiB",
         "+ compression: true",
+        "+ storage: file",
+        "+ num_replicas: 1",
     }
     space.apply()
 
