@@ -39,6 +39,7 @@ class FakeApi:
         self.change_answer: Callable[[str, Any], Any] = unchanged_answer
         self._server = server
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
@@ -61,6 +62,12 @@ class FakeApi:
         return client
 
     async def _answer(self, message: Msg) -> None:
+        """Forward in a task: a request that the server leaves unanswered must not hold the others."""
+        task = self._loop.create_task(self._forward(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, message: Msg) -> None:
         api = message.subject.removeprefix(_PREFIX)
         real = api if api.startswith("$KV.") else f"$JS.API.{api}"
         answer = await self._client.request(real, message.data, timeout=30, headers=message.headers)
