@@ -112,7 +112,7 @@ class _CaseRun:
         outcome.findings += checks.check_plan(plan)
         for deed in case.between:
             self._perform(deed)
-            self._wait_for_acks_of(deed)
+            self._wait_for_effects_of(deed)
         middle = self._snapshot() if case.between else before
         code = self._apply(plan, announced)
         outcome.word = (
@@ -236,8 +236,16 @@ class _CaseRun:
         for body in sections.get("streams", ()):
             self._wait_for_interest(body, sections)
 
-    def _wait_for_acks_of(self, deed: Action) -> None:
-        """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
+    def _wait_for_effects_of(self, deed: Action) -> None:
+        """Wait until copies have what a deed published, and acknowledgements have had their effect.
+
+        An interest stream deletes what its mirror has, or what the consumer acknowledged if it is
+        still there.
+        """
+        if isinstance(deed, Publish) and not self.case.first:
+            self._wait_for_copies(self.case.before)
+            for body in self.case.before.get("streams", ()):
+                self._wait_for_interest(body, self.case.before)
         if not isinstance(deed, Consume):
             return
         side, books = (
