@@ -18,7 +18,11 @@ from jsplan.planning.preserve.consumers import (
     preserve_position,
     replacement_fields,
 )
-from jsplan.planning.preserve.methods import recreates_consumers, tightens_consumer_limits
+from jsplan.planning.preserve.methods import (
+    exceeds_max_consumers,
+    recreates_consumers,
+    tightens_consumer_limits,
+)
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
@@ -436,9 +440,11 @@ def decide_dependent_consumers(
     for address, decision in decisions.items():
         if decision.preserves and decision.live is not None and address.kind != "consumer":
             after = decision.after or {}
+            # A restored work queue deletes what its consumers passed, whatever their filters were.
             changes = address in changing and (
-                get_retention(after) == "interest"
+                get_retention(after) in ("interest", "workqueue")
                 or tightens_consumer_limits(decision.live.compact, after)
+                or exceeds_max_consumers(decision.live, after)
             )
             decision.recreates_consumers = changes or recreates_consumers(
                 decision.live.compact, after, inputs.level(address)

@@ -56,6 +56,11 @@ def tightens_consumer_limits(before: Config, after: Config) -> bool:
     )
 
 
+def exceeds_max_consumers(live: LiveObject, after: Config) -> bool:
+    """Check whether the stream has more consumers now than the new one accepts (10026)."""
+    return 0 < int(after.get("max_consumers") or 0) < int(live.state.get("consumer_count") or 0)
+
+
 def find_preserve_obstacle(
     live: LiveObject,
     after: Config,
