@@ -91,6 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     secrets.clear_secrets()
     args = list(sys.argv[1:] if argv is None else argv)
     if COMPLETE_VARIABLE in os.environ:
+        from click.shell_completion import add_completion_class
+
+        from jsplan.cli.bash_completion import WholeWordBashComplete
+
+        add_completion_class(WholeWordBashComplete)
         root.main(args, prog_name=PROGRAM, obj=Settings(), auto_envvar_prefix="JSPLAN")
     settings = Settings()
 

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +91,45 @@ def test_values(
 ) -> None:
     """Values are completed from the files, without secrets and without the network."""
     assert complete(line, capsys) == offers
+
+
+@pytest.mark.parametrize(
+    ("words", "replies"),
+    [
+        (["--allow-hazard", "DELETES_STREAM", ":", "hub/s"], ["hub/stream/ORDERS"]),
+        (
+            ["--allow-hazard", "DELETES_STREAM", ":"],
+            ["hub/consumer/ORDERS/NEW", "hub/stream/ORDERS"],
+        ),
+        (["--allow-hazard", "DELETES_STREAM:hub/s"], ["DELETES_STREAM:hub/stream/ORDERS"]),
+        (["--allow-hazard", "=", "REM"], ["REMOVES_SUBJECTS"]),
+        (["--env", "="], ["prod", "staging"]),
+        (["--allow-hazard", "=", "DELETES_STREAM", ":", "hub/s"], ["hub/stream/ORDERS"]),
+    ],
+)
+def test_words_that_bash_cuts(
+    folder: Path, words: list[str], replies: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bash cuts words at colons and equals signs, and replaces only the last piece."""
+    given = ["jsplan", "apply", "-e", "prod", *words]
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    (folder / "jsplan").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jsplan "$@"\n')
+    (folder / "jsplan").chmod(0o755)
+    script += "\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_jsplan_completion jsplan\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"".format(
+        " ".join(map(shlex.quote, given)), len(given) - 1
+    )
+
+    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],  # noqa: S607 - the bash of the user
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (done.stdout.split(), done.stderr) == (replies, "")
 
 
 def test_the_environment_variable_counts(

@@ -1,0 +1,44 @@
+"""Completion in bash of words that bash cuts: `DELETES_STREAM:hub/stream/ORDERS`, `--env=prod`.
+
+Bash cuts a word at each colon and equals sign (COMP_WORDBREAKS) and replaces only the last piece.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from click.shell_completion import BashComplete, split_arg_string
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_BREAKS: Final = (":", "=")
+
+
+class WholeWordBashComplete(BashComplete):
+    """Completion for bash that joins the pieces of a word."""
+
+    #: The beginning of the completed value that bash does not replace.
+    _kept = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the cursor, and the word at the cursor."""
+        pieces = split_arg_string(os.environ["COMP_WORDS"])
+        at = int(os.environ["COMP_CWORD"])
+        words = [""]
+        before = ""
+        for piece in [*pieces, ""][1 : at + 1]:
+            if piece in _BREAKS or before in _BREAKS:
+                words[-1] += piece
+            else:
+                words.append(piece)
+            before = piece
+        self._kept = words[-1] if before in _BREAKS else words[-1].removesuffix(before)
+        if self._kept.startswith("-"):  # click completes the value of `--option=value` alone
+            self._kept = self._kept.partition("=")[2]
+        return words[1:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """Format a completion without what bash keeps."""
+        return f"{item.type},{item.value.removeprefix(self._kept)}"
