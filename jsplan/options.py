@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from jsplan.documents.drift_causes import FAILING_CAUSES
 from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.planning.options import PlanningOptions
 from jsplan.units import SECOND
@@ -39,14 +40,13 @@ class PlanOptions(PlanningOptions):
 class DriftOptions:
     """Options of one drift check.
 
-    `fail_on` are among changed, missing, replication, threshold, unmanaged. Without `replication`
-    no flow is checked.
+    `fail_on` are among `CAUSES`. Without `replication` no flow is checked.
     """
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     parallelism: int = 10
-    fail_on: frozenset[str] = frozenset({"changed", "missing", "replication", "threshold"})
+    fail_on: frozenset[str] = frozenset(FAILING_CAUSES)
     replication: bool = True
 
 

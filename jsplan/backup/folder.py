@@ -129,7 +129,7 @@ class BackupFolder:
             self.write()
 
     def close(self) -> None:
-        """Write nothing later any more."""
+        """Cancel a write that is due later."""
         if self._later is not None:
             self._later.cancel()
             self._later = None

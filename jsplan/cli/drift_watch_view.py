@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.cli.views import drift_view
+from jsplan.documents.drift_causes import FAILING_CAUSES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import ResourceChange
 
 _FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".xml": "junit"}
-_FAILING_KINDS = ("changed", "missing", "replication", "threshold")
 
 
 class AlertPrinter:
@@ -41,7 +41,7 @@ class AlertPrinter:
 
             return dumps(drift.to_json()).encode()
         if path.suffix in _FORMAT_BY_SUFFIX:
-            return drift_view(drift, _FORMAT_BY_SUFFIX[path.suffix], _FAILING_KINDS).encode()
+            return drift_view(drift, _FORMAT_BY_SUFFIX[path.suffix], FAILING_CAUSES).encode()
         return _render_text(drift)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jsplan.documents.plan_types import Severity
+
 FORMAT_VERSION = "1.0"
 
 EventType = Literal["opened", "changed", "resolved"]
@@ -18,7 +20,6 @@ Kind = Literal[
     "offline",
     "check",
 ]
-Severity = Literal["destructive", "functional", "cosmetic"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Action = Literal["no-op", "create", "update", "delete", "forget"]
 Effect = Literal["in_place", "one_way", "replace", "ignored"]
 Severity = Literal["destructive", "functional", "cosmetic"]
+#: The most severe first.
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
     "stream.probe", "stream.quiesce", "stream.pause_consumers",

@@ -13,7 +13,7 @@ from jsplan.documents.alert import EventType, Kind
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.graph import PlannedAction
-from jsplan.documents.plan_types import Op, Severity
+from jsplan.documents.plan_types import SEVERITIES, Op
 from jsplan.documents.schema_files import (
     ATTEMPT,
     BACKUP,
@@ -105,7 +105,7 @@ REPLICATION = object_of(
         "origin_last_seq": or_null(COUNT),
         "last_seq": or_null(COUNT),
     },
-    {"lag": or_null(COUNT), "active": or_null(COUNT), "severity": one_of(*get_args(Severity))},
+    {"lag": or_null(COUNT), "active": or_null(COUNT), "severity": one_of(*SEVERITIES)},
     "One mirror or source. `healthy` null: not known; `cause` says why. "
     "`active` is the time since the last contact with its origin, in ns.",
 )
@@ -123,7 +123,7 @@ UNMANAGED = object_of(
         "bytes": or_null(COUNT),
         "created": or_null(TEXT),
     },
-    {"severity": one_of(*get_args(Severity)), "ephemeral": FLAG},
+    {"severity": one_of(*SEVERITIES), "ephemeral": FLAG},
 )
 DRIFT = (
     HEAD
@@ -150,7 +150,7 @@ ALERT = object_of(
     {
         "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
         "kind": one_of(*get_args(Kind)),
-        "severity": one_of(*get_args(Severity)),
+        "severity": one_of(*SEVERITIES),
         "address": TEXT,
         "summary": TEXT,
         "details": list_of(TEXT),

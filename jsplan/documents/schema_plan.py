@@ -6,7 +6,7 @@ from typing import get_args
 
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
-from jsplan.documents.plan_types import Effect, Op, Severity
+from jsplan.documents.plan_types import SEVERITIES, Effect, Op
 from jsplan.documents.schema_configs import CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
 from jsplan.documents.schema_state import (
     ACTIONS,
@@ -99,7 +99,7 @@ RESOURCE = object_of(
         "fingerprint": FINGERPRINT,
         "depends_on": list_of(TEXT),
     },
-    {"previous_address": ADDRESS, "severity": one_of(*get_args(Severity))},
+    {"previous_address": ADDRESS, "severity": one_of(*SEVERITIES)},
 )
 PRECONDITION = object_of(
     {},

@@ -42,7 +42,7 @@ async def read_live(
     wanted: Iterable[Address],
     known: frozenset[str] = frozenset(),
     identify_only: Iterable[str] = (),
-    on_read: Callable[[int], object] | None = None,
+    on_read: Callable[[int], object] = lambda _: None,
 ) -> Live:
     """Read every wanted address, and identify its domains and those in `identify_only`.
 
@@ -302,14 +302,13 @@ async def _read_domain(
     live: Live,
     addresses: list[Address],
     workers: int,
-    on_read: Callable[[int], object] | None,
+    on_read: Callable[[int], object],
 ) -> None:
     api = pool.api(domain)
 
     async def read(address: Address) -> None:
         await read_into(api, live, address)
-        if on_read is not None:
-            on_read(1)
+        on_read(1)
 
     try:
         await run_parallel(read, addresses, workers)

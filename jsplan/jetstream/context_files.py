@@ -21,9 +21,14 @@ from jsplan.jetstream.context_keys import (
     ContextKey,
     Use,
 )
-from jsplan.jetstream.secret_references import SCHEMES, Reference, expand_path, scheme_of
+from jsplan.jetstream.secret_references import (
+    CONTEXT_HINT,
+    SCHEMES,
+    Reference,
+    expand_path,
+    scheme_of,
+)
 
-_EDIT: Final = "See: nats context edit"
 _URL_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 _KEYS: Final = {key.name: key for key in CONTEXT_KEYS}
 #: Ways to log in, of which a context has one. A token may stand beside each, `nsc` beside creds.
@@ -58,10 +63,12 @@ def read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ConnectError(
-            f'the nats context "{name}" is not JSON: {path}: {error}', hint=_EDIT
+            f'the nats context "{name}" is not JSON: {path}: {error}', hint=CONTEXT_HINT
         ) from None
     if not isinstance(raw, dict):
-        raise ConnectError(f'the nats context "{name}" is not a JSON object: {path}', hint=_EDIT)
+        raise ConnectError(
+            f'the nats context "{name}" is not a JSON object: {path}', hint=CONTEXT_HINT
+        )
     return _Context(name, path, environ).read(raw)
 
 
@@ -118,10 +125,10 @@ class _Context:
         what = f"`{key.name}` {self._of}"
         if key.use is Use.FLAG:
             if value is not True:
-                raise ConnectError(f"{what} is not true or false", hint=_EDIT)
+                raise ConnectError(f"{what} is not true or false", hint=CONTEXT_HINT)
             return value
         if not isinstance(value, str):
-            raise ConnectError(f"{what} is not text", hint=_EDIT)
+            raise ConnectError(f"{what} is not text", hint=CONTEXT_HINT)
         if key.use is Use.VALUE:
             # As in the nats CLI: a value with another scheme, or none, is the secret itself.
             if scheme_of(value) not in SCHEMES:
@@ -139,7 +146,7 @@ class _Context:
             try:
                 return parse_subject_prefix(value)
             except ValueError as error:
-                raise ConnectError(f"{what}: {error}", hint=_EDIT) from None
+                raise ConnectError(f"{what}: {error}", hint=CONTEXT_HINT) from None
         return value
 
     def _read_path(self, key: ContextKey, what: str, value: str) -> str | Reference:
@@ -165,7 +172,7 @@ class _Context:
             scheme, mark, rest = part.partition("://")
             url = f"{scheme.lower()}://{rest}" if mark else f"nats://{part}"
             if problem := url_problem(url, _URL_SCHEMES):
-                raise ConnectError(f"{what}: {problem}", hint=_EDIT)
+                raise ConnectError(f"{what}: {problem}", hint=CONTEXT_HINT)
 
     def _check_login(self, given: Mapping[str, Any]) -> None:
         logins = [name for name in _LOGINS if name in given]

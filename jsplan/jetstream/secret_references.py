@@ -25,6 +25,8 @@ SCHEMES: Final[dict[str, str]] = {
     "op": "`op://VAULT/ITEM/FIELD`: what `op read` prints (the CLI of 1Password)",
     "nsc": "`nsc://OPERATOR/ACCOUNT/USER`: the creds file that `nsc generate profile` names",
 }
+#: What a message about a wrong value of a context ends with.
+CONTEXT_HINT: Final = "See: nats context edit"
 #: Seconds for `nsc` and `op`, which may ask the user.
 PROGRAM_TIMEOUT: Final = 60
 #: A scheme has two characters at least: one is a drive of Windows.
@@ -88,7 +90,7 @@ class Reference:
         try:
             return self.read(environ).decode().rstrip("\r\n")
         except UnicodeDecodeError:
-            raise ConnectError(f"{self.what} is not text", hint=_EDIT) from None
+            raise ConnectError(f"{self.what} is not text", hint=CONTEXT_HINT) from None
 
     def read_profile(self, environ: Mapping[str, str]) -> NscProfile:
         """Ask `nsc` for the creds file and the servers of a user. Raises ConnectError."""
@@ -130,7 +132,7 @@ class Reference:
             return read_regular(expand_user(path), MEGABYTE)
         except OSError as error:
             raise ConnectError(
-                f"{self.what}: cannot read {path}: {error.strerror}", hint=_EDIT
+                f"{self.what}: cannot read {path}: {error.strerror}", hint=CONTEXT_HINT
             ) from None
 
     def _run(self, environ: Mapping[str, str], name: str, *arguments: str) -> bytes:
@@ -184,6 +186,3 @@ class NscProfile:
                 hint="Write one with: nsc generate creds",
             )
         return self.creds
-
-
-_EDIT: Final = "See: nats context edit"

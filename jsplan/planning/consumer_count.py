@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from jsplan.address import SERVER_CONSUMER_PREFIXES
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, planned_config
 from jsplan.planning.model import ResourceDecision
-from jsplan.planning.split_updates import MAX_CONSUMERS, stream_of
+from jsplan.planning.split_updates import stream_of
+from jsplan.resources.stream import max_consumers
 
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.planning.model import PlanInputs
-    from jsplan.resources.fields import Config
 
 
 @dataclass(slots=True)
@@ -100,12 +100,6 @@ def count_stream(
         limits.append(max_consumers(live.compact))
     count.limit = 0 if 0 in limits else max(limits)
     return count
-
-
-def max_consumers(config: Config | None) -> int:
-    """Return the stream's `max_consumers`, 0 for none."""
-    most = (config or {}).get(MAX_CONSUMERS)
-    return most if isinstance(most, int) and most > 0 else 0
 
 
 def count_hidden(inputs: PlanInputs, stream: Address) -> int:

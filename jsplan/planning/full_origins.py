@@ -17,11 +17,11 @@ from jsplan.planning.consumer_count import (
     consumers_by_stream,
     count_hidden,
     count_stream,
-    max_consumers,
 )
 from jsplan.planning.decide import planned_config
 from jsplan.planning.model import ResourceDecision
 from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
+from jsplan.resources.stream import max_consumers
 
 if TYPE_CHECKING:
     from jsplan.address import Address

@@ -31,6 +31,7 @@ from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import FILTER_UPDATE_LEVEL, INTEREST_FORGOTTEN_LEVEL
+from jsplan.resources.stream import max_consumers
 from jsplan.subjects import is_covered
 
 #: The reason of an orphaned placeholder that no other change of this plan needs.
@@ -306,24 +307,20 @@ def _no_consumer_capacity(
         if stream is not None and stream.actions == ["update"] and stream.after is not None
         else change.stream.compact
     )
-    most = max(_max_consumers(change.stream.compact), _max_consumers(after))
+    limits = [max_consumers(config) for config in (change.stream.compact, after)]
+    most = max(limits)
     there = int(change.stream.state.get("consumer_count") or 0)
-    if max(there, final_count) < most:
+    if 0 in limits or max(there, final_count) < most:
         return None
     has = f"has {there}" if there >= most else f"will have {final_count}"
     text = (
         "they need a placeholder consumer meanwhile, and the stream "
-        f"{has} of at most {most:.0f} consumers (max_consumers)"
+        f"{has} of at most {most} consumers (max_consumers)"
     )
     return (
         text,
         "Raise max_consumers by one first, or delete consumers in a plan of their own first.",
     )
-
-
-def _max_consumers(stream: Config) -> float:
-    most = int(stream.get("max_consumers", -1))
-    return most if most >= 0 else float("inf")
 
 
 def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:

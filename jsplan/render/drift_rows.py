@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.documents.base import digest
+from jsplan.documents.plan_types import SEVERITIES
 from jsplan.render import resource_text, summary
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
@@ -30,7 +31,7 @@ KINDS = (
     "warning",
     "excused",
 )
-_SEVERITY_RANK = {"destructive": 0, "functional": 1, "cosmetic": 2}
+_SEVERITY_RANK = {severity: rank for rank, severity in enumerate(SEVERITIES)}
 _TITLES = {
     "interrupted": "Interrupted replacements",
     "missing": "Gone",

@@ -43,6 +43,12 @@ def _mirror_effect(change: FieldUpdate) -> Effect:
     return "in_place" if change.after is None and change.level >= PROMOTE_LEVEL else "replace"
 
 
+def max_consumers(config: Config | None) -> int:
+    """Return the limit `max_consumers` of a stream, 0 for none."""
+    most = (config or {}).get("max_consumers")
+    return most if isinstance(most, int) and most > 0 else 0
+
+
 def _max_consumers_effect(change: FieldUpdate) -> Effect:
     return "in_place" if change.level >= MAX_CONSUMERS_UPDATE_LEVEL else "replace"
 

@@ -13,13 +13,11 @@ from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import parallelism_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, HostPort, ParamType
+from jsplan.documents.drift_causes import CAUSES, FAILING_CAUSES
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from jsplan.drift.service.schedule import Schedule
-
-CAUSES = ("changed", "missing", "replication", "threshold", "unmanaged")
-
 
 #: The causes that the scheduled job can report besides: domains and failed checks.
 KINDS = (*CAUSES, "offline", "check")
@@ -66,7 +64,7 @@ class CauseList(ParamType):
     help="Skip these resources; repeatable.",
 )
 @parallelism_option
-@click.option("--fail-on", type=CauseList(), default="changed,missing,replication,threshold",
+@click.option("--fail-on", type=CauseList(), default=",".join(FAILING_CAUSES),
               show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context

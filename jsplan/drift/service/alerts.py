@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
-from jsplan.documents.alert import Alert, AlertEvent, EventType, Severity
+from jsplan.documents.alert import Alert, AlertEvent, EventType
 from jsplan.documents.base import digest
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import ResourceChange
+from jsplan.documents.plan_types import SEVERITIES
 from jsplan.drift.service.advisories import Actor
 
 #: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]
-#: The worst one comes first.
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 #: The address of alerts about the whole workspace.
 WORKSPACE = "workspace"
 #: Addresses that one notification about many unmanaged resources names in its text.

@@ -20,6 +20,7 @@ from jsplan.resources.server_features import (
     REMOVABLE_LIMITS_LEVEL,
     RESTORE_ANY_NAME_LEVEL,
 )
+from jsplan.resources.stream import max_consumers
 
 PreserveMethod = Literal["snapshot", "mirror", "source"]
 RECREATE_HINT: Final = (
@@ -58,7 +59,7 @@ def tightens_consumer_limits(before: Config, after: Config) -> bool:
 
 def exceeds_max_consumers(live: LiveObject, after: Config) -> bool:
     """Check whether the stream has more consumers now than the new one accepts (10026)."""
-    return 0 < int(after.get("max_consumers") or 0) < int(live.state.get("consumer_count") or 0)
+    return 0 < max_consumers(after) < int(live.state.get("consumer_count") or 0)
 
 
 def find_preserve_obstacle(
