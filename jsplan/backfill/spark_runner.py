@@ -135,6 +135,9 @@ class SparkRunner:
     async def close(self) -> None:
         """Cancel running tasks, and stop Spark if this process started it; never raises."""
         self._closed = True
+        task = asyncio.current_task()
+        if self._starting is not None and task is not None and task.cancelling():
+            self._observer.phase("Interrupted, stopping Spark")
         with contextlib.suppress(Exception):
             self._session = await self._starting if self._starting is not None else None
         if self._session is not None and self._owns_session:

@@ -183,6 +183,7 @@ def test_ctrl_c_keeps_what_was_copied(clean_hub_leaf: Sandbox, tmp_path: Path) -
         "interrupted; what was copied is kept, the state is saved and its lock released"
         in " ".join(err.split())
     )
+    assert "Interrupted, stopping Spark ..." in err
     assert "Traceback" not in err
     assert "Exception" not in err
     assert not (tmp_path / "state" / "test.json.lock.info").exists()
