@@ -7,23 +7,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tools.release import PYTHONS
-
 PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
 
 
-def find_interpreters() -> dict[str, Path]:
-    """Return the interpreter of each supported version that is to be had, from PATH or pyenv."""
-    found: dict[str, Path] = {}
-    for version in PYTHONS:
-        named = shutil.which(f"python{version}")
-        candidates = [Path(named)] if named else []
-        candidates += sorted(PYENV.glob(f"{version}.*/bin/python3"), reverse=True)
-        for candidate in candidates:
-            if is_version(candidate, version):
-                found[version] = candidate
-                break
-    return found
+def find_interpreter(version: str) -> Path | None:
+    """Return the interpreter of a version from PATH or pyenv; None if there is none."""
+    named = shutil.which(f"python{version}")
+    candidates = [Path(named)] if named else []
+    candidates += sorted(PYENV.glob(f"{version}.*/bin/python3"), reverse=True)
+    return next((path for path in candidates if is_version(path, version)), None)
 
 
 def is_version(candidate: Path, version: str) -> bool:
