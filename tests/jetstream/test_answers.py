@@ -81,6 +81,7 @@ class Scene:
 
     def begin(self) -> None:
         """Apply once, add unmanaged streams, and change the files."""
+        (self.folder / "found.jsplan.yaml").unlink(missing_ok=True)
         with Raw(self.server.url) as raw:
             delete_all_streams(raw)
         self.document["backend"] = {

@@ -1,0 +1,36 @@
+"""A source that left keeps messages of its origin for some seconds more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+
+def count(raw: Raw, stream: str) -> int:
+    """Count the messages of a stream."""
+    return int(raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"])
+
+
+def test_the_consumer_of_a_source_that_left_goes_by_itself(server: Server) -> None:
+    """Its consumer is interest, hidden in `consumer_count`, until the server removes it."""
+    origin = {"name": "A", "subjects": ["a.>"]}
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.A", origin)
+        raw.api_ok("$JS.API.STREAM.CREATE.M", {"name": "M", "sources": [{"name": "A"}]})
+        for number in range(5):
+            raw.api_ok(f"a.{number}", b"x")
+        server.wait_until(lambda: count(raw, "M") == 5, "let the source copy")
+
+        raw.api_ok("$JS.API.STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]})
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", origin | {"retention": "interest"})
+
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["consumer_count"] == 0
+        server.wait_until(lambda: count(raw, "A") == 0, "remove the consumer", timeout=60)
