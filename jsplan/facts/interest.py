@@ -321,7 +321,10 @@ class UnwantedMessages:
             self._matched[consumer.name] = self._matched.get(consumer.name, 0) + 1
             self._behind[consumer.name] = self._behind.get(consumer.name, 0) + behind
         if self.becomes_interest and not self._is_examined(message, wanting):
-            if self.has_downstream and not wanting:
+            # The server deletes it when its own consumer goes, unless another one may want it.
+            if self.has_downstream and all(
+                message.seq <= self._possible_done_seq(c) for c in wanting
+            ):
                 self.passed.add(message)
             return True
         if (

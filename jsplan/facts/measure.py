@@ -441,8 +441,11 @@ class _MeasurementRun:
             return self._build_measurement(nothing, None, causes)
         if not stay and request.since is None:
             return self._build_measurement(everything, None, causes)
+        # One whose start was behind the end of the stream is said to wait for what came before it.
         if not becomes and any(
-            consumer.unfinished == self.messages and consumer.filters_before is None
+            consumer.unfinished == self.messages
+            and consumer.filters_before is None
+            and consumer.floor < self.state["first_seq"]
             for consumer in stay
         ):
             return self._build_measurement(nothing, None, causes)

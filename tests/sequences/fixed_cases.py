@@ -317,6 +317,38 @@ def _start_cases() -> Iterator[tuple[str, FixedCase]]:
         world = {"streams": [stream(t, "interest", consumer("D"))]}
         case = Case(t, world, (publish(t, "abc"),), (add, Edit("drop", f"{t}S", "D")))
         yield f"consumer deleted, a later one added, {policy}, ack_policy {acks}", FixedCase(case)
+    for number, (acks, beside) in enumerate(
+        itertools.product(("none", "all", "explicit"), (False, True))
+    ):
+        t = f"fy{number}x"
+        late = consumer("C", ack_policy=acks, filter_subject=f"{t}.a") | starts_at(3)
+        others = [consumer("D", filter_subject=f"{t}.b")] if beside else []
+        world = {"streams": [stream(t, "interest", late, *others)]}
+        edits = (change(t, "C", max_waiting=9),)
+        yield (
+            f"consumer replaced before its start, ack_policy {acks}{', beside another' * beside}",
+            FixedCase(Case(t, world, (publish(t, "acab"),), edits)),
+        )
+    downstream: dict[str, Any] = {
+        "mirror replaced": ("mirror", lambda t: Edit("set", f"{t}M", fields={"storage": "memory"})),
+        "mirror deleted": ("mirror", lambda t: Edit("remove", f"{t}M")),
+        "source deleted": ("sources", lambda t: Edit("remove", f"{t}M")),
+        "source left": ("sources", lambda t: Edit("set", f"{t}M", fields={"sources": None})),
+    }
+    for number, (acks, (what, (kind, edit))) in enumerate(
+        itertools.product(("all", "explicit"), downstream.items())
+    ):
+        t = f"fz{number}x"
+        late = consumer("D", ack_policy=acks, filter_subject=f"{t}.c") | starts_at(9)
+        origin = {"name": f"{t}S", "domain": "hub"}
+        flow = {"mirror": origin} if kind == "mirror" else {"sources": [origin]}
+        copy = {"name": f"{t}M", "domain": "leaf", "lifecycle": KEPT} | flow
+        world = {"streams": [stream(t, "limits", filtered("C", t, "ab"), late), copy]}
+        load = (publish(t, "ac"), consume(t, "C", 1))
+        yield (
+            f"limits to interest beside a later consumer, {what}, ack_policy {acks}",
+            FixedCase(Case(t, world, load, (edit(t), retain(t, "interest")))),
+        )
     for number, retention in enumerate(("limits", "interest")):
         t = f"fw{number}x"
         kept = {"lifecycle": {"on_replace": "preserve"}}

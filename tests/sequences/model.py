@@ -66,12 +66,15 @@ class ConsumerPosition:
     """Position of a consumer: sequences given, those not acknowledged, and its start.
 
     `passed_or_not`: an earlier filter did not match them, and the server may have passed them or not.
+    `acked_or_not`: a limit removed a later one that was outstanding, and the server may take that for the
+    acknowledgement of all before it (ack_policy all).
     """
 
     delivered: set[int]
     outstanding: set[int]
     start: int = 0
     passed_or_not: set[int] = field(default_factory=set)
+    acked_or_not: set[int] = field(default_factory=set)
 
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
         """Return what is pending: never given and wanted, or given and not acknowledged."""
@@ -150,7 +153,7 @@ def due_messages(
     What only the new filter lets through comes if it lies behind the position.
     """
     pending = position.unfinished(before, messages)
-    uncertain = position.passed_or_not - position.outstanding
+    uncertain = (position.passed_or_not - position.outstanding) | position.acked_or_not
     if after.get("max_deliver"):  # what was delivered that often is not delivered again
         uncertain |= position.outstanding
     must = {m for m in pending if wants(after, m.subject) and m.seq not in uncertain}

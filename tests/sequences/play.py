@@ -152,6 +152,18 @@ class _CaseRun:
         self._wait_until_settled(case.before)
         if case.first:
             self._apply_earlier()
+        self._note_removed(case.before_apply)
+
+    def _note_removed(self, sections: Sections) -> None:
+        """Note what the server may take for acknowledged because a limit removed a later message."""
+        for key, _, body in _declared(sections):
+            books = self.books.get(key)
+            found = self._read_stream(key[:2])
+            if books is None or found is None or body.get("ack_policy") != "all":
+                continue
+            out = books.position.outstanding
+            removed = max(out - found.messages.keys(), default=0)
+            books.position.acked_or_not = {seq for seq in out if seq <= removed}
 
     def _apply_earlier(self) -> None:
         """Apply the plan that came before, and publish what came after it."""
