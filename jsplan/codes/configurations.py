@@ -83,10 +83,11 @@ CONFIGURATIONS: Final[Mapping[str, CodeText]] = {
         "Write `domain:` instead, or a prefix such as `$JS.DOMAIN.API`.",
     ),
     "JS166": CodeText(
-        "The consumer that a mirror or source uses is incomplete or contradictory.",
+        "The consumer that a mirror or source uses is incomplete, contradictory, or used twice.",
         "The owner of the origin made this consumer, so it already has the filter and the "
         "start position.",
-        "Name the consumer, and remove the other settings that the message lists.",
+        "Name the consumer, and remove the other settings that the message lists. Give each "
+        "source a consumer of its own.",
     ),
     "JS167": CodeText(
         "A subject transform is not valid.",

@@ -119,7 +119,7 @@ def _consumer(field: str, origin: Body) -> Problems:
 
 
 def _duplicates(body: Body) -> Problems:
-    seen = set()
+    seen, consumers = set(), set()
     for origin in body.get("sources") or ():
         key = (origin.get("domain"), origin_key({"name": "", **origin}))
         if key in seen:
@@ -130,4 +130,15 @@ def _duplicates(body: Body) -> Problems:
                 f"sources: {origin.get('name')}{where} is listed twice (10140)",
                 "Remove one, or give them different filters.",
             )
+        elif (name := (origin.get("consumer") or {}).get("name")) is not None:
+            api = (origin.get("external") or {}).get("api")
+            reader = (origin.get("domain"), api, origin.get("name"), name)
+            if reader in consumers:
+                yield Problem(
+                    "JS166",
+                    "sources",
+                    f"sources: two read consumer {name} of {origin.get('name')} (10216)",
+                    "Make a consumer for each source.",
+                )
+            consumers.add(reader)
         seen.add(key)

@@ -33,6 +33,8 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
     for name in changed_names(before, after):
         row = table.by_name.get(name)
         effect = effect_of(row, before, after, name, level)
+        if effect != "ignored" and table.refuses_updates(before, after):
+            effect = "replace"
         for path, old, new in _leaves(row, name, before.get(name), after.get(name)):
             found.append(
                 FieldChange(

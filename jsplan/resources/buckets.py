@@ -104,7 +104,7 @@ def _build_backing_table(kind: str) -> Table:
             return replace(row, when_omitted="live")
         return replace(row, when_omitted="last") if row.name in uncovered else row
 
-    return Table("stream", tuple(carrying(row) for row in STREAM.rows), STREAM.fill_derived)
+    return replace(STREAM, rows=tuple(carrying(row) for row in STREAM.rows))
 
 
 #: The table of the stream of each kind that has one.

@@ -149,11 +149,16 @@ class Field:
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one kind of object. `fill_derived(config, level)` fills in dependent fields."""
+    """All rows of one kind of object. `fill_derived(config, level)` fills in dependent fields.
+
+    `refuses_updates(old, new)`: the server refuses every update between the two, also of a field
+    that changes in place otherwise.
+    """
 
     kind: str
     rows: tuple[Field, ...]
     fill_derived: Callable[[Config, int], None] = field(default=lambda config, level: None)
+    refuses_updates: Callable[[Config, Config], bool] = field(default=lambda old, new: False)
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:

@@ -58,6 +58,12 @@ def _purging_effect(change: FieldUpdate) -> Effect:
     return "replace" if change.after and change.old.get("deny_purge") else "in_place"
 
 
+def refuses_updates(old: Config, new: Config) -> bool:
+    """Markers and schedules cancel `deny_purge`, which a sealed stream has (10052)."""
+    purges = new.get("subject_delete_marker_ttl") or new.get("allow_msg_schedules")
+    return bool(purges and old.get("sealed") and new.get("sealed"))
+
+
 def _schedules_effect(change: FieldUpdate) -> Effect:
     return "replace" if _purging_effect(change) == "replace" else turn_on_only(change)
 
@@ -158,4 +164,5 @@ STREAM = Table(
         Field("allow_batched", "bool", "Allow fast batches.", default=False, level=4),
     ),
     fill_derived,
+    refuses_updates,
 )  # fmt: skip

@@ -118,16 +118,19 @@ class ServerBench:
 
     # --- streams ---------------------------------------------------------------------------------------------
 
-    def stream(self, old: Body, new: Body) -> None:
+    def stream(self, old: Body, new: Body, *, seal: bool = False) -> None:
         """Create `old` and update it to `new`: answers, echoes and classes are as predicted.
 
-        Raises AssertionError if not.
+        `seal` seals it before the update. Raises AssertionError if something is not as predicted.
         """
         sent = build_create(STREAM, old, self.level)
         answer = self.raw.api(f"$JS.API.STREAM.CREATE.{old['name']}", sent)
         try:
             if self._check_created(STREAM, self._stream_problems(old, None), answer, old):
                 self._check_echo(STREAM, old, answer["config"], inherited_from_origin(old))
+                if seal:
+                    sealed = answer["config"] | {"sealed": True}
+                    answer = self.raw.api_ok(f"$JS.API.STREAM.UPDATE.{old['name']}", sealed)
                 if not self._stream_problems(new, answer["config"]) and not self._unknown_fields(
                     STREAM, new
                 ):

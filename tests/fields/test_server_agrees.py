@@ -71,6 +71,35 @@ def test_sealing_where_purging_is_denied(bench: ServerBench, new: dict[str, Any]
     bench.stream({"name": "U", "deny_purge": True}, {"name": "U", "sealed": True} | new)
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"subject_delete_marker_ttl": 1_000_000_000},
+        {"allow_msg_schedules": True},
+        {"allow_rollup_hdrs": True},
+        {"deny_purge": True},
+        {},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"description": "x"},
+        {"metadata": {"a": "b"}},
+        {"subject_delete_marker_ttl": 2_000_000_000},
+        {"subject_delete_marker_ttl": 0, "description": "x"},
+    ],
+    ids=str,
+)
+def test_updates_of_a_sealed_stream(
+    bench: ServerBench, old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """One with markers or schedules refuses every update: both cancel `deny_purge`."""
+    bench.stream({"name": "U"} | old, {"name": "U", "sealed": True} | old | new, seal=True)
+
+
 @pytest.mark.soak
 @OPEN_ENDED
 @given(pair=STREAM_PAIRS)
