@@ -1,4 +1,4 @@
-"""Completion in bash of words that bash cuts: `DELETES_STREAM:hub/stream/ORDERS`, `--env=prod`.
+"""Completion in bash of words that bash cuts, such as `DELETES_STREAM:hub/stream/A`.
 
 Bash cuts a word at each colon and equals sign (COMP_WORDBREAKS) and replaces only the last piece.
 """
