@@ -288,11 +288,11 @@ def build_update(
     wanted = with_server_fields(table, explicit_fields(body), live_raw)
     out = dict(live_raw)
     sealing = bool(after.get("sealed")) and not before.get("sealed")
+    # Sealing sets discard: new itself. Counters reject it in a request, and per subject needs it.
+    adds_discard = sealing and "discard" not in body and not after.get("discard_new_per_subject")
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) == after.get(name) or (
-            sealing and name == "discard" and name not in body
-        ):
-            continue  # sealing sets discard: new itself; counters reject it in a request
+        if before.get(name) == after.get(name) or (adds_discard and name == "discard"):
+            continue
         if name not in after:
             out.pop(name, None)
         elif name in wanted and table.compact({name: wanted[name]}).get(name) == after[name]:

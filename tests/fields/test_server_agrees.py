@@ -63,6 +63,23 @@ def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str,
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     "new",
+    [
+        {"discard_new_per_subject": True, "max_msgs_per_subject": 1},
+        {"allow_msg_counter": True},
+        {"max_age": 10**9},
+        {},
+    ],
+    ids=str,
+)
+def test_sealing_sets_discard_itself(bench: ServerBench, new: dict[str, Any]) -> None:
+    """Sealing sets `discard: new`; only `discard_new_per_subject` needs it in the request."""
+    old = {name: value for name, value in new.items() if name == "allow_msg_counter"}
+    bench.stream({"name": "U"} | old, {"name": "U", "sealed": True} | new)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "new",
     [{"subject_delete_marker_ttl": 1_000_000_000}, {"allow_msg_schedules": True}, {}],
     ids=str,
 )
