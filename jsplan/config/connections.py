@@ -67,9 +67,7 @@ def read_connections(
         elif node.value is None:
             out[key] = Connection(key, range=source_range(section.key_place(key)))
         elif not isinstance(node.value, dict):
-            findings.not_a_mapping(
-                node, f"connection {key}"
-            )  # a password that is one level too high is not quoted
+            findings.wrong_type(node, f"connection {key}", "a mapping")
         elif parsing.check_mapping(
             node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")
         ):

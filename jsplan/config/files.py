@@ -160,7 +160,7 @@ class WorkspaceFiles:
         Otherwise nothing of it is quoted.
         """
         if not isinstance(node.value, dict):
-            self.findings.not_a_mapping(node, shown)
+            self.findings.wrong_type(node, shown, "a mapping")
             return False
         known = (
             *TOP_LEVEL_KEYS,

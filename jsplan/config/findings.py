@@ -62,21 +62,17 @@ class Findings:
         )
 
     def wrong_type(self, node: Node, what: str, expected: str) -> None:
-        """Report that `what` has not the `expected` type ("a mapping", "text", …)."""
-        self.error(
-            "JS104",
-            node,
-            f"{what} must be {expected}, not {describe_node(node)}",
-            _TYPE_HELP.get(expected, f"Write {expected}."),
-        )
+        """Report that `what` has not the `expected` type ("a mapping", "text", …).
 
-    def not_a_mapping(self, node: Node, what: str) -> None:
-        """Report a file that is not a mapping, unquoted: it may be no file of the workspace."""
+        Text in place of a mapping or a list is not quoted: it may be a secret in the wrong place.
+        """
+        holds_more = expected.startswith(("a mapping", "a list"))
+        found = type_name(node) if holds_more else describe_node(node)
         self.error(
             "JS104",
             node,
-            f"{what} must be a mapping, not {type_name(node)}",
-            _TYPE_HELP["a mapping"],
+            f"{what} must be {expected}, not {found}",
+            _TYPE_HELP.get(expected, f"Write {expected}."),
         )
 
     def no_known_keys(self, code: str, node: Node, summary: str, known: Collection[str]) -> bool:

@@ -99,7 +99,7 @@ def _read_var_file(
     node = files.parse_file(path.absolute(), pipe=True)
     out = []
     if node is not None and not isinstance(node.value, dict):
-        files.findings.not_a_mapping(node, path.name)
+        files.findings.wrong_type(node, path.name, "a mapping")
         return []
     if node is not None and files.findings.no_known_keys(
         "JS115", node, f"no key of {path.name} is a variable of the workspace", defaults

@@ -299,6 +299,8 @@ class _MeasurementRun:
 
     async def _find_expired(self, age: int) -> tuple[int | None, tuple[int, int]]:
         """Find the first sequence that max_age keeps, and bounds on how many are before it."""
+        if not self.now:
+            return None, (0, self.messages)
         try:
             first = await self.reader.find_first_since(
                 parse_instant(self.now) - age,

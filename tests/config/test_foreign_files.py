@@ -68,6 +68,17 @@ def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loade
     require_nothing_quoted(caught.value.diagnostics)
 
 
+@pytest.mark.parametrize(
+    "section",
+    ["connections", "domains", "environments", "overrides", "defaults", "backend", "drift"],
+)
+def test_a_password_in_the_wrong_place_is_not_quoted(section: str, workspace: Loader) -> None:
+    """A password with too little indentation becomes an entry of another section."""
+    require_nothing_quoted(workspace.findings(f"{section}:\n  password: exposed\n"))
+    require_nothing_quoted(workspace.findings(f"{section}: exposed\n"))
+    require_nothing_quoted(workspace.findings(f"{section}:\n  hub: {{password: exposed}}\n"))
+
+
 def test_a_link_that_the_default_pattern_matches(workspace: Loader) -> None:
     """A link that matches the default pattern is reported without its content.
 
