@@ -347,7 +347,7 @@ def _start_cases() -> Iterator[tuple[str, FixedCase]]:
         load = (publish(t, "ac"), consume(t, "C", 1))
         yield (
             f"limits to interest beside a later consumer, {what}, ack_policy {acks}",
-            # Before 2.12 no mirror is replaced with its messages.
+            # Before 2.15 no mirror is replaced with its messages.
             FixedCase(
                 Case(t, world, load, (edit(t), retain(t, "interest"))),
                 APPLIED | ({"refused"} if what == "mirror replaced" else set()),
