@@ -65,7 +65,7 @@ test-matrix: spark-classes ## the release, the reports in a browser, and the tes
 
 soak: spark-classes ## long runs
 	$(PYTEST) -n 3 --dist worksteal -m soak --timeout 7200 $(PYTEST_ARGS)
-	$(PYTEST) -m "hypothesis and not download" --hypothesis-profile open $(PYTEST_ARGS)
+	$(PYTEST) -m "hypothesis and not soak and not download" --hypothesis-profile open $(PYTEST_ARGS)
 
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
