@@ -31,7 +31,7 @@ KINDS = (
     "warning",
     "excused",
 )
-_SEVERITY_RANK = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+_SEVERITY_RANK: dict[str, int] = {severity: rank for rank, severity in enumerate(SEVERITIES)}
 _TITLES = {
     "interrupted": "Interrupted replacements",
     "missing": "Gone",
