@@ -10,6 +10,12 @@ from pathlib import Path
 PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
 
 
+def find_interpreters(versions: tuple[str, ...]) -> dict[str, Path]:
+    """Return the interpreter of each version that this machine has."""
+    found = {version: find_interpreter(version) for version in versions}
+    return {version: path for version, path in found.items() if path}
+
+
 def find_interpreter(version: str) -> Path | None:
     """Return the interpreter of a version from PATH or pyenv; None if there is none."""
     named = shutil.which(f"python{version}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.install.interpreters import find_interpreter
+from tests.install.interpreters import find_interpreters
 from tests.install.ways import WAYS, Release, Request
 from tools.release import PYTHONS, commit_time
 
@@ -113,28 +113,36 @@ def test_the_sbom_lists_what_the_single_file_contains(release: Release) -> None:
     assert "file://" not in text
 
 
-@pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_first_plan_on_a_bare_machine(
     way: str,
-    python: str,
     release: Release,
     tools: Path,
     clean_hub_leaf: Sandbox,
     tmp_path: Path,
 ) -> None:
-    """Each way installs at most 40 MB, and its first plan needs no variable but HOME and PATH."""
-    interpreter = find_interpreter(python)
-    if interpreter is None:
-        pytest.skip(f"there is no Python {python} on this machine")
-    workspace, home = tmp_path / "shop", tmp_path / "home"
+    """Each way, with each Python that is here: at most 40 MB, and a plan by HOME and PATH alone."""
+    interpreters = find_interpreters(PYTHONS)
+    assert interpreters
+
+    for python, interpreter in interpreters.items():
+        folder = tmp_path / python
+        folder.mkdir()
+        make_first_plan(
+            way, Request(release, interpreter, folder, tools), clean_hub_leaf["hub"].url
+        )
+
+
+def make_first_plan(way: str, request: Request, url: str) -> None:
+    """Install in one way, plan once, and check what was printed and what it takes."""
+    workspace, home = request.folder / "shop", request.folder / "home"
     workspace.mkdir()
     home.mkdir()
-    text = WORKSPACE.format(url=clean_hub_leaf["hub"].url)
+    text = WORKSPACE.format(url=url)
     (workspace / "jsplan.yaml").write_text(text, encoding="utf-8")
     begun = cpu_seconds()
 
-    installed = WAYS[way](Request(release, interpreter, tmp_path, tools))
+    installed = WAYS[way](request)
     ready, started = cpu_seconds(), time.monotonic()
     done = subprocess.run(
         [*installed.command, "plan"],
@@ -151,7 +159,7 @@ def test_the_first_plan_on_a_bare_machine(
 
     LOGGER.info(
         "| %s | %s | %.1f MB | %.1f s | %.1f s | %.1f s |",
-        *(way, python, installed.size / 1e6, ready - begun, planned - ready, waited),
+        *(way, request.folder.name, installed.size / 1e6, ready - begun, planned - ready, waited),
     )
     assert (done.returncode, "Plan: 1 to add" in done.stdout) == (0, True), done.stdout
     assert "arning" not in done.stdout
