@@ -55,7 +55,11 @@ class Build:
         """Collect the wheels that jsplan needs on each Python and machine."""
         pure = self._scratch / "pure"
         # Some projects have no wheel on the index. Whatever is not pure is left out afterwards.
-        self.pip("wheel", "--no-build-isolation", "--wheel-dir", pure, "--constraint", LOCK, wheel)
+        # A wheel in the cache of pip has the times of when it was built, not of the commit.
+        self.pip(
+            *("wheel", "--no-cache-dir", "--no-build-isolation", "--wheel-dir", pure),
+            *("--constraint", LOCK, wheel),
+        )
         for built in pure.glob("*.whl"):
             if not built.name.endswith("-none-any.whl"):
                 built.unlink()
