@@ -17,7 +17,7 @@ endif
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
 
-.PHONY: help setup setup-spark spark-classes demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build release clean
+.PHONY: help setup setup-spark spark-classes demo test lint types imports pytest test-matrix compat soak bench docs docs-pages demo-svg reports format lock build release clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -62,6 +62,10 @@ test-matrix: spark-classes ## the release, the reports in a browser, and the tes
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
 	done
+
+compat: spark-classes ## every rule against one release: make compat VERSION=2.15.2
+	server="$$($(BIN)/python -m jsplan.sandbox.versions $(VERSION))" && \
+		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS)
 
 soak: spark-classes ## long runs
 	$(PYTEST) -n 3 --dist worksteal -m soak --timeout 7200 $(PYTEST_ARGS)

@@ -22,13 +22,15 @@ class PlanOptions(PlanningOptions):
     """Options of `plan`, `apply` and `destroy` (contract, section 3).
 
     `lock_timeout` is ns. `backup` is a folder: streams are backed up below it before their messages
-    are deleted. `waves` are the terms of `--wave`; in one wave `max_failures` domains may fail.
+    are deleted. `server_version` is the release to rehearse on, None for those of the real servers.
+    `waves` are the terms of `--wave`; in one wave `max_failures` domains may fail.
     `deferred` applies the rest of a saved plan. `clock` decides on the windows of backfills.
     """
 
     parallelism: int = 10
     lock_timeout: int = 10 * SECOND
     rehearse: bool = False
+    server_version: str | None = None
     backup: Path | None = None
     waves: tuple[str, ...] = ()
     max_failures: int = 0

@@ -24,6 +24,7 @@ from jsplan.errors import ExitCode, JsplanError
 from jsplan.health.thresholds import ROWS as THRESHOLDS
 from jsplan.jetstream.context_keys import CONTEXT_KEYS, SCHEMES_OF_USE, Use
 from jsplan.jetstream.secret_references import SCHEMES
+from jsplan.planning.server_version import DIFFERENCES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import uncovered_fields
 from jsplan.resources.fields import (
@@ -45,6 +46,7 @@ from jsplan.resources.nested import (
     TRANSFORM,
 )
 from jsplan.resources.server_features import SERVER_VERSIONS
+from jsplan.sandbox.versions import VERSIONS
 from jsplan.workflows.explain import list_lint_rules
 from tests.support.yaml_text import read_yaml
 
@@ -86,6 +88,7 @@ def pages() -> dict[str, str]:
         "buckets.md": buckets(),
         "documents.md": documents(),
         "contexts.md": contexts(),
+        "compatibility.md": compatibility(),
     }
     return {name: wrap_prose(text) for name, text in found.items()}
 
@@ -565,6 +568,86 @@ def _default(row: Field) -> str:
 
 def _change(row: Field) -> str:
     return RULES.get(row.update) or CONDITIONAL[row.name]
+
+
+# --- compatibility --------------------------------------------------------------------------------
+
+_COMPATIBILITY = dedent(
+    """\
+    # Releases of nats-server
+
+    jsplan works with nats-server {versions}, and its tests run on each of them. Domains may run
+    different ones, and leaves may be older than their hub. `jsplan validate --server-version VERSION` says
+    for your files what this page says for all: [Before an upgrade or a
+    downgrade](../how-to/change-server-version.md).
+
+    ## Settings by release
+
+    An older server refuses such a setting or drops it, so a plan with it is an error (JS413).
+
+    """
+)
+_DIFFERENCES = dedent(
+    """
+    ## Same setting, other meaning
+
+    """
+)
+_DOWNGRADE = dedent(
+    """
+    ## After a downgrade
+
+    What becomes of a resource with a setting that the older release does not know:
+
+    | downgraded to | a stream, a bucket | a consumer |
+    |---|---|---|
+    | 2.11 and later | is offline: publishers get no answer, its consumers nothing (10194) | is neither run nor listed; clients get 10014 |
+    | 2.10 | runs without the setting, without a word | the same; with `ack_policy: flow_control` as in 2.11 |
+
+    Nothing is deleted. A newer server runs all of them again with the setting; on 2.10 messages were
+    stored without it meanwhile.
+    """
+)
+
+
+def compatibility() -> str:
+    """Describe what differs between the supported releases."""
+    lines = [version for level, version in SERVER_VERSIONS.items() if version.count(".") == 1]
+    levels = {version: level for level, version in SERVER_VERSIONS.items()}
+    rows = [
+        (f"`{name}`", kind, *("yes" if level <= levels[line] else "" for line in lines))
+        for kind in ("stream", "consumer")
+        for name, level in _leveled(TABLES[kind])
+    ]
+    differences = [
+        (
+            f"`{each.field}`",
+            f"{SERVER_VERSIONS[each.level]}",
+            each.before,
+            each.since or "",
+        )
+        for each in DIFFERENCES
+    ]
+    return "".join(
+        [
+            NOTE.format(source="jsplan/resources and jsplan/planning/server_version.py"),
+            _COMPATIBILITY.format(versions=", ".join([*VERSIONS[:-1]]) + f" and {VERSIONS[-1]}"),
+            table(("setting", "of a", *lines), rows),
+            _DIFFERENCES,
+            table(("setting", "changed in", "before", "since"), differences),
+            _DOWNGRADE,
+        ]
+    )
+
+
+def _leveled(rows: Table) -> Iterator[tuple[str, int]]:
+    for row in rows.rows:
+        if row.level:
+            yield row.name, row.level
+        for value, level in row.value_levels.items():
+            yield f"{row.name}: {value}", level
+        if row.table is not None:
+            yield from ((f"{row.name}.{path}", level) for path, level in _leveled(row.table))
 
 
 # --- documents ------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ VALUES = {
     "PLANFILE": "A plan that was saved with jsplan plan -o.",
     "RULE": "The code of a lint rule, such as JS201.",
     "SUBJECT": "A NATS subject, which may have wildcards: 'orders.>'.",
+    "VERSION": "A release of nats-server, such as 2.12 or 2.12.8.",
     "WAVES": "Labels, names or globs of domains and shares of all domains, separated by commas: "
     "label:canary,10%,100%.",
 }  # fmt: skip

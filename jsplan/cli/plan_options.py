@@ -32,6 +32,7 @@ PLAN_SHAPING_OPTIONS = frozenset(
         "reinstalled",
         "no_backfill",
         "rehearse",
+        "server_version",
     }
 )
 
@@ -105,6 +106,11 @@ _SELECTION_OPTIONS = (
     click.option("--no-backfill", is_flag=True, help="Skip the backfills."),
     click.option(
         "--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."
+    ),
+    click.option(
+        "--server-version",
+        metavar="VERSION",
+        help="With --rehearse: of this release of nats-server, not of those that run.",
     ),
 )
 _EXECUTION_OPTIONS = (
@@ -181,6 +187,11 @@ def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     if options.refresh_only and (options.destroy or options.replace):
         raise UsageError(
             "--refresh-only changes no server, so it does not go with --destroy or --replace"
+        )
+    if options.server_version and not options.rehearse:
+        raise UsageError(
+            "--server-version is for a rehearsal",
+            hint="Add --rehearse, or give it to: jsplan validate, which asks no server.",
         )
     return options
 

@@ -86,6 +86,22 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "The release that the domain runs is not installed here.",
         "Nothing, or install that release with the command that the message prints.",
     ),
+    "JS464": CodeText(
+        "A downgraded server cannot run a resource that exists.",
+        "It uses a setting that the older release does not know. Since 2.11 such a stream is "
+        "offline and such a consumer is not found; 2.10 runs both without the setting.",
+        "Keep the newer server, or remove the setting before the downgrade.",
+    ),
+    "JS465": CodeText(
+        "Another release of nats-server takes a configuration for something else.",
+        "The files are accepted everywhere and do not mean the same everywhere.",
+        "Write the setting out that the message names, or nothing if the difference is welcome.",
+    ),
+    "JS466": CodeText(
+        "This release of jsplan has no rules for that version of nats-server.",
+        "It is older than the oldest that is supported, newer than the newest, or no version.",
+        "Write a supported release, such as 2.12.",
+    ),
     "JS470": CodeText(
         "A saved stream cannot be restored there.",
         "The server is offline or too old for the backup, or the backup can only keep its name.",

@@ -233,6 +233,7 @@ OPTIONS = object_of(
         ),
     }
     | dict.fromkeys(("adopt", "backfill", "rehearse", "import"), FLAG)
+    | {"server_version": TEXT}
     | dict.fromkeys(("excludes", "replace", "reinstalled"), _TEXTS),
     "The planning options.",
 )

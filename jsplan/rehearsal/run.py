@@ -6,6 +6,7 @@ The real servers are only read. A rehearsal that fails raises an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from jsplan.config.model import Workspace
 from jsplan.documents.plan import Plan, Rehearsal
@@ -18,7 +19,7 @@ from jsplan.rehearsal.layout import build_rehearsal_layout
 from jsplan.rehearsal.live_snapshot import read_jetstreams
 from jsplan.rehearsal.round import RoundOutcome, rehearse_round, select_steps
 from jsplan.rehearsal.steps import list_writing_steps
-from jsplan.sandbox.versions import list_available
+from jsplan.sandbox.versions import find_release, list_available
 from jsplan.units import count_text
 
 
@@ -29,19 +30,23 @@ async def rehearse(
     pool: Pool,
     observer: Observer,
     parallelism: int = 10,
+    server_version: str | None = None,
 ) -> None:
     """Execute the plan on embedded servers, without data, and add the findings to the plan.
 
-    A refusal makes the plan errored. Raises SandboxError when the rehearsal itself fails, such as
-    without a nats-server.
+    The servers are of the release nearest to the real one, or of `server_version`, which is
+    downloaded if need be. A refusal makes the plan errored. Raises SandboxError when the rehearsal
+    itself fails, such as without a nats-server.
     """
     steps = list_writing_steps(plan)
     if plan.errored or not steps:
         return
     try:
-        programs = list_available()
+        programs = list_available() if server_version is None else find_release(server_version)
         observer.phase("Reading what the rehearsal needs")
         jetstreams = await read_jetstreams(pool, workspace, live, steps)
+        if server_version is not None:
+            jetstreams = [replace(each, version=next(iter(programs))) for each in jetstreams]
         layout = build_rehearsal_layout(
             [each for each in jetstreams if each.failure is None], steps, programs
         )

@@ -210,6 +210,7 @@ def format_options(plan: Plan) -> str:
     words += ["--refresh-only"] if plan.mode == "refresh-only" else []
     words += ["--adopt"] if options.get("adopt") else []
     words += ["--rehearse"] if options.get("rehearse") else []
+    words += [f"--server-version {safe(v)}"] if (v := options.get("server_version")) else []
     words += ["--no-backfill"] if not options.get("backfill", True) else []
     words += [f"--safe-below {options['safe_below']}"] if options.get("safe_below") else []
     return " ".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 #: The first nats-server of each API level. Level 0 is 2.10 and older.
@@ -24,6 +25,9 @@ EXPIRY_LEVEL: Final = 1
 INTEREST_FORGOTTEN_LEVEL: Final = 1
 #: CONSUMER.PAUSE exists.
 PAUSE_LEVEL: Final = 1
+#: A stream with a setting of a newer release is offline after a downgrade, and such a consumer is
+#: not found. Before, the server runs both without the setting.
+OFFLINE_LEVEL: Final = 1
 
 # Level 2: nats-server 2.12 -------------------------------------------------------------------------
 
@@ -77,3 +81,22 @@ ORIGIN_IDENTITY_LEVEL: Final = 5
 OWN_CONSUMER_LEVEL: Final = 5
 #: A stream without max_consumers has at most 1,000 consumers.
 DEFAULT_MAX_CONSUMERS_LEVEL: Final = 5
+
+
+def find_level(version: str) -> int:
+    """Return the API level of a release, such as `2.12` (the first of its line) or `2.12.8`.
+
+    Raises ValueError for anything else, and for releases that this one knows nothing of: older than
+    the oldest, or of a newer line than the newest in `SERVER_VERSIONS`.
+    """
+    if not re.fullmatch(r"v?[0-9]+\.[0-9]+(\.[0-9]+)?", version):
+        raise ValueError(version)
+    wanted = _parse_numbers(version.removeprefix("v"))
+    levels = {level: _parse_numbers(first) for level, first in SERVER_VERSIONS.items()}
+    if not levels[0] <= wanted or wanted[:2] > levels[NEWEST_LEVEL][:2]:
+        raise ValueError(version)
+    return max(level for level, first in levels.items() if first <= wanted)
+
+
+def _parse_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

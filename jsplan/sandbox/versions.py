@@ -82,6 +82,27 @@ def list_available() -> dict[str, Path]:
     return found or {binary.read_version(binary.find_binary()): binary.find_binary()}
 
 
+def find_release(wanted: str) -> dict[str, Path]:
+    """Return a version and its program; for `2.12` the one of `VERSIONS` in its line.
+
+    It is downloaded if it is not in the cache. Raises SandboxError if there is none.
+    """
+    numbers = parse_version(wanted)
+    if len(numbers) not in (2, 3):
+        raise SandboxError(
+            f"{wanted} is no version of nats-server", hint="Write one such as 2.12 or 2.12.8."
+        )
+    if len(numbers) == 2:
+        nearest = nearest_version(wanted, VERSIONS)
+        if parse_version(nearest)[:2] != numbers:
+            raise SandboxError(
+                f"jsplan knows no release of nats-server {wanted}",
+                hint=f"Write one of {', '.join(VERSIONS)}, or any other with three numbers.",
+            )
+        wanted = nearest
+    return {wanted: ensure_version(wanted)}
+
+
 def nearest_version(wanted: str, known: Iterable[str]) -> str:
     """Return the version most like `wanted`: of the same minor release, else of the nearest one.
 

@@ -58,6 +58,8 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
         from jsplan.rehearsal.run import rehearse  # noqa: PLC0415
 
         built.options["rehearse"] = True
+        if options.server_version:
+            built.options["server_version"] = options.server_version
         await rehearse(
             built,
             session.context.workspace,
@@ -65,6 +67,7 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
             session.pool,
             session.observer,
             options.parallelism,
+            options.server_version,
         )
     return built
 

@@ -8,18 +8,41 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.errors import ConfigError
+from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS, find_level
 from jsplan.topology import Topology, build_topology
 from jsplan.topology.overlaps import check_declared_subjects
 
 
-def validate(options: LoadOptions) -> Workspace:
+def validate(options: LoadOptions, server_version: str | None = None) -> Workspace:
     """Return the workspace if it is valid. Raises ConfigError with every finding otherwise.
 
-    Needs no variable of the environment that `${env.X}` names.
+    With `server_version`, such as `2.12`, the findings about servers of that release are among its
+    diagnostics. Needs no variable of the environment that `${env.X}` names.
     """
+    level = None if server_version is None else require_level(server_version)
     workspace = load(replace(options, files_only=True))
-    require_valid(workspace, build_topology(workspace))
-    return workspace
+    topology = build_topology(workspace)
+    found = require_valid(workspace, topology)
+    if server_version is None or level is None:
+        return workspace
+    # Loaded only here: the files alone need no planning.
+    from jsplan.planning.server_version import check_server_version  # noqa: PLC0415
+
+    found += check_server_version(workspace, topology, server_version, level)
+    if any(d.severity == "error" for d in found):
+        raise ConfigError(found)
+    return replace(workspace, diagnostics=tuple(found))
+
+
+def require_level(version: str) -> int:
+    """Return the API level of a release of nats-server. Raises ConfigError for an unknown one."""
+    try:
+        return find_level(version)
+    except ValueError:
+        text = f"jsplan has no rules for nats-server {version}"
+        known = f"{SERVER_VERSIONS[0]} to {SERVER_VERSIONS[NEWEST_LEVEL]}"
+        detail = f"Write a release from {known}, such as 2.12 or 2.12.8."
+        raise ConfigError([Diagnostic("error", "JS466", text, detail)]) from None
 
 
 def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:

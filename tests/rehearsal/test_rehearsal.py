@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.errors import PlanError, SandboxError
+from jsplan.cli.plan_options import build_plan_options
+from jsplan.errors import PlanError, SandboxError, UsageError
 from jsplan.rehearsal import layout
 from jsplan.render import plan_text
 from jsplan.sandbox import Sandbox, binary, versions
@@ -298,6 +299,25 @@ def test_the_nearest_installed_version_is_used_and_named(
     assert same.rehearsal is not None
     assert {s.version for s in same.rehearsal.servers} == {old}
     assert same.diagnostics == []
+
+
+def test_another_release_is_rehearsed_on_request(make_server: MakeServer, tmp_path: Path) -> None:
+    """With `--server-version` all servers are of that release, and what it refuses is an error."""
+    server = make_server(domain="hub")
+    connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
+    base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
+    space = Space(tmp_path, base).write(
+        streams=[{"name": "FAST", "allow_batched": True}, {"name": "KNOWN", "subjects": ["k"]}]
+    )
+
+    plan = space.plan(rehearse=True, server_version="2.12")
+
+    assert plan.rehearsal is not None
+    assert {s.version for s in plan.rehearsal.servers} == {"2.12.8"}
+    assert plan.errored
+    assert {d.address for d in plan.diagnostics if d.code == "JS460"} == {"hub/stream/FAST"}
+    with pytest.raises(UsageError, match="is for a rehearsal"):
+        build_plan_options({"server_version": "2.12"})
 
 
 def test_objects_that_an_old_server_cannot_have_are_left_out(

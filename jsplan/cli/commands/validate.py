@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from jsplan.config.model import Workspace
 
 
-@declare("validate", examples=["jsplan validate", "jsplan validate -e prod"])
+@declare("validate", examples=["jsplan validate", "jsplan validate --server-version 2.12"])
+@click.option(
+    "--server-version",
+    metavar="VERSION",
+    help="Also say what this nats-server would refuse, not run, or take for something else.",
+)
 @click.pass_context
-def command(ctx: click.Context) -> int:
+def command(ctx: click.Context, server_version: str | None) -> int:
     """Check the files of the workspace and print all errors. Never use the network.
 
     Variables of the environment that `${env.X}` names need not be set.
@@ -27,25 +32,27 @@ def command(ctx: click.Context) -> int:
     from jsplan.render import diagnostics_text
     from jsplan.workflows.validate import validate as validate_workflow
 
-    workspace = validate_workflow(settings.load_options())
+    workspace = validate_workflow(settings.load_options(), server_version)
 
     def text(console: Console) -> None:
         diagnostics_text.render(workspace.diagnostics, console, after=True)
-        console.print(summary_line(workspace), style="green", soft_wrap=True)
+        console.print(summary, style="green", soft_wrap=True)
 
-    plain = None if workspace.diagnostics else summary_line(workspace)
-    output.result(lambda: to_document(workspace), text, plain=plain)
+    summary = summary_line(workspace, server_version)
+    plain = None if workspace.diagnostics else summary
+    output.result(lambda: to_document(workspace, server_version), text, plain=plain)
     return 0
 
 
-def summary_line(workspace: Workspace) -> str:
+def summary_line(workspace: Workspace, server_version: str | None = None) -> str:
     """Return the last line of the text."""
     resources = count_text(len(workspace.resources), "resource")
     domains = count_text(len({a.domain for a in workspace.resources}), "domain")
-    return f"The workspace is valid: {resources} in {domains}."
+    where = f" for nats-server {server_version}" if server_version else ""
+    return f"The workspace is valid{where}: {resources} in {domains}."
 
 
-def to_document(workspace: Workspace) -> dict[str, Any]:
+def to_document(workspace: Workspace, server_version: str | None = None) -> dict[str, Any]:
     """Return the document of `validate --json`."""
     return {
         "format_version": "1.0",
@@ -53,6 +60,7 @@ def to_document(workspace: Workspace) -> dict[str, Any]:
         "valid": True,
         "workspace": workspace.name,
         "environment": workspace.environment,
+        "server_version": server_version,
         "resources": [str(address) for address in sorted(workspace.resources)],
         "diagnostics": [d.to_json() for d in workspace.diagnostics],
     }
