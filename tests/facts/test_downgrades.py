@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from jsplan.diagnostics import Diagnostic
 
+pytestmark = pytest.mark.download
 NEWEST = VERSIONS[-1]
 STREAMS: dict[str, dict[str, Any]] = {
     "PLAIN": {},

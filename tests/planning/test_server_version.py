@@ -88,6 +88,7 @@ def test_what_only_an_old_release_accepts_is_refused_by_the_others(space: Space)
     assert refused == {"2.12": set(), "2.14": {"main/stream/A"}, "2.15": {"main/stream/A"}}
 
 
+@pytest.mark.download
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_duplicate_window_of_sources(space: Space, version: str) -> None:
     """The note about the window of a stream with sources is what a real server does."""
