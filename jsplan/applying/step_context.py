@@ -40,6 +40,8 @@ from jsplan.units import format_timestamp
 WRITE_TIMEOUT = 30.0
 #: Seconds to wait for a cluster that moves or scales a stream.
 STABLE_TIMEOUT = 600.0
+#: Seconds for a written object to be found, which a cluster that has just started may miss.
+READ_BACK_TIMEOUT = 3.0
 
 #: Operations whose one request creates a stream.
 _STREAM_CREATIONS = ("stream.create", "origin.create")
@@ -393,7 +395,7 @@ class StepContext:
     async def verify_write(self, step: Step) -> None:
         """Verify and record the written object. Raises StepFailed with the lost fields."""
         try:
-            live = await read_object(self.api(step), step.target_address)
+            live = await self._read_back(step)
         except ApiError as error:
             if isinstance(error, OFFLINE_ERRORS):
                 self.lost_domains.setdefault(step.domain, str(error))
@@ -425,6 +427,15 @@ class StepContext:
                 f"{step.target_address}: the server did not keep "
                 f"{describe_unkept(step, live, lost)}"
             )
+
+    async def _read_back(self, step: Step) -> LiveObject | None:
+        """Read the written object. A new cluster may not find for a moment what it created."""
+        end = time.monotonic() + READ_BACK_TIMEOUT
+        while True:
+            live = await read_object(self.api(step), step.target_address)
+            if live is not None or step.op in DELETE_OPS or time.monotonic() > end:
+                return live
+            await asyncio.sleep(0.05)
 
     def _partial_update_lines(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
         """Return the journal lines of one of several update steps: its change is ours."""

@@ -126,9 +126,10 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "leave the resources there.",
     ),
     "JS415": CodeText(
-        "A stream exists but is offline on its server.",
-        "It uses a feature that this server does not know, usually after a downgrade.",
-        "Upgrade the server again.",
+        "A stream or consumer exists and cannot be read.",
+        "No server of its cluster that has it answers, or it uses a feature that the server does "
+        "not know, usually after a downgrade.",
+        "Start one of these servers, or upgrade the server again.",
     ),
     "JS416": CodeText(
         "The stream of a consumer neither exists nor is planned.",

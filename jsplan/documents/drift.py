@@ -46,7 +46,8 @@ class Drift:
 
     A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the
     domains that could not be read; `excused` says that their `may_be_offline` allows it.
-    `thresholds` are those in metadata that are exceeded: `{address, key, level, threshold, cause}`.
+    `thresholds` are those in metadata that are exceeded, and lost replicas of a cluster:
+    `{address, key, level, threshold, cause}`.
     `interrupted` are replacements of streams that an apply did not finish:
     `{address, rejected, summary, detail}`. They are unhealthy, with each selection of kinds.
     `mutes` are findings that are known and not counted:

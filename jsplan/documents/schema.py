@@ -219,6 +219,22 @@ STATUS_DOMAIN = object_of(
     | dict.fromkeys(("api_level", "streams", "consumers", "memory", "storage"), or_null(COUNT)),
     description="One domain. Sizes in bytes, `may_be_offline` in ns; a limit of null is none.",
 )
+_CLUSTER = or_null(
+    object_of(
+        {
+            "name": TEXT,
+            "leader": or_null(TEXT),
+            "replicas": list_of(
+                object_of(
+                    {"name": TEXT, "lag": COUNT, "active": COUNT}
+                    | dict.fromkeys(("leader", "current", "offline"), FLAG)
+                )
+            ),
+            "desired": or_null(object_of({"replicas": list_of(TEXT), "reason": TEXT})),
+        },
+        description="Null without a cluster. `active` in ns, `lag` in operations.",
+    )
+)
 STATUS_STREAM = object_of(
     {
         "address": ADDRESS,
@@ -228,6 +244,7 @@ STATUS_STREAM = object_of(
         "fed_by": one_of("mirror", "sources", None),
         "last_time": or_null(TIME),
         "created": TEXT,
+        "cluster": _CLUSTER,
         "thresholds": list_of(object_of(BREACH)),
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
@@ -238,6 +255,7 @@ STATUS_CONSUMER = object_of(
         "managed": FLAG,
         "delivered": _POSITION,
         "ack_floor": _POSITION,
+        "cluster": _CLUSTER,
         "thresholds": list_of(object_of(BREACH)),
     }
     | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)

@@ -18,7 +18,8 @@ class Status:
     `documents.schema`. `managed` is true for the streams and consumers of this workspace.
     `interrupted` are replacements of streams that an apply did not finish. A stream is `down` while
     such a replacement rejects its publishers; it is listed even while it does not exist.
-    `thresholds` of a stream or consumer are those in its metadata that are exceeded.
+    `thresholds` of a stream or consumer are those in its metadata that are exceeded, and
+    `peer-expect` where a cluster has it without a leader or without a replica.
     """
 
     jsplan_version: str

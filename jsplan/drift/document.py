@@ -16,8 +16,8 @@ from jsplan.drift.mutes import apply_mutes
 from jsplan.drift.replication_severity import with_severity
 from jsplan.drift.unmanaged import build_unmanaged_element
 from jsplan.errors import ExitCode, combine_exit_codes
-from jsplan.facts.live import Live, LiveObject
-from jsplan.health import find_breaches
+from jsplan.facts.live import Live, LiveObject, lacks_server
+from jsplan.health import find_breaches, missing_servers_breach
 from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
@@ -64,6 +64,11 @@ def build_document(
         for address in managed
         if (found := live.get(address)) is not None
         for breach in find_breaches(found, now)
+    ]
+    out.thresholds += [
+        {"address": str(address)} | missing_servers_breach().to_json()
+        for address in managed
+        if lacks_server(live.unreadable.get(address, "unsupported"))
     ]
     out.unmanaged = [
         build_unmanaged_element(o, live) for o in unmanaged if not is_ignored(workspace, o.address)
@@ -122,7 +127,7 @@ def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:
     if not live.is_reachable(address.domain):
         return live.domains[address.domain].offline_text
     if address in live.unreadable:
-        return f"it is offline on its server: {live.unreadable[address]}"
+        return f"it cannot be read: {live.unreadable[address]}"
     return ""
 
 

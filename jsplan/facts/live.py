@@ -139,6 +139,21 @@ def is_durable(name: str, config: Mapping[str, Any]) -> bool:
     return bool(config.get("durable_name")) and not passing
 
 
+def lacks_server(reason: str) -> bool:
+    """Return True if an object cannot be read because no server that has it answers.
+
+    Otherwise its server does not know a setting of it, and says `unsupported`.
+    """
+    return "unsupported" not in reason
+
+
+def unreadable_hint(reason: str) -> str:
+    """Return what to do about an object that cannot be read, by the reason of its server."""
+    if not lacks_server(reason):
+        return "It uses a feature that this server does not know. Upgrade the server again."
+    return "No server that has it answers. Start one of them, or leave it out with --exclude."
+
+
 def tier_name(replicas: int) -> str:
     """Return the tier of an account's limits for this number of replicas."""
     return f"R{replicas}"

@@ -26,7 +26,7 @@ from jsplan.resources.error_codes import (
     CLUSTER_NOT_AVAILABLE,
     NOT_ENABLED,
     NOT_ENABLED_FOR_ACCOUNT,
-    STREAM_OFFLINE,
+    UNREADABLE,
 )
 from jsplan.topology.routes import is_import
 
@@ -168,7 +168,10 @@ async def identify_domain(
             raise
         return DomainFacts(domain.key, reachable=False, reason=str(error))
     except ServerRefusedError as error:
-        raise _no_jetstream_error(domain, error) from None
+        if error.err_code != CLUSTER_NOT_AVAILABLE:
+            raise _no_jetstream_error(domain, error) from None
+        reason = f"domain {domain.key} does not answer: its cluster has no leader (10008)"
+        return DomainFacts(domain.key, reachable=False, reason=reason)
     except NotPermittedError as error:
         raise ConnectError(str(error), hint=error.hint) from None
     except OFFLINE_ERRORS as error:
@@ -242,6 +245,8 @@ async def _require_right_server(
             "INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT)
         )
     except ServerRefusedError as error:
+        if error.err_code == CLUSTER_NOT_AVAILABLE:
+            return
         raise _no_jetstream_error(domain, error) from None
     except NoRespondersError:
         if (
@@ -288,7 +293,7 @@ async def read_into(api: DomainApi, live: Live, address: Address) -> None:
     try:
         live_object = await read_object(api, address)
     except ServerRefusedError as error:
-        if error.err_code != STREAM_OFFLINE:
+        if error.err_code not in UNREADABLE:
             raise
         live.unreadable[address] = error.description
     else:

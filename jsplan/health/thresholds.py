@@ -467,7 +467,7 @@ def is_enabled(keys: Mapping[str, str]) -> bool:
     return keys.get(ENABLED) not in _FALSE
 
 
-def find_breaches(live: LiveObject, now: int) -> list[Breach]:
+def find_exceeded_thresholds(live: LiveObject, now: int) -> list[Breach]:
     """Return the thresholds of a live object that are exceeded, in the order of the table.
 
     `now` is ns since 1970; the server's own time of the answer is preferred.

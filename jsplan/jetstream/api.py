@@ -30,6 +30,8 @@ from jsplan.resources.error_codes import (
     STORE_NOT_CREATED,
 )
 
+#: The error of a stream that a list has as missing: what INFO answers for it (10118).
+NO_SERVER = "stream is offline"
 #: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
@@ -257,12 +259,16 @@ class DomainApi:
         return await self.list_names("STREAM.NAMES", "streams")
 
     async def streams(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """Return STREAM.INFO of each stream, and the error of each offline stream by name."""
+        """Return STREAM.INFO of each stream, and by name why others cannot be read.
+
+        A cluster lists a stream whose servers are down as `missing`, with a state of zeros.
+        """
         found, offline = dict[str, dict[str, Any]](), dict[str, str]()
         async for page in self.pages("STREAM.LIST", "streams"):
             found |= {info["config"]["name"]: info for info in page.get("streams") or ()}
+            offline |= dict.fromkeys(page.get("missing") or (), NO_SERVER)
             offline |= page.get("offline") or {}
-        return list(found.values()), offline
+        return [info for name, info in found.items() if name not in offline], offline
 
     async def consumers(self, stream: str) -> list[dict[str, Any]]:
         """Return CONSUMER.INFO of each consumer of one stream."""

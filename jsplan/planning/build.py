@@ -10,6 +10,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
+from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
 from jsplan.planning.backfill.entries import defer_backfills, diagnose_impossible, plan_backfills
@@ -193,13 +194,13 @@ def _diagnostics(
     ]
     found += check_domains(inputs, decisions)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
-        text = f"exists on the server but is offline there: {inputs.live.unreadable[address]}"
+        text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
         found.append(
             Diagnostic(
                 "error",
                 "JS415",
                 text,
-                "It uses a feature that this server does not know. Upgrade the server again.",
+                unreadable_hint(inputs.live.unreadable[address]),
                 str(address),
             )
         )

@@ -267,7 +267,10 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     if not status.streams:
         return
     lines.add(0, ("Streams", "strong"))
-    head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
+    head = (
+        *("stream", "messages", "size", "first", "last", "newest", "consumers"),
+        *("leader", "replicas", ""),
+    )
     now = units.parse_instant(status.timestamp)
     # Streams that are down come first.
     groups = sorted(
@@ -294,8 +297,20 @@ def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
         *places,
         _format_age(now - max(times)) if times else "",
         f"{_sum_column(members, 'consumers'):,}",
+        *_cluster_cells(one["cluster"] if one else None),
         mark,
     ]
+
+
+def _cluster_cells(cluster: Row | None) -> list[grid.Cell]:
+    """Return the leader, and how many replicas are current; nothing without a cluster."""
+    if cluster is None:
+        return ["", ""]
+    replicas = cluster["replicas"]
+    current = sum(1 for each in replicas if each["current"] and not each["offline"])
+    count = f"{len(replicas)}" if current == len(replicas) else f"{current}/{len(replicas)}"
+    leader: grid.Cell = safe(cluster["leader"]) if cluster["leader"] else ("none", "bad")
+    return [leader, count]
 
 
 def _format_age(age: int) -> str:
@@ -311,7 +326,10 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
     if not consumers:
         return
     lines.add(0, ("Consumers", "strong"))
-    head = ("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered", "")
+    head = (
+        *("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered"),
+        *("leader", "replicas", ""),
+    )
     rows: list[list[grid.Cell]] = []
     groups: list[list[Row]] = []
     stream = ""
@@ -342,7 +360,8 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
     name = safe(Address.parse(members[0]["address"]).consumer)
-    return [f"  {name}", *counts, *places, _level(members) or mark]
+    cluster = _cluster_cells(one["cluster"] if one else None)
+    return [f"  {name}", *counts, *places, *cluster, _level(members) or mark]
 
 
 def _level(members: list[Row]) -> grid.Cell:
@@ -354,8 +373,12 @@ def _level(members: list[Row]) -> grid.Cell:
 
 
 def _breaches(lines: Lines, groups: list[list[Row]]) -> None:
-    """Add a line for each exceeded threshold; of alike objects, only those of the first."""
+    """Add a line for each move and exceeded threshold; of alike objects, those of the first."""
     for members in groups:
+        if move := (members[0]["cluster"] or {}).get("desired"):
+            reason = f": {move['reason']}" if move["reason"] else ""
+            text = f": moves to {', '.join(move['replicas'])}{reason}"
+            lines.add(2, ("~ ", "warn"), (_address(members), "strong"), safe(text))
         for breach in members[0]["thresholds"]:
             mark = ("! ", "bad" if breach["level"] == "critical" else "warn")
             many = f"{len(members)} of these: " if len(members) > 1 else ""

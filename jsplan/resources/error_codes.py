@@ -25,6 +25,9 @@ WRONG_LAST_SEQUENCE: Final = 10071
 #: A single server has no replicas.
 NO_CLUSTER: Final = 10074
 NOT_ENABLED: Final = 10076
+#: No server of the cluster that has the object answers.
+STREAM_WITHOUT_SERVER: Final = 10118
+CONSUMER_WITHOUT_SERVER: Final = 10119
 #: The account has no limits for this number of replicas.
 NO_LIMITS_FOR_REPLICAS: Final = 10120
 #: The name of a stream to restore is in use.
@@ -33,11 +36,19 @@ RESTORED_STREAM_EXISTS: Final = 10130
 UPDATED_CONSUMER_NOT_FOUND: Final = 10149
 #: As `WRONG_LAST_SEQUENCE`: a cluster answers it during another publish.
 WRONG_LAST_SEQUENCE_CLUSTER: Final = 10164
+#: The stream has a setting that the server does not know.
 STREAM_OFFLINE: Final = 10194
 #: The deliver_policy of the consumer forbids the reset.
 RESET_REFUSED: Final = 10204
 #: A downstream stream waits for flow control (since 2.15).
 FLOW_CONTROL_WAIT: Final = 10228
 
+#: The object may exist and cannot be read.
+UNREADABLE: Final = (
+    CLUSTER_NOT_AVAILABLE,
+    STREAM_WITHOUT_SERVER,
+    CONSUMER_WITHOUT_SERVER,
+    STREAM_OFFLINE,
+)
 #: The object of a request is gone, alone or with its stream.
 NOT_FOUND: Final = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)

@@ -10,7 +10,7 @@ from jsplan.address import Address, is_selected, matches
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
-from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.live import Live, LiveObject, unreadable_hint
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
@@ -90,8 +90,8 @@ def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnost
         Diagnostic(
             "warning",
             "JS415",
-            f"exists on the server but is offline there: {why}",
-            "It uses a feature this server does not know.",
+            f"exists but cannot be read: {why}",
+            unreadable_hint(why),
             str(address),
         )
         for address, why in sorted(live.unreadable.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.facts.live import DomainFacts, LiveObject
-from jsplan.health import find_breaches
+from jsplan.health import describe_cluster, find_breaches
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.offline_domains import is_within_offline_limit
 from jsplan.units import format_timestamp
@@ -95,6 +95,7 @@ def build_stream_element(found: LiveObject, managed: set[Address], now: int) -> 
         else state["last_ts"],
         "consumers": state.get("consumer_count") or 0,
         "created": found.created,
+        "cluster": describe_cluster(found),
         "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
     }
 
@@ -116,6 +117,7 @@ def build_consumer_element(found: LiveObject, managed: set[Address], now: int) -
         "waiting": state.get("num_waiting") or 0,
         "delivered": _position_element(state.get("delivered")),
         "ack_floor": _position_element(state.get("ack_floor")),
+        "cluster": describe_cluster(found),
         "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
     }
 

@@ -63,6 +63,7 @@ def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
         "last_time": "2026-01-31T11:59:48.5Z",
         "consumers": 1,
         "created": "2026-01-01T00:00:00Z",
+        "cluster": None,
         "thresholds": [],
     } | more
 
@@ -79,6 +80,7 @@ def consumer(address: str, **more: Any) -> dict[str, Any]:
         "waiting": 0,
         "delivered": place,
         "ack_floor": {"consumer_seq": 990, "stream_seq": 1090},
+        "cluster": None,
         "thresholds": [],
     } | more
 
@@ -141,7 +143,7 @@ def two_domains() -> Status:
             Diagnostic(
                 "warning",
                 "JS415",
-                "exists on the server but is offline there: x",
+                "exists but cannot be read: x",
                 "It uses a feature this server does not know.",
                 "hub/stream/NEWER",
             )
