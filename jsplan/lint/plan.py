@@ -75,8 +75,8 @@ def _run_rules(
         for address, decision in decisions.items()
         if decision.after is not None
     }
-    view = View(
-        inputs.workspace, inputs.topology, inputs.live.objects, inputs.live.domains, known, focus
-    )
+    deleted = {a for a, decision in decisions.items() if decision.actions == ["delete"]}
+    remaining = {a: found for a, found in inputs.live.objects.items() if a not in deleted}
+    view = View(inputs.workspace, inputs.topology, remaining, inputs.live.domains, known, focus)
     wanted = enabled_rules(view, rules, [level]) if focus else []
     return run_rules(view, wanted, unused=False).findings if wanted else []
