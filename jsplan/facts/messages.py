@@ -191,9 +191,8 @@ class MessageReader:
         """
         at = block.rfind(_OWN_HEADERS)
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
-        headers = block[:at] if at > len(b"NATS/1.0") else b""
         subject = own[b"Nats-Subject"]
-        block = headers + b"\r\n\r\n" if headers else b""
+        block = self.stored_headers(block)
         seq = int(own[b"Nats-Sequence"])
         size = stored_size(self.storage, len(subject), len(block), len(payload))
         time = own[b"Nats-Time-Stamp"].decode()
@@ -203,10 +202,16 @@ class MessageReader:
             subject.decode(),
             size,
             time,
-            _never_expires(headers),
+            _never_expires(block),
             parse_source_header(block),
             target_size,
         )
+
+    @staticmethod
+    def stored_headers(block: bytes) -> bytes:
+        """Return the stored header block of a message, without what the server adds."""
+        at = block.rfind(_OWN_HEADERS)
+        return block[:at] + b"\r\n\r\n" if at > len(b"NATS/1.0") else b""
 
     async def read_at_or_after(self, seq: int) -> StoredMessage | None:
         """Read the first message from a sequence on, or None after the last one."""
@@ -265,7 +270,11 @@ class MessageReader:
 
 
 async def open_reader(
-    api: DomainApi, info: Mapping[str, Any], level: int, limit: int
+    api: DomainApi,
+    info: Mapping[str, Any],
+    level: int,
+    limit: int,
+    reader_type: type[MessageReader] = MessageReader,
 ) -> MessageReader:
     """Open a reader of the stream from its INFO, with a limit of reads. Raises ApiError.
 
@@ -274,7 +283,7 @@ async def open_reader(
     """
     config, state = info["config"], info["state"]
     batches = bool(config.get("allow_direct")) and level >= BATCH_LEVEL
-    reader = MessageReader(
+    reader = reader_type(
         api,
         config["name"],
         config["storage"],
