@@ -1,0 +1,121 @@
+"""A mirror that becomes the stream itself: the rules on which relocations rest."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import stream_content
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+
+def state(raw: Raw, stream: str) -> dict[str, Any]:
+    """Return the state of a stream, as INFO has it."""
+    found = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
+    assert isinstance(found, dict)
+    return found
+
+
+def mirrored(raw: Raw, server: Server, **origin: Any) -> list[stream_content.Message]:
+    """Create A with gaps and a mirror B that is complete; return the messages of A."""
+    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]} | origin)
+    stream_content.fill(raw, "A", 40)
+    stream_content.delete(raw, "A", 7, 20)
+    mirror = {"name": "B", "mirror": {"name": "A"}, "allow_direct": True}
+    raw.api_ok("$JS.API.STREAM.CREATE.B", mirror)
+    server.wait_until(lambda: state(raw, "B")["last_seq"] == 40, "copy all messages")
+    return stream_content.messages(raw, "A")
+
+
+def test_a_promoted_mirror_is_the_same_stream(
+    server: Server, server_version: tuple[int, ...]
+) -> None:
+    """Sequences, times, headers and `created` stay; it takes the freed subjects with one update."""
+    with Raw(server.url) as raw:
+        before = mirrored(raw, server)
+        created = raw.api_ok("$JS.API.STREAM.INFO.B")["created"]
+        taken = {"name": "B", "subjects": ["A.>"]}
+
+        refused = raw.api("$JS.API.STREAM.UPDATE.B", taken)["error"]["err_code"]
+        assert refused == (10065 if server_version >= (2, 12) else 10055)
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["parked"]})
+        if server_version < (2, 12):
+            assert raw.api("$JS.API.STREAM.UPDATE.B", taken)["error"]["err_code"] == 10055
+            return
+        raw.api_ok("$JS.API.STREAM.UPDATE.B", taken)
+
+        assert stream_content.messages(raw, "B") == before
+        assert raw.api_ok("$JS.API.STREAM.INFO.B")["created"] == created
+        assert json.loads(raw.request("A.x", b"after")[1])["seq"] == 41
+
+
+def test_a_mirror_ends_before_the_deleted_end_of_its_origin(server: Server) -> None:
+    """A mirror that is created later has no sequence for deleted last messages."""
+    with Raw(server.url) as raw:
+        mirrored(raw, server)
+        stream_content.delete(raw, "A", 39, 40)
+        raw.api_ok("$JS.API.STREAM.CREATE.C", {"name": "C", "mirror": {"name": "A"}})
+        server.wait_until(lambda: state(raw, "C")["messages"] == 36, "copy all messages")
+
+        assert (state(raw, "A")["last_seq"], state(raw, "C")["last_seq"]) == (40, 38)
+        none = raw.api("$JS.API.STREAM.MSG.GET.A", {"seq": 39, "next_by_subj": ">"})
+        assert none["error"]["err_code"] == 10037
+
+
+def test_a_promoted_mirror_knows_no_message_ids(
+    server: Server, server_version: tuple[int, ...]
+) -> None:
+    """A message with the id of a mirrored one is stored again."""
+    if server_version < (2, 12):
+        with Raw(server.url) as raw:
+            assert raw.api_level() < 2
+        return
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        ids = {"Nats-Msg-Id": "one"}
+        raw.request("A.x", b"x", ids)
+        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
+        server.wait_until(lambda: state(raw, "B")["last_seq"] == 1, "copy the message")
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["parked"]})
+        raw.api_ok("$JS.API.STREAM.UPDATE.B", {"name": "B", "subjects": ["A.>"]})
+
+        answer = json.loads(raw.request("A.x", b"x", ids)[1])
+
+        assert (answer["seq"], answer.get("duplicate", False)) == (2, False)
+
+
+def test_deletions_of_the_origin_do_not_reach_its_mirror(server: Server) -> None:
+    """Messages that are deleted or purged while a mirror follows stay in the mirror."""
+    with Raw(server.url) as raw:
+        mirrored(raw, server)
+        stream_content.delete(raw, "A", 30)
+        raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 10})
+        raw.request("A.x", b"last")
+        server.wait_until(lambda: state(raw, "B")["last_seq"] == 41, "copy the last message")
+
+        assert (state(raw, "A")["messages"], state(raw, "B")["messages"]) == (30, 39)
+
+
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_a_mirror_consumes_what_acknowledgements_delete(retention: str, server: Server) -> None:
+    """A mirror of an interest stream or a work queue removes its messages."""
+    with Raw(server.url) as raw:
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "retention": retention}
+        )
+        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.B")["mirror"]["active"] >= 0, "follow A", 60
+        )
+        for number in range(5):
+            raw.request(f"A.{number}", b"x")
+        server.wait_until(lambda: state(raw, "B")["messages"] == 5, "copy all messages")
+
+        server.wait_until(lambda: state(raw, "A")["messages"] == 0, "lose its messages")
