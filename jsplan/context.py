@@ -26,6 +26,7 @@ from jsplan.planning.model import (
     select_addresses,
 )
 from jsplan.planning.options import PlanningOptions
+from jsplan.planning.relocation.entries import find_relocations, select_together
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology
 
@@ -127,7 +128,10 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
         interrupted=InterruptedWork(steps=pending, replacements=replacements),
         owner_tag=_owner_tag(context),
     )
-    return replace(inputs, selected=select_addresses(inputs, candidate_addresses(inputs)))
+    inputs = replace(inputs, relocations=find_relocations(inputs))
+    candidates = candidate_addresses(inputs)
+    selected = select_addresses(inputs, candidates)
+    return replace(inputs, selected=select_together(inputs, selected, candidates))
 
 
 def _owner_tag(context: Context) -> str:

@@ -28,6 +28,7 @@ from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
+from jsplan.planning.relocation.entries import relocation_reads
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream
@@ -89,6 +90,7 @@ class ServerReader:
             | staging_streams(inputs)
             | list_streams(inputs)
             | permitted_addresses(inputs)
+            | relocation_reads(inputs)
         )
         wanted = sorted(
             {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}

@@ -23,7 +23,7 @@ from jsplan.documents.apply import (
     StepStatus,
 )
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.plan_types import CUTOVER_OPS, VERIFY_OP
 from jsplan.errors import ApiError, StateError
 from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State
@@ -141,12 +141,18 @@ class Execution:
             ),
             None,
         )
-        if self.stop.is_set():
+        is_cutover = step.op in CUTOVER_OPS and blocker is None and bool(step.depends_on)
+        if self.stop.is_set() and not is_cutover:
             return INTERRUPTED
         if self.context.state_failure is not None:
             return "state can no longer be written"
         if blocker is not None:
             return f"{self.results[blocker].address} was not done"
+        if is_cutover:
+            return None  # it is finished, or fails and gives the origin its subjects back
+        for domain in step.required_domains - {step.domain} if step.op != VERIFY_OP else ():
+            if domain in self.lost_domains or domain not in self.apis:
+                return f"domain {domain} is offline"
         if step.op != "state.forget" and step.domain in self.lost_domains:
             return f"domain {step.domain} went offline: {self.lost_domains[step.domain]}"
         if step.op != "state.forget" and step.domain not in self.apis:

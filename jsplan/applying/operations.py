@@ -9,6 +9,8 @@ from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
+from jsplan.applying.relocate import compare, consumers, cutover
+from jsplan.applying.relocate import copy_messages as relocated_messages
 from jsplan.applying.replicated_streams import (
     attach_sources,
     create_origin,
@@ -70,4 +72,12 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "sources.detach": detach_sources,
     "sources.attach": attach_sources,
     "replication.verify": verify_replication,
+    "relocate.mirror": relocated_messages.create_mirror,
+    "relocate.compare": cutover.with_origin_restored(compare.compare),
+    "relocate.quiesce": cutover.with_origin_restored(cutover.quiesce),
+    "relocate.promote": cutover.with_origin_restored(relocated_messages.promote),
+    "relocate.activate": cutover.with_origin_restored(cutover.activate),
+    "relocate.consumer": consumers.create_consumer,
+    "relocate.delete": cutover.delete_origin,
+    "relocate.restore": cutover.restore,
 }

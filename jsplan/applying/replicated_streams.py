@@ -125,6 +125,7 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     assert step.request is not None
     attached = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
     positions = await _resume_positions(context.api(step), stream, attached)
+    positions |= await _relocated_positions(context, step)
     entry = context.state.resources.get(Address.parse(recorded))
     known = positions.keys() | (entry.starts.keys() if entry else set())
     await _record_starts(
@@ -142,6 +143,27 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     await context.begin(update, live)
     await context.call(update)
     await context.verify_write(update)
+
+
+async def _relocated_positions(context: StepContext, step: Step) -> dict[str, int]:
+    """Find where sources of relocated streams begin: where those of their origins ended.
+
+    A relocated stream has the sequences of its origin. The sources of the origins are removed.
+    """
+    moved: dict[str, Config] = (step.params or {}).get("relocated_sources") or {}
+    if not moved:
+        return {}
+    entry = context.state.resources.get(Address.parse((step.params or {})["state_address"]))
+    found = await resume_positions_by_scan(context, step, moved.values())
+    known = entry.starts if entry is not None else {}
+    return {
+        key: max(
+            found.get(origin_key(old), 0),
+            known.get(origin_key(old), 0),
+            int(old.get("opt_start_seq") or 1),
+        )
+        for key, old in moved.items()
+    }
 
 
 def with_resume_positions(step: Step, starts: dict[str, int]) -> Step:

@@ -18,6 +18,12 @@ from jsplan.planning.preserve.interrupted import (
     determine_progress,
     list_interrupted,
 )
+from jsplan.planning.relocation.progress import (
+    RELOCATES,
+    Relocation,
+    list_rejecting,
+)
+from jsplan.planning.relocation.progress import determine_progress as determine_relocation
 from jsplan.state import State
 
 
@@ -36,8 +42,26 @@ async def summarize_execution(
     )
     if backups is not None and backups.saved:
         result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
-    result.interrupted = list_interrupted(await _read_interrupted(execution))
+    result.interrupted = [
+        *list_interrupted(await _read_interrupted(execution)),
+        *list_rejecting(await _read_relocations(execution)),
+    ]
     return result
+
+
+async def _read_relocations(execution: Execution) -> list[Relocation]:
+    """Read interrupted relocations from the servers that answer."""
+    found: list[Relocation] = []
+    online = execution.apis.keys() - execution.lost_domains.keys()
+    for name, record in execution.state.replacements.items():
+        sides = [Address.parse(text) for text in (record.get(RELOCATES, name), name)]
+        offline = [side for side in sides if side.domain not in online]
+        if RELOCATES in record and not offline:
+            with suppress(ApiError):
+                origin, target = [await read_object(execution.apis[a.domain], a) for a in sides]
+                known = Relocation(sides[0], sides[1], None, record)
+                found.append(determine_relocation(known, origin, target))
+    return found
 
 
 async def _read_interrupted(execution: Execution) -> dict[Address, InterruptedReplacement]:

@@ -27,7 +27,8 @@ class OpRule:
 
     `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step
     may touch a staging stream or a placeholder consumer of the resource. `params` are fields that
-    it needs. `deletes`: it deletes the resource's object.
+    it needs. `deletes`: it deletes the resource's object. `relocated`: it
+    touches the origin of the relocated resource.
     """
 
     kind: Literal["stream", "consumer", "any"]
@@ -38,6 +39,7 @@ class OpRule:
     staging: bool = False
     params: tuple[str, ...] = ()
     deletes: bool = False
+    relocated: bool = False
 
 
 _COPY_PARAMS: Final = (
@@ -49,6 +51,13 @@ _COPY_PARAMS: Final = (
     "may_grow",
     "consumers",
     "may_shrink",
+)
+_RELOCATION_PARAMS: Final = (
+    "state_address",
+    "relocated",
+    "target",
+    "api_level",
+    "origin_level",
 )
 OP_RULES: Final[Mapping[Op, OpRule]] = {
     "stream.create": OpRule("stream", "STREAM.CREATE", "stream"),
@@ -106,6 +115,20 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
     "consumer.verify": OpRule("consumer"),
     "replication.verify": OpRule("stream", params=("flows", "managed")),
+    "relocate.mirror": OpRule(
+        "stream", "STREAM.CREATE", "stream", params=(*_RELOCATION_PARAMS, "relocation")
+    ),
+    "relocate.compare": OpRule("stream", params=_RELOCATION_PARAMS),
+    "relocate.quiesce": OpRule(
+        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, relocated=True
+    ),
+    "relocate.promote": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
+    "relocate.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
+    "relocate.consumer": OpRule(
+        "consumer", "CONSUMER.CREATE", "consumer", "create", params=_RELOCATION_PARAMS
+    ),
+    "relocate.delete": OpRule("stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, deletes=True),
+    "relocate.restore": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),
     "state.update": OpRule("any"),
@@ -142,7 +165,9 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
     if rule.kind != "any" and (rule.kind == "consumer") != (address.kind == "consumer"):
         yield "the address is of another kind"
         return
-    if touched != address and not (rule.staging and _is_staging(address, touched)):
+    params = step.params or {}
+    is_origin = rule.relocated and params.get("relocated") == str(touched)
+    if touched != address and not (is_origin or (rule.staging and _is_staging(address, touched))):
         yield f"it touches {touched}"
         return
     if rule.deletes and step.address not in deleted:
@@ -158,6 +183,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield "record has no declared fields for state"
     yield from _check_request(step, rule, touched)
     yield from _check_params(step, address)
+    yield from _check_relocation(step, address, deleted)
 
 
 def _is_staging(address: Address, touched: Address) -> bool:
@@ -209,6 +235,18 @@ def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Addr
 
 def _config_names(config: Mapping[str, Any]) -> set[Any]:
     return {config[name] for name in ("name", "durable_name") if config.get(name)}
+
+
+def _check_relocation(step: Step, address: Address, deleted: Collection[str]) -> Iterator[str]:
+    """Return flaws in the sides of a relocation: the origin is deleted, and one is the step's."""
+    params = step.params or {}
+    if "relocated" not in params or step.op == "relocate.restore":
+        return
+    sides = [params["relocated"], params["target"]]
+    if str(address.parent or address) not in sides or params["state_address"] != sides[1]:
+        yield f"it relocates {sides[0]} to {sides[1]}"
+    if sides[0] not in deleted:
+        yield f"it relocates {sides[0]}, which no resource change of the plan deletes"
 
 
 def _check_params(step: Step, address: Address) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""JS450 to JS494: replication, rehearsal, backup, backfill, drift and revert."""
+"""JS450 to JS496: replication, rehearsal, backup, backfill, drift, revert, relocation."""
 
 from __future__ import annotations
 
@@ -173,5 +173,17 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "`revert` removes a resource from the state and leaves it on the server.",
         "The apply that is being reverted had adopted it.",
         "Nothing. Adopt it again if you want to manage it.",
+    ),
+    "JS495": CodeText(
+        "A stream cannot be relocated.",
+        "Its configuration, its server or what is at the new address prevents it. The message "
+        "says what. Nothing is deleted and created instead.",
+        "The message says what to do instead.",
+    ),
+    "JS496": CodeText(
+        "The relocation of a stream was interrupted.",
+        "An earlier apply stopped between two steps. The message says where the messages are.",
+        "Run `jsplan apply`: it continues. To go back, declare the stream under its old "
+        "address again, without the `relocate` entry.",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""JS100 to JS148: found while the workspace files are read."""
+"""JS100 to JS149: found while the workspace files are read."""
 
 from __future__ import annotations
 
@@ -229,8 +229,9 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
         "Write it as in `hub/stream/ORDERS`, `hub/stream/*` or `store-*/**`.",
     ),
     "JS144": CodeText(
-        "A `moved` or `removed` entry contradicts the rest of the files.",
-        "Its address is still declared, or both sides of the move have different shapes.",
+        "A `moved`, `relocate` or `removed` entry contradicts the rest of the files.",
+        "Its address is still declared, the target of a relocation is not declared, or both "
+        "sides have different shapes.",
         "Remove the entry or the declaration, or correct the address.",
     ),
     "JS145": CodeText(
@@ -247,12 +248,17 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     "JS147": CodeText(
         "A `moved` entry changes more than the domain.",
         "JetStream cannot rename an object in place.",
-        "Let `moved` change only the domain. To rename a stream, declare the new one and copy "
-        "the messages with a backfill.",
+        "Let `moved` change only the domain. To rename a stream with its messages, use "
+        "`relocate`.",
     ),
     "JS148": CodeText(
         "The files expand to more values than one workspace can have.",
         "Aliases, ranges and selectors multiply each other.",
         "Use narrower globs and ranges, or split the workspace.",
+    ),
+    "JS149": CodeText(
+        "A `relocate` entry names something that cannot be relocated.",
+        "Streams can be relocated, with their consumers. Other kinds cannot be yet.",
+        "The message says what to do instead.",
     ),
 }  # fmt: skip

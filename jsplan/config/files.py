@@ -47,6 +47,7 @@ LIST_SECTIONS: Final = (
     "overrides",
     "backfills",
     "moved",
+    "relocate",
     "removed",
 )
 _MAIN_ONLY_KEYS: Final = ("jsplan", "workspace", "include")

@@ -275,6 +275,9 @@ def _build_workspace(
         backend=reach.backend,
         resources=declared,
         moved=moves.read_moved(document.get("moved"), reach.domains, declared, scope, findings),
+        relocate=moves.read_relocate(
+            document.get("relocate"), reach.domains, declared, scope, findings
+        ),
         removed=moves.read_removed(document.get("removed"), declared, scope, findings),
         drift=drift,
         lint=settings.read_lint(_interpolate_section(document, "lint", scope, findings), findings),

@@ -156,6 +156,18 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocate:
+    """A stream that moves with its messages and consumers; both sides have the same shape.
+
+    They are addresses or globs. `old_address` is declared nowhere, `new_address` is.
+    """
+
+    old_address: str
+    new_address: str
+    range: SourceRange
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     """A resource that left the files: destroy it or not.
 
@@ -261,6 +273,7 @@ class Workspace:
     config_hash: str
     diagnostics: tuple[Diagnostic, ...] = ()
     backfills: Mapping[str, Backfill] = field(default_factory=dict)
+    relocate: tuple[Relocate, ...] = ()
 
     @property
     def state_name(self) -> str:

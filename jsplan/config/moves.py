@@ -1,4 +1,4 @@
-"""`moved:` and `removed:`: resources that have a new address or that left the files."""
+"""`moved:`, `relocate:` and `removed:`: new addresses, and what left the files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsplan.address import Address, changes_only_domain, has_same_wildcards, is_
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.model import DeclaredResource, Domain, Moved, Removed
+from jsplan.config.model import DeclaredResource, Domain, Moved, Relocate, Removed
 from jsplan.config.node import Node, source_range
 from jsplan.diagnostics import did_you_mean
 
@@ -45,6 +45,104 @@ def read_moved(
         _refuse_declared(node.value["from"], origin, "moved", declared, findings)
         out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
+
+
+def read_relocate(
+    section: Node | None,
+    domains: Mapping[str, Domain],
+    declared: Mapping[Address, DeclaredResource],
+    scope: Scope,
+    findings: Findings,
+) -> tuple[Relocate, ...]:
+    """Read the entries of `relocate:`.
+
+    Both sides have the same shape. `from` is declared nowhere, and `to` is.
+    """
+    out: list[Relocate] = []
+    for written in parsing.read_list(section, "`relocate`", findings):
+        node = interpolate(written, scope, findings)
+        if not parsing.check_mapping(node, "a relocate entry", ("from", "to"), findings):
+            continue
+        origin, to = (
+            _read_address(node, key, "a relocate entry", findings) for key in ("from", "to")
+        )
+        if origin is None or to is None:
+            continue
+        if _check_sides(node, origin, to, "relocated", findings):
+            _check_relocated_kind(node, origin, findings)
+        for key, text in (("from", origin), ("to", to)):
+            _check_domain(node.value[key], text, domains, findings)
+        _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
+        _require_declared(node.value["to"], to, declared, findings)
+        if any(other.old_address == origin or other.new_address == to for other in out):
+            findings.error(
+                "JS144",
+                node,
+                f"two relocate entries name {origin if out[-1].old_address == origin else to}",
+                "Keep one of them.",
+            )
+        out.append(Relocate(origin, to, source_range(node.place)))
+    return tuple(out)
+
+
+def _check_relocated_kind(node: Node, origin: str, findings: Findings) -> None:
+    kind = _kind_of(origin)
+    if kind in ("", "stream"):
+        return
+    findings.error("JS149", node.value["from"], *_NOT_RELOCATED[kind])
+
+
+_NOT_RELOCATED: Final = {
+    "consumer": (
+        "a consumer is not relocated by itself",
+        (
+            "Relocate its stream. Consumers that the new stream declares under the same names"
+            " come along at their positions."
+        ),
+    ),
+    "kv": (
+        "a bucket cannot be relocated yet",
+        (
+            "Declare the new bucket with the old one as a source, switch the clients, then take the"
+            " source and the old bucket out of the files."
+        ),
+    ),
+    "object_store": (
+        "an object store cannot be relocated yet",
+        (
+            "Back it up, and restore it under its new address: jsplan backup ADDRESS DIR, then"
+            " jsplan restore DIR --as ADDRESS."
+        ),
+    ),
+}
+
+
+def _check_domain(
+    node: Node, address: str, domains: Mapping[str, Domain], findings: Findings
+) -> None:
+    domain = address.split("/")[0]
+    if not is_glob(domain) and domain not in domains:
+        findings.error(
+            "JS122",
+            node,
+            f'there is no domain "{domain}"',
+            "Both sides of a relocation are declared domains. Remove the entry if it is done."
+            f"{did_you_mean(domain, domains)}",
+        )
+
+
+def _require_declared(
+    node: Node, glob: str, declared: Collection[Address], findings: Findings
+) -> None:
+    if not findings.allow_values(len(declared) // 4, node):
+        return
+    if not any(matches(glob, address) for address in declared):
+        findings.error(
+            "JS144",
+            node,
+            f"{glob} is the target of a relocation and is not declared",
+            "Declare the resource under its new address, and nothing under the old one.",
+        )
 
 
 def read_removed(
@@ -86,9 +184,21 @@ def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | 
 
 
 def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
+    if (
+        _check_sides(node, origin, to, "moved", findings)
+        and (refused := rename_problem(origin, to)) is not None
+    ):
+        findings.error("JS147", node.value["to"], *refused)
+
+
+def _check_sides(node: Node, origin: str, to: str, what: str, findings: Findings) -> bool:
+    """Check that both sides of an entry differ and have the same kind and wildcards."""
     if origin == to:
         findings.error(
-            "JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side."
+            "JS144",
+            node,
+            f"{origin} is {what} to itself",
+            "Remove the entry, or correct one side.",
         )
     elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
         findings.error(
@@ -97,8 +207,9 @@ def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
             f"{origin} and {to} have different shapes",
             "Both sides have the same kind and the same wildcards in the same order.",
         )
-    elif (refused := rename_problem(origin, to)) is not None:
-        findings.error("JS147", node.value["to"], *refused)
+    else:
+        return True
+    return False
 
 
 def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
@@ -116,7 +227,7 @@ def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
 _RENAME_HELP: Final = {
     "stream": (
         "A stream cannot be renamed in place."
-        " Create the new stream with the old one as a source, then remove the old one."
+        " To give it another name with its messages, write `relocate:` in place of `moved:`."
     ),
     "consumer": (
         "A consumer cannot be renamed in place."

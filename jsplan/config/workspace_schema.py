@@ -321,6 +321,10 @@ def _top_level() -> dict[str, Schema]:
             _object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")),
             "Addresses that changed while the resource did not.",
         ),
+        "relocate": _list(
+            _object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")),
+            "Streams that move with their messages and consumers.",
+        ),
         "removed": _list(_removed(), "Resources that left the files: destroyed or forgotten."),
         "drift": _drift(),
         "lint": _map(_choice("ignore", "warning", "error"), "The level of each finding."),

@@ -137,6 +137,8 @@ class Change:
 class ResourceChange:
     """One resource of the plan. `previous_address` is set if a `moved` block renamed it.
 
+    `relocated_from` and `relocated_to` are the other side of a relocation.
+
     `severity` is only set on elements of `resource_drift`. `fingerprint` is `sha256:…` over the
     live configuration, `created` and the domain, or `absent`.
     """
@@ -152,6 +154,8 @@ class ResourceChange:
     depends_on: list[str] = field(default_factory=list)
     previous_address: str | None = None
     severity: Severity | None = None
+    relocated_from: str | None = None
+    relocated_to: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The element of `resource_changes` or `resource_drift`."""
@@ -171,6 +175,9 @@ class ResourceChange:
             out["previous_address"] = self.previous_address
         if self.severity is not None:
             out["severity"] = self.severity
+        for name in ("relocated_from", "relocated_to"):
+            if (other := getattr(self, name)) is not None:
+                out[name] = other
         return out
 
     @classmethod
@@ -187,6 +194,8 @@ class ResourceChange:
             fingerprint=raw["fingerprint"],
             depends_on=raw["depends_on"],
             previous_address=raw.get("previous_address"),
+            relocated_from=raw.get("relocated_from"),
+            relocated_to=raw.get("relocated_to"),
             severity=raw.get("severity"),
         )
 
@@ -229,9 +238,18 @@ class Step:
 
     @property
     def required_domains(self) -> set[str]:
-        """The domains that must answer: its own, and those of the origins that it checks."""
-        flows = (self.params or {}).get("flows", ()) if self.op == VERIFY_OP else ()
-        return {self.domain, *(Address.parse(flow["origin"]).domain for flow in flows)}
+        """The domains that must answer: its own, and those of the origins that it checks.
+
+        A step of a relocation needs both sides.
+        """
+        params = self.params or {}
+        flows = params.get("flows", ()) if self.op == VERIFY_OP else ()
+        sides = (params[side] for side in ("relocated", "target") if side in params)
+        return {
+            self.domain,
+            *(Address.parse(flow["origin"]).domain for flow in flows),
+            *(Address.parse(side).domain for side in sides),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The element of `steps`."""

@@ -20,11 +20,18 @@ Op = Literal[
     "origin.delete", "origin.create", "sources.detach", "sources.attach",
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
     "replication.verify",
+    "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
+    "relocate.activate", "relocate.consumer", "relocate.delete", "relocate.restore",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
 VERIFY_OP: Final = "replication.verify"
 #: The operations that create, update and delete the object of a resource.
 CREATE_OPS: Final[tuple[Op, ...]] = ("stream.create", "consumer.create", "origin.create")
-DELETE_OPS: Final[tuple[Op, ...]] = ("stream.delete", "consumer.delete", "origin.delete")
+DELETE_OPS: Final[tuple[Op, ...]] = (
+    "stream.delete", "consumer.delete", "origin.delete", "relocate.delete",
+)  # fmt: skip
 UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update")
+#: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
+#: Ctrl-C: meanwhile publishers get no acknowledgement.
+CUTOVER_OPS: Final[tuple[Op, ...]] = ("relocate.promote", "relocate.compare", "relocate.activate")

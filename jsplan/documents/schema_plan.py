@@ -99,7 +99,12 @@ RESOURCE = object_of(
         "fingerprint": FINGERPRINT,
         "depends_on": list_of(TEXT),
     },
-    {"previous_address": ADDRESS, "severity": one_of(*SEVERITIES)},
+    {
+        "previous_address": ADDRESS,
+        "severity": one_of(*SEVERITIES),
+        "relocated_from": ADDRESS,
+        "relocated_to": ADDRESS,
+    },
 )
 PRECONDITION = object_of(
     {},
@@ -137,6 +142,13 @@ PARAMS = object_of(
         "position": or_null(UINT64),
         "pause_until": or_null(INSTANT),
         "initial_config": CONFIG_REF,
+        "relocated": STREAM_ADDRESS,
+        "relocated_sources": map_of(ORIGIN_REF),
+        "target": STREAM_ADDRESS,
+        "origin_level": COUNT,
+        "relocation": object_of(
+            {"id": TEXT, "old": object_of({"config": CONFIG_REF, "created": TEXT})}
+        ),
         "replacement": object_of(
             {
                 "id": TEXT,

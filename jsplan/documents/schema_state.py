@@ -149,16 +149,40 @@ _ORIGIN_REPLACED = object_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {
 _SOURCES_DETACHED = object_of(
     {"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64}
 )
+#: The last phase of a relocation that is done, or `activating`: the call that activates is sent.
+RELOCATION_PHASES = ("started", "mirrored", "quiesced", "promoted", "activating", "activated")
+_RELOCATED = object_of(
+    {
+        "address": STREAM_ADDRESS,
+        "relocates": STREAM_ADDRESS,
+        "id": TEXT,
+        "old": object_of({"config": CONFIG_REF, "created": TEXT}),
+        "phase": one_of(*RELOCATION_PHASES),
+    },
+    {
+        "allowed": map_of(UINT64),
+        "target_created": TEXT,
+        "compared": UINT64,
+        "compared_from": UINT64,
+        "end_marker": UINT64,
+        "last_seq": UINT64,
+        "consumers": map_of(
+            object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})
+        ),
+    }
+    | _CREATED,
+)
 REPLACEMENT: Schema = {
     "anyOf": [
+        _RELOCATED,
         _SOURCES_DETACHED,
         _ORIGIN_REPLACED,
         _CONSUMER_REPLACED,
         _STREAM_REPLACED,
         _PLACEHOLDER,
     ],
-    "description": "Detached sources, the start of a new origin, an interrupted replacement, "
-    "or a placeholder consumer.",
+    "description": "Detached sources, the start of a new origin, an interrupted replacement or "
+    "relocation, or a placeholder consumer.",
 }
 
 # --- backfills ------------------------------------------------------------------------------------

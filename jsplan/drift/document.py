@@ -25,6 +25,7 @@ from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
 from jsplan.planning.preserve.interrupted import list_interrupted
+from jsplan.planning.relocation.progress import list_rejecting
 from jsplan.planning.replication.impact import source_names
 from jsplan.replication.health import FlowHealth
 from jsplan.units import SECOND, format_timestamp
@@ -100,6 +101,9 @@ def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
     interrupted = inputs.interrupted.streams.get(address)
     if interrupted is not None and interrupted.next_step != "clear":
         out.interrupted += list_interrupted({address: interrupted})
+        return
+    if rejecting := list_rejecting(r for r in inputs.relocations.values() if r.origin == address):
+        out.interrupted += rejecting
         return
     if progress := describe_interruption(inputs, address):
         out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))

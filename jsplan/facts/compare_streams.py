@@ -20,7 +20,7 @@ from jsplan.jetstream.api import message_headers
 from jsplan.units import parse_instant
 
 #: Deleted sequences whose list is requested. A stream with more is compared in batches only.
-MAX_GAPS: Final = 1_000_000
+MAX_GAPS: Final = 100_000
 #: Differences that are kept. More of them are only counted.
 MAX_KEPT: Final = 10_000
 

@@ -36,6 +36,13 @@ from jsplan.planning.origins import check_origins
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
+from jsplan.planning.relocation.decisions import (
+    ORIGIN_RELOCATED,
+    TARGET_RELOCATED,
+    decide_relocations,
+)
+from jsplan.planning.relocation.downstream import plan_relocated_sources
+from jsplan.planning.relocation.entries import deferral_reasons, origin_consumer
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
@@ -63,8 +70,10 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     decisions = {address: decide(inputs, address) for address in _readable_addresses(inputs)}
     decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
     decisions |= _decide_consumers_of_deleted(inputs, decisions)
+    decisions |= decide_relocations(inputs, decisions)
     decide_dependent_consumers(inputs, decisions)
     plan_downstream(inputs, decisions)
+    plan_relocated_sources(inputs, decisions)
     decide_owners(inputs, decisions)
     for decision in orphaned_placeholders(inputs, decisions):
         decisions[decision.address] = decision
@@ -72,10 +81,13 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
+    waiting = deferral_reasons(inputs)
     return sorted(
         a
         for a in inputs.selected
-        if inputs.live.is_reachable(a.domain) and a not in inputs.live.unreadable
+        if inputs.live.is_reachable(a.domain)
+        and a not in inputs.live.unreadable
+        and a not in waiting
     )
 
 
@@ -88,9 +100,8 @@ def build_plan(
 
     `inputs.measured.deletions` must have the results of `list_measurements`.
     """
-    offline = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
     plan = _empty_plan(inputs)
-    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].offline_text) for a in offline]
+    plan.deferred = _defer_resources(inputs)
     plan.deferred += defer_backfills(inputs)
     changes = [
         *(_resource_change(inputs, v, decisions) for v in decisions.values()),
@@ -120,6 +131,18 @@ def build_plan(
         bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
     )
     return plan
+
+
+def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
+    """Defer what is offline, and what waits for the other side of its relocation."""
+    waiting = deferral_reasons(inputs)
+    return [
+        Deferred(str(a), waiting[a])
+        if inputs.live.is_reachable(a.domain)
+        else Deferred(str(a), inputs.live.domains[a.domain].offline_text)
+        for a in sorted(inputs.selected)
+        if a in waiting or not inputs.live.is_reachable(a.domain)
+    ]
 
 
 def _decide_consumers_of_deleted(
@@ -281,7 +304,33 @@ def _resource_change(
         fingerprint=live.fingerprint if live else "absent",
         depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
         previous_address=str(moved) if moved else None,
+        relocated_from=_relocated_from(decision),
+        relocated_to=_relocated_to(decision, decisions),
     )
+
+
+def _relocated_from(decision: ResourceDecision) -> str | None:
+    """Return the old address of a relocated stream, or of a consumer of one."""
+    if decision.relocation is None or decision.reason != TARGET_RELOCATED:
+        return None
+    if decision.address.kind == "consumer":
+        return str(origin_consumer(decision.relocation, decision.address))
+    return str(decision.relocation.origin)
+
+
+def _relocated_to(
+    decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+) -> str | None:
+    """Return the new address of a relocated stream, or of a consumer that comes along."""
+    stream = decisions.get(decision.address.parent) if decision.address.parent else decision
+    relocation = stream.relocation if stream is not None else None
+    if relocation is None or stream is None or stream.reason != ORIGIN_RELOCATED:
+        return None
+    if stream is decision:
+        return str(relocation.target)
+    target = relocation.target
+    new = Address(target.domain, "consumer", f"{target.stream}/{decision.address.consumer}")
+    return str(new) if new in decisions and not decisions[new].is_removed else None
 
 
 def _final_config(decision: ResourceDecision, level: int) -> Config | None:

@@ -25,6 +25,8 @@ from jsplan.planning.preserve.staging import (
     initial_config,
     needs_recreation,
 )
+from jsplan.planning.relocation.entries import recover_relocations, relocated_to
+from jsplan.planning.relocation.progress import RELOCATES
 from jsplan.planning.replication.detached_sources import restore_detached_view
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.state.document import Entry
@@ -45,7 +47,7 @@ def recover_interrupted(inputs: PlanInputs) -> PlanInputs:
     inputs = _recover_replacements(inputs)
     inputs = _load_interrupted(inputs)
     inputs = _recover_steps(inputs)
-    return restore_detached_view(inputs)
+    return recover_relocations(restore_detached_view(inputs))
 
 
 def _recover_deletions(inputs: PlanInputs) -> PlanInputs:
@@ -112,6 +114,8 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     stream = inputs.interrupted.streams.get(address.parent or address)
     if stream is not None:
         return f"its messages are in {stream.messages_location}"
+    if (target := relocated_to(inputs, address)) is not None:
+        return f"it is relocated to {target}"
     begun, live = inputs.interrupted.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
@@ -132,6 +136,8 @@ def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
             inputs.entries.get(address),
         )
         if live is None or record is None or live.created == begun.get("created"):
+            continue
+        if RELOCATES in begun:
             continue
         if entry is not None and entry.created == live.created:
             continue
@@ -168,12 +174,14 @@ def _was_written(
 
 
 def staging_streams(inputs: PlanInputs) -> set[Address]:
-    """Return the streams that must be read to determine the progress of the replacements."""
-    return {
+    """Return the streams that show the progress of replacements and relocations."""
+    staged = {
         Address.parse(r["staging"])
         for a, r in inputs.interrupted.replacements.items()
         if a.kind != "consumer" and "staging" in r
     }
+    sides = {side for r in inputs.relocations.values() for side in (r.origin, r.target)}
+    return staged | {side for side in sides if side.domain in inputs.workspace.domains}
 
 
 def _load_interrupted(inputs: PlanInputs) -> PlanInputs:

@@ -329,8 +329,9 @@ def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
             "error",
             "JS427",
             f"is moved from {old} in the files, but the object is still there",
-            "A `moved` entry renames a domain. It does not move objects between servers. "
-            f"Remove the entry: then {new} is created, and {old} is deleted unless it is declared.",
+            "A `moved` entry renames a domain. It does not move objects between servers; for a "
+            f"stream a `relocate` entry does. Remove the entry: then {new} is created, and {old} "
+            "is deleted unless it is declared.",
             str(new),
             block.range if block else None,
         )

@@ -6,8 +6,9 @@ they become the one `DELETES_MESSAGES` of a resource.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
@@ -19,6 +20,8 @@ from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import describe_redelivery
 from jsplan.planning.preserve.hazards import assess_preserved
+from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
+from jsplan.planning.relocation.hazards import assess_origin, assess_target
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
 from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
@@ -54,6 +57,8 @@ def assess_hazards(
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_duplicates(inputs.measured.duplicates.get(decision.address, ()))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
+    if decision.reason == TARGET_RELOCATED and decision.address.kind != "consumer":
+        found += assess_target(inputs, decision, decisions)
     if decision.live is not None:
         found += _loses_outstanding(measured)
         found += (
@@ -91,9 +96,11 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
 def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
     """Check whether the apply that began the replacement allowed as many messages."""
     interrupted = inputs.interrupted.streams.get(address)
-    allowed = (
-        interrupted.record.get("allowed", {}).get(hazard.code) if interrupted is not None else None
-    )
+    record: Mapping[str, Any] = interrupted.record if interrupted is not None else {}
+    relocation = inputs.relocations.get(address)
+    if relocation is not None and relocation.is_quiesced:
+        record = relocation.record
+    allowed = record.get("allowed", {}).get(hazard.code)
     return allowed is not None and (
         hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= allowed
     )
@@ -126,6 +133,10 @@ def _stream_hazards(
             if REDELIVERED in answer.causes
         ]
         yield from assess_preserved(inputs, decision, decisions, again)
+        yield from _breaks_replication(inputs, decision, decisions)
+        return
+    if decision.reason == ORIGIN_RELOCATED:
+        yield from assess_origin(inputs, decision, decisions)
         yield from _breaks_replication(inputs, decision, decisions)
         return
     if decision.deletes:

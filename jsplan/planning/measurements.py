@@ -21,6 +21,7 @@ from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
+from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
 from jsplan.resources.fields import Config
@@ -72,6 +73,8 @@ def _list_for_decision(
     `change` is that of the consumers of a stream.
     """
     address = decision.address
+    if decision.reason == TARGET_RELOCATED and (found := _measure_relocated(inputs, decision)):
+        yield found
     if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":
@@ -86,6 +89,18 @@ def _list_for_decision(
                     yield MeasurementRequest(address, address, redelivery=span)
         if found is not None and (found := redirect_to_staging(inputs, found)) is not None:
             yield found
+
+
+def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> MeasurementRequest | None:
+    """Request what the limits of a relocated stream delete of the messages of its origin."""
+    relocation = decision.relocation
+    origin = inputs.live.get(relocation.origin) if relocation is not None else None
+    if origin is None or decision.after is None or decision.address.kind == "consumer":
+        return None
+    found = update_measurement(
+        origin, decision.after, inputs.level(decision.address), replaced=True
+    )
+    return replace(found, address=decision.address) if found is not None else None
 
 
 def _list_for_consumer(

@@ -19,6 +19,7 @@ from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
 from jsplan.planning.preserve.interrupted import InterruptedReplacement
+from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import Config
@@ -75,6 +76,7 @@ class PlanInputs:
     `selected`: the addresses to plan.
     `forgotten`: the addresses in undeclared domains that are forgotten without a read.
     `owner_tag`: the owner tag of this workspace, empty if it has none.
+    `relocations`: the relocations that are not done yet, by target.
     `now`: the time of the plan (UTC).
     """
 
@@ -90,6 +92,7 @@ class PlanInputs:
     interrupted: InterruptedWork = field(default_factory=InterruptedWork)
     measured: Measurements = field(default_factory=Measurements)
     owner_tag: str = ""
+    relocations: Mapping[Address, Relocation] = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
@@ -149,6 +152,8 @@ class ResourceDecision:
     `unknown`: fields of `after` whose value is known only during the apply.
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
+    `relocation`: the relocation that the resource is one side of, or a consumer of.
+    `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
     address: Address
@@ -167,6 +172,8 @@ class ResourceDecision:
     sources_to_detach: set[str] = field(default_factory=set)
     sources_to_attach: set[str] = field(default_factory=set)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    relocation: Relocation | None = None
+    relocated_sources: dict[str, Config] = field(default_factory=dict)
 
     @property
     def replaces(self) -> bool:

@@ -34,6 +34,7 @@ from jsplan.planning.preserve.stream_steps import (
     draft_rollback,
     draft_staging_cleanup,
 )
+from jsplan.planning.relocation.steps import draft_relocation, order_relocations
 from jsplan.planning.replication.checks import (
     draft_replication_checks,
     is_state_only,
@@ -72,6 +73,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
         ):
             drafts[draft.key] = draft
     order_detaching(decisions, inputs, drafts)
+    order_relocations(inputs, drafts)
     order_sources(inputs, decisions, drafts)
     tag_drafts(inputs, drafts)
     checks = list(draft_replication_checks(inputs, decisions))
@@ -96,7 +98,9 @@ def _draft_decision(
     *,
     delays_limits: bool,
 ) -> Iterable[Draft]:
-    if decision.address.kind != "consumer" and decision.preserves:
+    if decision.relocation is not None:
+        yield from draft_relocation(inputs, decision, _draft_relocated(inputs, decision))
+    elif decision.address.kind != "consumer" and decision.preserves:
         yield from draft_replacement(
             inputs,
             decision,
@@ -149,6 +153,15 @@ def _draft_actions(
             yield _draft_state_step(inputs, decision, "state.import", "import")
         case _ if is_state_outdated(inputs, decision):
             yield _draft_state_step(inputs, decision, "state.update", "record")
+
+
+def _draft_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    """Draft the one call that the relocated object would need without its relocation."""
+    if decision.actions == ["update"]:
+        return _draft_update(inputs, decision)
+    if decision.actions == ["delete"]:
+        return _draft_delete(inputs, decision)
+    return _draft_create(inputs, decision, "absent")
 
 
 def _draft_detach(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Draft]:

@@ -12,6 +12,7 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import VISIBLE_CONSUMERS_LEVEL
@@ -47,6 +48,9 @@ def required_reads(
             streams.setdefault(count.stream.domain, set()).add(count.stream)
     for full in find_full_origins(inputs, decisions):
         streams.setdefault(full.flow.origin.domain, set()).add(full.flow.origin)
+    for decision in decisions.values():
+        if decision.reason == ORIGIN_RELOCATED:
+            streams.setdefault(decision.address.domain, set()).add(decision.address)
     all_of = downstream_domains(inputs, decisions)
     domains = sorted(
         {domain for domain, found in subjects.items() if found} | streams.keys() | all_of

@@ -72,6 +72,11 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
     """Return a sign, its role, and the change of the resource in words."""
     actions = action_key(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
+    if resource.relocated_from:
+        return "+", "create", f"will be relocated from {safe(resource.relocated_from)}"
+    if resource.relocated_to:
+        other = safe(resource.relocated_to)
+        return "-", "update", f"will be deleted when it is complete in {other}"
     if resource.change.importing:
         return (
             ">",

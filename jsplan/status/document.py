@@ -15,6 +15,7 @@ from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, list_interrupted
+from jsplan.planning.relocation.progress import list_rejecting
 from jsplan.replication.health import FlowHealth
 from jsplan.status.elements import (
     build_consumer_element,
@@ -50,6 +51,9 @@ def build_document(
     ]
     out.interrupted = list_interrupted(
         {a: u for a, u in inputs.interrupted.streams.items() if is_selected(a, targets)}
+    )
+    out.interrupted += list_rejecting(
+        r for r in inputs.relocations.values() if is_selected(r.origin, targets)
     )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
     replaced = [

@@ -20,6 +20,7 @@ from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
+from jsplan.planning.relocation.progress import determine_progress as determine_relocation
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
 from jsplan.status.document import build_document
@@ -118,4 +119,20 @@ async def _read_staging_streams(pool: Pool, inputs: PlanInputs) -> PlanInputs:
             streams[address] = determine_progress(
                 address, record, inputs.live.get(address), await read_object(api, staging)
             )
-    return replace(inputs, interrupted=replace(inputs.interrupted, streams=streams))
+    relocations = {
+        target: determine_relocation(
+            found,
+            *[
+                await read_object(pool.api(inputs.workspace.domains[side.domain]), side)
+                for side in (found.origin, target)
+            ],
+        )
+        for target, found in inputs.relocations.items()
+        if found.record
+        and all(inputs.live.is_reachable(side.domain) for side in (found.origin, target))
+    }
+    return replace(
+        inputs,
+        relocations=relocations,
+        interrupted=replace(inputs.interrupted, streams=streams),
+    )

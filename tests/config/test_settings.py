@@ -34,9 +34,33 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
     ]
 
 
+def test_relocate_is_read(workspace: Loader) -> None:
+    """Streams that move are addresses or globs; what is declared is the new address."""
+    loaded = workspace("""
+        streams: [{name: S}]
+        relocate:
+          - {from: hub/stream/OLD, to: hub/stream/S}
+          - {from: "hub/stream/?-X", to: "hub/stream/?"}
+        """)
+
+    assert [(e.old_address, e.new_address, str(e.range)) for e in loaded.relocate] == [
+        ("hub/stream/OLD", "hub/stream/S", "jsplan.yaml:7:5"),
+        ("hub/stream/?-X", "hub/stream/?", "jsplan.yaml:8:5"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
+        ("relocate: [{from: hub/stream/S, to: hub/stream/S}]", "JS144", "Remove"),
+        ("relocate: [{from: hub/stream/A, to: hub/stream/B}]", "JS144", "under its new address"),
+        ("relocate: [{from: hub/stream/S, to: hub/stream/T}]", "JS144", "declaration"),
+        ("relocate: [{from: 'leaf/**', to: 'hub/stream/*'}]", "JS144", "wildcards"),
+        ("relocate: [{from: hbu/stream/A, to: hub/stream/S}]", "JS122", '"hub"'),
+        ("relocate: [{from: hub/kv/B, to: hub/kv/A}]", "JS149", "as a source"),
+        ("relocate: [{from: hub/consumer/A/C, to: hub/consumer/S/C}]", "JS149", "Relocate its"),
+        ("relocate: [{from: hub/object_store/B, to: hub/object_store/A}]", "JS149", "restore"),
+        ("relocate: [{from: hub/stream/A}]", "JS106", "to"),
         ("moved: [{from: hub/stream/A, to: hub/consumer/A/B}]", "JS144", "same kind"),
         ("moved: [{from: 'leaf/**', to: 'hub/stream/*'}]", "JS144", "wildcards"),
         ("moved: [{from: hub/stream/A, to: hub/stream/A}]", "JS144", "Remove"),
@@ -46,17 +70,17 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
         (
             "moved: [{from: leaf/stream/A, to: hub/stream/B}]",
             "JS147",
-            "with the old one as a source",
+            "`relocate:` in place of `moved:`",
         ),
         (
             "moved: [{from: 'leaf/stream/A*', to: 'hub/stream/B*'}]",
             "JS147",
-            "with the old one as a source",
+            "`relocate:` in place of `moved:`",
         ),
         (
             "moved: [{from: 'leaf/stream/?_A', to: 'hub/stream/?_B'}]",
             "JS147",
-            "with the old one as a source",
+            "`relocate:` in place of `moved:`",
         ),
         ("moved: [{from: hub/kv/A, to: hub/kv/B}]", "JS147", "bucket"),
         ("moved: [{from: hub/object_store/A, to: hub/object_store/B}]", "JS147", "object store"),

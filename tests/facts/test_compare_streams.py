@@ -50,7 +50,7 @@ async def test_a_mirror_is_equal(direct: bool, raw: Raw, api: DomainApi) -> None
 
 
 async def test_differences_are_listed(raw: Raw, api: DomainApi) -> None:
-    """What one side lacks is missing or extra, within the range that was asked for."""
+    """Messages of one side only are missing or extra, within the range that was asked for."""
     create(raw, "A", direct=True)
     mirror(raw, direct=False)
     stream_content.delete(raw, "A", 4, 20)

@@ -42,6 +42,14 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "stream.compare": {_REPLACED},
     "stream.delete_old": {_REPLACED},
     "stream.resume_consumers": {_REPLACED, _CHANGED},
+    "relocate.mirror": {_CREATED},
+    "relocate.compare": {_CREATED},
+    "relocate.quiesce": {_CREATED},
+    "relocate.promote": {_CREATED},
+    "relocate.activate": {_CREATED},
+    "relocate.consumer": {_CREATED},
+    "relocate.delete": {_DELETED},
+    "relocate.restore": {_CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets an adopted resource.
 _FINDINGS = {
@@ -49,6 +57,7 @@ _FINDINGS = {
     "consumer.cleanup": "JS428",
     "consumer.delete_placeholder": "JS428",
     "state.forget": "JS494",
+    "relocate.compare": "JS496",
 }
 
 

@@ -41,7 +41,7 @@ def test_another_name(space: Space, origin: str, to: str) -> None:
     [found] = caught.value.diagnostics
     assert found.code == "JS147"
     assert found.range is not None
-    assert "with the old one as a source" in found.detail
+    assert "`relocate:` in place of `moved:`" in found.detail
 
     space.write(streams=[{"name": "A", "domain": "leaf"}])
     with pytest.raises(JsplanError, match="only the domain can change") as refused:

@@ -18,7 +18,6 @@ from jsplan.applying.preserve.journal import (
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.preserve.old_stream import PAUSED_UNTIL
 from jsplan.applying.preserve.probe import delete_probe
 from jsplan.applying.replicated_streams import resume_positions_by_scan, with_resume_positions
 from jsplan.applying.step_context import StepContext, StepFailed
@@ -35,6 +34,7 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
+from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.planning.preserve.staging import probe_address
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
@@ -57,18 +57,21 @@ async def restore_consumers(context: StepContext, step: Step) -> None:
             f"{step.target_address} is gone: another client deleted it during the apply"
         )
     consumers = [
-        _RestoredConsumer(name, before, target, stream, record)
+        RestoredConsumer(name, before, target, stream, record)
         for name, before in sorted(record.get("consumers", {}).items())
         if (target := wanted.get(name, {"config": before["config"]})) is not None
     ]
     await _purge_finished(context, step, stream, consumers)
     for consumer in consumers:
-        await _restore_consumer(context, step, consumer)
+        await restore_consumer(context, step, consumer)
     await update_record(context, step, phase="consumers_resumed")
 
 
-class _RestoredConsumer:
-    """A consumer to restore: its state before, its target, and its stream."""
+class RestoredConsumer:
+    """A consumer to restore: its state before, its target, and its stream.
+
+    `is_relocated`: state records it before it is resumed, since its old one still exists.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,10 @@ class _RestoredConsumer:
         wanted: Config,
         stream: LiveObject,
         record: ReplacementRecord,
+        *,
+        is_relocated: bool = False,
     ) -> None:
+        self.is_relocated = is_relocated
         self.name = name
         self.before = before
         self.wanted = wanted
@@ -106,13 +112,20 @@ class _RestoredConsumer:
         return f"{self.address.stream}.{self.name}"
 
 
-async def _restore_consumer(context: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
+async def restore_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
+    """Create a consumer at its position unless it exists, resume it, and record it in state.
+
+    `step` may be another one than that of the consumer. Raises StepFailed and ApiError.
+    """
     live = await wait_until_ready(context, consumer.address)
     if live is not None and consumer.is_half_made(live):
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
         live = None
     if live is None:
         await _recreate_consumer(context, step, consumer)
+        if consumer.is_relocated and (live := await context.read(consumer.address)) is not None:
+            # It may deliver messages from here on, and must not be created again.
+            await _save_consumer(context, step, consumer, live)
     until = consumer.wanted["config"].get(PAUSE)
     until = None if is_expired(until, datetime.now(UTC)) else until
     if int(params(step)["api_level"]) >= PAUSE_LEVEL:
@@ -125,14 +138,21 @@ async def _restore_consumer(context: StepContext, step: Step, consumer: _Restore
             f"{consumer.address} is gone again: another client deleted it during the apply"
         )
     context.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
-    if consumer.wanted.get("record") is not None:
-        own = replace(
-            step,
-            address=consumer.wanted["address"],
-            record=consumer.wanted["record"] | consumer.start_fields,
-            object=None,
-        )
-        await context.save_entry(own, live)
+    await _save_consumer(context, step, consumer, live)
+
+
+async def _save_consumer(
+    context: StepContext, step: Step, consumer: RestoredConsumer, live: LiveObject
+) -> None:
+    if consumer.wanted.get("record") is None:
+        return
+    own = replace(
+        step,
+        address=consumer.wanted["address"],
+        record=consumer.wanted["record"] | consumer.start_fields,
+        object=None,
+    )
+    await context.save_entry(own, live)
 
 
 async def _wait_until_resumed(context: StepContext, address: Address) -> LiveObject | None:
@@ -145,7 +165,7 @@ async def _wait_until_resumed(context: StepContext, address: Address) -> LiveObj
     raise StepFailed(f"{address} is still paused; the next plan continues from there")
 
 
-async def _recreate_consumer(context: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
+async def _recreate_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
     """Create a consumer at its position: with a reset where servers can, else as its start."""
     level, first = int(params(step)["api_level"]), int(consumer.stream.state.get("first_seq") or 0)
     position = await _find_position(context, step, consumer)
@@ -172,7 +192,7 @@ async def _recreate_consumer(context: StepContext, step: Step, consumer: _Restor
 
 
 async def _create_consumer(
-    context: StepContext, step: Step, consumer: _RestoredConsumer, config: Config
+    context: StepContext, step: Step, consumer: RestoredConsumer, config: Config
 ) -> None:
     config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(
         config
@@ -191,7 +211,7 @@ def _own_metadata(config: Config) -> Config:
 
 
 async def _purge_finished(
-    context: StepContext, step: Step, stream: LiveObject, consumers: list[_RestoredConsumer]
+    context: StepContext, step: Step, stream: LiveObject, consumers: list[RestoredConsumer]
 ) -> None:
     """Purge what consumers have finished: a work queue only holds unfinished messages.
 
@@ -212,7 +232,7 @@ async def _purge_finished(
             await context.send(step, f"STREAM.PURGE.{stream.address.stream}", payload)
 
 
-async def _find_position(context: StepContext, step: Step, consumer: _RestoredConsumer) -> int:
+async def _find_position(context: StepContext, step: Step, consumer: RestoredConsumer) -> int:
     """Return the first unfinished sequence in the new stream; count back where it is unknown."""
     level = int(params(step)["api_level"])
     position = position_of(consumer.old.compact, consumer.before["state"], level)
@@ -227,7 +247,7 @@ async def _find_position(context: StepContext, step: Step, consumer: _RestoredCo
 
 
 async def _to_new_sequence(
-    context: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+    context: StepContext, step: Step, consumer: RestoredConsumer, position: int
 ) -> int:
     if consumer.record["method"] != "source":
         return position

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.applying.preconditions import consumer_difference
@@ -18,10 +18,8 @@ from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.resources.server_features import PAUSE_LEVEL
-
-#: Instant until which we pause consumers of a quiesced stream. No other client uses it.
-PAUSED_UNTIL: Final = "2249-12-31T23:59:59.987654321Z"
 
 
 async def quiesce(context: StepContext, step: Step) -> None:

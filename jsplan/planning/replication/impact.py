@@ -143,7 +143,7 @@ def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Addre
     downstream.sources_to_detach |= keys - inputs.interrupted.detached_sources.get(
         downstream.address, set()
     )
-    _attach_sources(downstream, keys)
+    attach_sources(downstream, keys)
 
 
 def _refuse_joint_replacement(
@@ -196,10 +196,10 @@ def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
         "warning", "JS424", text, "An apply attaches it where it stopped.", str(decision.address)
     )
     decision.diagnostics = [*decision.diagnostics, warning]
-    _attach_sources(decision, keys)
+    attach_sources(decision, keys)
 
 
-def _attach_sources(downstream: ResourceDecision, keys: set[str]) -> None:
+def attach_sources(downstream: ResourceDecision, keys: set[str]) -> None:
     """Attach sources; their start is known only then."""
     shown = [
         FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place")
@@ -263,7 +263,9 @@ def downstream_domains(
 ) -> set[str]:
     """Return the domains that may have downstream streams of a recreated stream."""
     if not any(
-        decision.replaces and decision.live is not None and decision.address.kind != "consumer"
+        (decision.replaces or decision.relocation is not None)
+        and decision.live is not None
+        and decision.address.kind != "consumer"
         for decision in decisions.values()
     ):
         return set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.documents.plan_types import Op
 from jsplan.planning.drafts import Draft, Drafts
@@ -25,7 +25,12 @@ def adapt_origin_drafts(
         if "first_seq" in decision.unknown and draft.op in _ORIGIN_OPS:
             yield replace(draft, op=_ORIGIN_OPS[draft.op], params={"state_address": recorded})
         elif decision.sources_to_attach and draft.key[1] in ("update", "last"):
-            params = {"sources": sorted(decision.sources_to_attach), "state_address": recorded}
+            params: dict[str, Any] = {
+                "sources": sorted(decision.sources_to_attach),
+                "state_address": recorded,
+            }
+            if decision.relocated_sources:
+                params["relocated_sources"] = decision.relocated_sources
             yield replace(
                 draft, op="sources.attach", title=_attach_title(decision, draft), params=params
             )
@@ -70,6 +75,7 @@ def draft_detach(
     address, live = decision.address, decision.live
     assert live is not None
     removed = decision.sources_to_detach | detached
+    moved = {origin_key(source) for source in decision.relocated_sources.values()} >= removed
     staying = [
         source for source in live.compact.get("sources") or () if origin_key(source) not in removed
     ]
@@ -80,7 +86,7 @@ def draft_detach(
         (address, "leave"),
         "sources.detach",
         f"detach {source_names(decision.sources_to_detach)} from {label} "
-        "while the origin is recreated",
+        + ("to attach its new address" if moved else "while the origin is recreated"),
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest},
         live.fingerprint,
         {"sources": staying or None},

@@ -33,6 +33,8 @@ def _list_for_stream(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
     after = (decision.after or {}).get("sources") or ()
     remaining = {(origin["name"], _api_prefix(origin)) for origin in after}
     for origin in before:
+        if origin in decision.relocated_sources.values():
+            continue  # it continues at the new address of its origin
         if (origin["name"], _api_prefix(origin)) not in remaining:
             yield uncopied_measurement(
                 decision.address,

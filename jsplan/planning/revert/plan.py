@@ -43,6 +43,7 @@ def with_targets(workspace: Workspace, targets: Sequence[RevertTarget]) -> Works
         workspace,
         resources=_with_known_dependencies(resources),
         removed=(*given_up, *removed),
+        relocate=(),
         backfills={},
         diagnostics=(),
     )

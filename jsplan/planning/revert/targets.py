@@ -15,6 +15,7 @@ from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.base import digest
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
+from jsplan.planning.relocation.progress import RELOCATES
 from jsplan.planning.revert.costs import warn_of_losses
 from jsplan.planning.revert.values import field_label, format_value
 from jsplan.resources.fields import Config
@@ -77,6 +78,18 @@ class CurrentState:
         """Check whether its replacement, or that of its stream, is interrupted."""
         return not {str(address), str(address.parent)}.isdisjoint(self.state.replacements)
 
+    def find_relocation(self, address: Address) -> Mapping[str, Any] | None:
+        """Return the record of an interrupted relocation that the resource is a part of."""
+        stream = str(address.parent or address)
+        return next(
+            (
+                record
+                for target, record in self.state.replacements.items()
+                if RELOCATES in record and stream in (target, record[RELOCATES])
+            ),
+            None,
+        )
+
     def describe_later_apply(self, address: Address) -> str:
         """Describe the last apply that changed it later, as far as the history knows."""
         known = self.later_applies.get(str(address), ())
@@ -101,12 +114,30 @@ def decide_revert(
             )
         elif not current.live.is_reachable(address.domain):
             out.offline.add(address)
+        elif (relocation := current.find_relocation(address)) is not None:
+            _decide_relocated(out, address, item, relocation)
         elif current.is_interrupted(address):
             _decide_interrupted(out, address, item, current)
         else:
             _decide_resource(out, address, item, current, backup)
     _require_no_new_consumers(out, current)
     return out
+
+
+def _decide_relocated(
+    out: RevertDecisions, address: Address, item: HistoryItem, record: Mapping[str, Any]
+) -> None:
+    """Give the origin of an interrupted relocation its configuration back, and drop the copy."""
+    if record["phase"] in ("activating", "activated"):
+        text = f"its relocation to {record['address']} was interrupted after that was activated"
+        hint = "Finish it: jsplan apply. Then relocate the stream back, if you want to."
+        out.conflicts.append(_conflict(address, text, hint))
+    elif str(address.parent or address) == record["address"]:
+        out.targets.append(RevertTarget(address, "removed"))
+    elif item["before"] is not None:
+        out.targets.append(
+            RevertTarget(address, "changed", dict(item["before"]), _restored_record(item))
+        )
 
 
 def _decide_interrupted(

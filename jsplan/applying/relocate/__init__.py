@@ -1,0 +1,1 @@
+"""Execution of relocations: a mirror is filled, compared, promoted and activated."""

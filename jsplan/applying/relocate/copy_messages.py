@@ -1,0 +1,247 @@
+"""The copy of a relocation: a mirror of the origin, which becomes a stream of its own.
+
+The server keeps sequences, times and headers in a mirror, also after it is promoted (2.12 and
+later, measured). A mirror ends with the last message of its origin. Where that was deleted, a
+message of ours marks the end, and is deleted again on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from jsplan.applying.preserve.journal import (
+    params,
+    require_lock,
+    require_not_stopped,
+    require_ours,
+    require_record,
+    update_record,
+    wait_until_ready,
+)
+from jsplan.applying.relocate.journal import (
+    at,
+    origin_address,
+    read_origin,
+    read_target,
+    target_address,
+)
+from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
+from jsplan.documents.plan import Step
+from jsplan.errors import ServerRefusedError
+from jsplan.facts.live import LiveObject
+from jsplan.planning.preserve.staging import END_MARKER
+from jsplan.planning.relocation.progress import RELOCATES
+
+#: Seconds without a new message after which a copy is abandoned: before the origin is quiesced, and
+#: after it, when publishers wait.
+STALL_TIMEOUT: Final = 60.0
+CUTOVER_STALL_TIMEOUT: Final = 15.0
+#: Messages that the copy may lack when the origin is quiesced. A server copies them at once.
+SMALL_LAG: Final = 1_000
+#: Deleted messages of the origin that are deleted in the copy too. More are a sign of a mistake.
+MAX_EXTRA: Final = 10_000
+
+
+async def create_mirror(context: StepContext, step: Step) -> None:
+    """Create the target as a mirror of the origin, and wait until it has nearly all messages."""
+    found = await context.check_precondition(step)
+    require_not_stopped(context)
+    await _record_start(context, step)
+    record = require_record(context, step)
+    await read_origin(context, step, record)
+    if found is not None:
+        require_ours(found, record)
+        if not found.raw.get("mirror"):
+            # An earlier attempt was rolled back after it was promoted: it lacks newer messages.
+            await context.send_if_exists(step, f"STREAM.DELETE.{target_address(step).stream}")
+            found = None
+    if found is None:
+        assert step.request is not None
+        await update_record(context, step, phase="started", compared=0)
+        await context.send(step, step.request["api"], step.request["payload"])
+        found = await wait_until_ready(context, target_address(step))
+    if found is None:
+        raise StepFailed(
+            f"{target_address(step)} is gone again: another client deleted it during the apply"
+        )
+    record = await update_record(context, step, target_created=found.created, phase="mirrored")
+    await _wait_until_caught_up(context, step, record)
+
+
+async def _record_start(context: StepContext, step: Step) -> None:
+    """Record the relocation once, before anything is created."""
+    relocation = params(step)["relocation"]
+    known = context.state.replacements.get(params(step)["state_address"], {})
+    if known.get("id") == relocation["id"]:
+        return
+    start = {
+        "address": params(step)["state_address"],
+        RELOCATES: params(step)["relocated"],
+        "phase": "started",
+        "allowed": _allowed_hazards(context, step),
+    }
+    await context.record({"replacing": start | relocation})
+
+
+def _allowed_hazards(context: StepContext, step: Step) -> dict[str, int]:
+    """Return the allowed hazards with their messages; a resumed apply needs no permission."""
+    sides = (params(step)["relocated"], params(step)["target"])
+    found = (c.hazards for c in context.plan.resource_changes if c.address in sides)
+    return {hazard.code: hazard.messages or 0 for hazards in found for hazard in hazards}
+
+
+async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[str, Any]) -> None:
+    """Wait until few messages are missing. The origin may receive more all the time."""
+    before, since, pause = -1, time.monotonic(), 0.02
+    while True:
+        require_not_stopped(context)
+        origin = await read_origin(context, step, record)
+        target = await read_target(context, step, record)
+        last = int(target.state.get("last_seq") or 0)
+        is_near = last + SMALL_LAG >= int(origin.state.get("last_seq") or 0)
+        if is_near and last >= await last_stored(context, step, origin):
+            return
+        if last != before:
+            before, since = last, time.monotonic()
+        elif time.monotonic() - since > STALL_TIMEOUT:
+            raise StepFailed(
+                f"{target.address} has messages up to sequence {last:,} of {origin.address}, and "
+                f"none arrived for {STALL_TIMEOUT:.0f}s. {origin.address} was not touched. The "
+                "next apply continues"
+            )
+        await asyncio.sleep(pause)
+        pause = min(0.5, pause * 1.5)
+
+
+async def last_stored(context: StepContext, step: Step, stream: LiveObject) -> int:
+    """Return the sequence of the last message that the stream has; 0 if it has none."""
+    last = int(stream.state.get("last_seq") or 0)
+    if not stream.state.get("messages") or not stream.state.get("num_deleted"):
+        return last if stream.state.get("messages") else 0
+    api, name = context.api(at(step, stream.address)), stream.address.stream
+    if await api.get_message(name, {"seq": last}) is not None:
+        return last
+    # `last_by_subj` finds nothing where the last message is deleted (measured on 2.15).
+    low, high = int(stream.state.get("first_seq") or 0), last
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = await api.get_message(name, {"seq": middle, "next_by_subj": ">"})
+        low, high = (int(found["seq"]), high) if found is not None else (low, middle - 1)
+    return low
+
+
+# --- the cut-over --------------------------------------------------------------------------------
+
+
+async def promote(context: StepContext, step: Step) -> None:
+    """Wait for the rest of the quiesced origin, and turn the mirror into a stream of its own."""
+    record = require_record(context, step)
+    origin, target = (
+        await read_origin(context, step, record),
+        await read_target(context, step, record),
+    )
+    if target.raw.get("mirror"):
+        await _write_end_marker(context, step, origin)
+        origin = await read_origin(context, step, require_record(context, step))
+        await _wait_for_rest(context, step, record, int(origin.state.get("last_seq") or 0))
+        assert step.request is not None
+        await context.send(step, step.request["api"], step.request["payload"])
+    await _delete_end_marker(context, step)
+    origin = await read_origin(context, step, record)
+    target = await read_target(context, step, record)
+    if target.raw.get("mirror"):
+        raise StepFailed(f"{target.address} is still a mirror, although the server said otherwise")
+    await _delete_extra(context, step, origin, target)
+    await update_record(
+        context, step, phase="promoted", last_seq=int(origin.state.get("last_seq") or 0)
+    )
+
+
+async def _wait_for_rest(
+    context: StepContext, step: Step, record: dict[str, Any], last_seq: int
+) -> None:
+    before, since, pause = -1, time.monotonic(), 0.005
+    while True:
+        target = await read_target(context, step, record)
+        last = int(target.state.get("last_seq") or 0)
+        if last >= last_seq:
+            return
+        if last != before:
+            before, since = last, time.monotonic()
+        elif time.monotonic() - since > CUTOVER_STALL_TIMEOUT:
+            raise StepFailed(
+                f"{target.address} has messages up to sequence {last:,} of {last_seq:,}, and none "
+                f"arrived for {CUTOVER_STALL_TIMEOUT:.0f}s"
+            )
+        await asyncio.sleep(pause)
+        pause = min(0.1, pause * 1.5)
+
+
+async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject) -> None:
+    """Write an end marker where the last message is deleted: a mirror needs an end."""
+    last, record = int(origin.state.get("last_seq") or 0), require_record(context, step)
+    if last == 0 or last >= (record.get("end_marker") or last + 1):
+        return
+    if await last_stored(context, step, origin) == last:
+        return
+    if origin.raw.get("deny_delete"):
+        raise StepFailed(
+            f"the last message of {origin.address} is deleted, so a message of ours must mark its "
+            "end, and deny_delete does not let it be removed. Publish one message and apply again"
+        )
+    await update_record(context, step, end_marker=last + 1)
+    require_lock(context, WRITE_TIMEOUT)
+    api, subject = context.api(at(step, origin.address)), origin.raw["subjects"][0]
+    try:
+        api.parse(
+            subject, await api.connection.request(subject, END_MARKER, WRITE_TIMEOUT, headers=None)
+        )
+    except ServerRefusedError as error:
+        raise StepFailed(
+            f"{origin.address} refuses the message that marks its end: {error.description}"
+        ) from None
+
+
+async def _delete_end_marker(context: StepContext, step: Step) -> None:
+    """Delete the end marker on both sides, if there is one."""
+    mark = require_record(context, step).get("end_marker")
+    if not mark:
+        return
+    for address in (target_address(step), origin_address(step)):
+        api = context.api(at(step, address))
+        message = await api.get_message(address.stream, {"seq": mark})
+        if message is not None:
+            await context.send(
+                at(step, address), f"STREAM.MSG.DELETE.{address.stream}", {"seq": mark}
+            )
+
+
+async def _delete_extra(
+    context: StepContext, step: Step, origin: LiveObject, target: LiveObject
+) -> None:
+    """Delete from the copy what was deleted from the origin while it was copied."""
+    first, copied_first = (int(s.state.get("first_seq") or 0) for s in (origin, target))
+    name = target.address.stream
+    if first > copied_first and target.state.get("messages"):
+        await context.send(step, f"STREAM.PURGE.{name}", {"seq": first})
+        target = await read_target(context, step, require_record(context, step))
+    extra = int(target.state.get("messages") or 0) - int(origin.state.get("messages") or 0)
+    if extra <= 0:
+        return
+    if extra > MAX_EXTRA:
+        raise StepFailed(
+            f"{origin.address} lost {extra:,} messages while it was copied, which another client "
+            "deleted"
+        )
+    theirs, ours = [
+        await context.api(at(step, s.address)).request(
+            f"STREAM.INFO.{s.address.stream}", {"deleted_details": True}
+        )
+        for s in (origin, target)
+    ]
+    gone = set(theirs["state"].get("deleted") or ()) - set(ours["state"].get("deleted") or ())
+    last = int(target.state.get("last_seq") or 0)
+    for seq in sorted(seq for seq in gone if int(ours["state"]["first_seq"]) <= seq <= last):
+        await context.send(step, f"STREAM.MSG.DELETE.{name}", {"seq": seq})

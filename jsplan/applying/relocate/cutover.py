@@ -1,0 +1,178 @@
+"""The cut-over of a relocation: quiesce the origin, activate the target; and the way back.
+
+Between the two publishers get no acknowledgement. Whatever fails there gives the origin its
+subjects back at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from jsplan.applying.preserve.journal import (
+    params,
+    require_not_stopped,
+    require_ours,
+    require_record,
+    update_record,
+)
+from jsplan.applying.relocate.journal import (
+    at,
+    delete_copy,
+    origin_address,
+    read_origin,
+    read_target,
+    require_activated,
+)
+from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.documents.plan import Step
+from jsplan.errors import ApiError, JsplanError
+from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced
+
+Operation = Callable[[StepContext, Step], Awaitable[None]]
+RESTORED: Final = "the origin has its subjects back, and nothing of it is lost"
+
+
+async def quiesce(context: StepContext, step: Step) -> None:
+    """Remove subjects and limits from the origin: no message is added or removed any more."""
+    await context.check_precondition(step)
+    require_not_stopped(context)
+    record = require_record(context, step)
+    await read_target(context, step, record)
+    await update_record(context, step, phase="quiesced")
+    assert step.request is not None
+    await context.send(step, step.request["api"], step.request["payload"])
+    live = await read_origin(context, step, record)
+    if not is_quiesced(origin_address(step), live, record["id"]):
+        raise StepFailed(f"{live.address}: the server did not remove its subjects")
+    context.fingerprints[step.id] = live.fingerprint
+
+
+async def activate(context: StepContext, step: Step) -> None:
+    """Give the target its subjects and limits. From then on it is the stream, and in state."""
+    record = require_record(context, step)
+    require_ours(await read_target(context, step, record), record)
+    if not record.get("compared_from"):
+        raise StepFailed(f"{step.target_address} was not compared; it was not activated")
+    origin = await read_origin(context, step, record)
+    if int(origin.state.get("last_seq") or 0) != record["last_seq"]:
+        raise StepFailed(f"{origin.address} received a message although it has no subjects")
+    await update_record(context, step, phase="activating", record=step.record, expect=step.expect)
+    assert step.request is not None
+    await context.send(step, step.request["api"], step.request["payload"])
+    live = await read_target(context, step, record)
+    context.note_result(step, live)
+    lost = unkept_fields(step, live)
+    await context.save_entry(step, live, lost)
+    await update_record(context, step, phase="activated")
+    if lost:
+        raise StepFailed(
+            f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
+        )
+
+
+async def delete_origin(context: StepContext, step: Step) -> None:
+    """Delete the origin, which has been compared and did not change since."""
+    live = await context.check_precondition(step)
+    require_not_stopped(context)
+    record = require_record(context, step)
+    target = await read_target(context, step, record)
+    if live is not None:
+        quiesced = is_quiesced(origin_address(step), live, record["id"])
+        unchanged = int(live.state.get("last_seq") or 0) == record.get("last_seq")
+        if live.created != record["old"]["created"] or not (quiesced and unchanged):
+            raise StepFailed(f"{live.address} was changed by another client; it was not deleted")
+    await require_activated(context, step, target)
+    if int(record.get("compared") or 0) < int(record["last_seq"]):
+        raise StepFailed(f"{target.address} was not compared; {step.address} was not deleted")
+    await context.begin(step)
+    await context.call(step)
+    await context.verify_write(step)
+    await context.record({"replaced": params(step)["state_address"]})
+
+
+# --- the way back --------------------------------------------------------------------------------
+
+
+def with_origin_restored(operation: Operation) -> Operation:
+    """Wrap a step of the cut-over: give the origin its subjects back if the step fails."""
+
+    async def run_or_restore(context: StepContext, step: Step) -> None:
+        try:
+            await operation(context, step)
+        except (StepFailed, ApiError, StepNotStarted) as error:
+            outcome = await _restore(context, step)
+            if outcome is None:
+                raise
+            text = str(error) or _lost_domain(context, step)
+            raise StepFailed(f"{text}; {outcome}") from None
+
+    return run_or_restore
+
+
+def _lost_domain(context: StepContext, step: Step) -> str:
+    lost = [key for key in step.required_domains if key in context.lost_domains]
+    if not lost:
+        return f"{step.title}: interrupted"
+    return f"domain {lost[0]} went offline: {context.lost_domains[lost[0]]}"
+
+
+async def _restore(context: StepContext, step: Step) -> str | None:
+    """Give the origin its configuration back. Returns None where there is nothing to restore.
+
+    Not after the call that activates the target was sent: it may have been executed.
+    """
+    record = context.state.replacements.get(params(step)["state_address"])
+    if record is None or record["phase"] == "activated":
+        return None
+    try:
+        if record["phase"] == "activating" and not await _is_inactive(context, step, record):
+            return None
+        live = await read_origin(context, step, record)
+        if not is_quiesced(origin_address(step), live, record["id"]):
+            return None
+        await _restore_origin(context, step, record, record["old"]["config"])
+        await update_record(context, step, phase="mirrored", compared_from=0, end_marker=0)
+        with suppress(JsplanError, StepNotStarted):  # else the next apply deletes it
+            await delete_copy(context, step, record, keep_mirror=True)
+    except (JsplanError, StepNotStarted):
+        return None
+    return RESTORED
+
+
+async def _is_inactive(context: StepContext, step: Step, record: dict[str, Any]) -> bool:
+    """Check that the target has no subjects, although the call that sets them was sent."""
+    live = await read_target(context, step, record)
+    return belongs_to_replacement(live.raw, record["id"])
+
+
+async def _restore_origin(
+    context: StepContext, step: Step, record: dict[str, Any], config: dict[str, Any]
+) -> None:
+    origin = origin_address(step)
+    await context.send(at(step, origin), f"STREAM.UPDATE.{origin.stream}", config)
+    mark = record.get("end_marker")
+    if mark and await context.api(at(step, origin)).get_message(origin.stream, {"seq": mark}):
+        await context.send(at(step, origin), f"STREAM.MSG.DELETE.{origin.stream}", {"seq": mark})
+
+
+async def restore(context: StepContext, step: Step) -> None:
+    """Go back: update the origin to the files, delete the copy, and forget the relocation."""
+    await context.check_precondition(step)
+    require_not_stopped(context)
+    record = require_record(context, step)
+    assert step.request is not None
+    await read_origin(context, step, record)
+    await _restore_origin(context, step, record, step.request["payload"])
+    await delete_copy(context, step, record, keep_mirror=False)
+    live = await read_origin(context, step, record)
+    lost = unkept_fields(step, live)
+    context.note_result(step, live)
+    await context.save_entry(step, live, lost)
+    await context.record({"replaced": params(step)["state_address"]})
+    if lost:
+        raise StepFailed(
+            f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
+        )

@@ -1,0 +1,83 @@
+"""The record of a relocation in state, and the streams of both sides.
+
+`{address, relocates, id, old: {config, created}, phase, allowed, target_created, compared,
+compared_from, end_marker, last_seq, consumers, record, expect}`: `address` is the target and
+`relocates` the origin. `compared` is the last sequence that was compared from the start on,
+`compared_from` the first one that was compared during the cut-over, and `last_seq` the last one of
+the quiesced origin. `record` and `expect` are those of the step that activates the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.applying.preserve.journal import (
+    params,
+    require_ours,
+    require_record,
+    update_record,
+)
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.documents.plan import Step
+from jsplan.facts.live import LiveObject
+from jsplan.planning.preserve.staging import belongs_to_replacement
+
+
+def origin_address(step: Step) -> Address:
+    """Return the address of the origin."""
+    return Address.parse(params(step)["relocated"])
+
+
+def target_address(step: Step) -> Address:
+    """Return the address of the target."""
+    return Address.parse(params(step)["target"])
+
+
+def at(step: Step, address: Address) -> Step:
+    """Return the step as one that is sent to the domain of the address."""
+    return replace(step, object=str(address))
+
+
+async def read_origin(context: StepContext, step: Step, record: dict[str, Any]) -> LiveObject:
+    """Read the origin. Raises StepFailed where it is gone or was recreated."""
+    live = await context.read(origin_address(step))
+    if live is None or live.created != record["old"]["created"]:
+        raise StepFailed(
+            f"{origin_address(step)} was deleted or recreated by another client during the apply"
+        )
+    return live
+
+
+async def require_activated(context: StepContext, step: Step, target: LiveObject) -> None:
+    """Raise StepFailed unless the target is activated; record it where that is not recorded."""
+    record = require_record(context, step)
+    ours = belongs_to_replacement(target.raw, record["id"])
+    if record["phase"] not in ("activating", "activated") or ours or target.raw.get("mirror"):
+        raise StepFailed(f"{target.address} is not activated; nothing was written")
+    if record["phase"] == "activating":
+        await update_record(context, step, phase="activated")
+
+
+async def delete_copy(
+    context: StepContext, step: Step, record: dict[str, Any], *, keep_mirror: bool
+) -> None:
+    """Delete the copy, unless it still follows the origin as a mirror (`keep_mirror`)."""
+    target = target_address(step)
+    live = await context.read(target)
+    if live is None or (keep_mirror and live.raw.get("mirror")):
+        return
+    require_ours(live, record)
+    await context.send_if_exists(at(step, target), f"STREAM.DELETE.{target.stream}")
+
+
+async def read_target(context: StepContext, step: Step, record: dict[str, Any]) -> LiveObject:
+    """Read the target. Raises StepFailed where it is gone or was recreated."""
+    live = await context.read(target_address(step))
+    known = record.get("target_created")
+    if live is None or (known is not None and live.created != known):
+        raise StepFailed(
+            f"{target_address(step)} was deleted or recreated by another client during the apply"
+        )
+    return live

@@ -1,0 +1,1 @@
+"""Streams that move to another address with their messages and consumers."""

@@ -1,0 +1,215 @@
+"""The relocations of a workspace: by the `relocate` entries, and interrupted ones by state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jsplan.address import Address, is_glob, matches, matches_any, move_address
+from jsplan.facts.live import LiveObject
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
+from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
+from jsplan.state.document import Entry
+
+if TYPE_CHECKING:
+    from jsplan.planning.model import PlanInputs
+
+
+def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
+    """Find the relocations by target, before anything is read. One without origin is done.
+
+    A plan that destroys all, or only updates state, begins none. A glob covers what state has. A
+    literal address counts although state does not have it: such a stream must not be left behind
+    while an empty one is created.
+    """
+    found = {
+        target: Relocation(Address.parse(record[RELOCATES]), target, None, record)
+        for target, record in inputs.interrupted.replacements.items()
+        if RELOCATES in record
+    }
+    options = inputs.options
+    only_interrupted = options.destroy or options.refresh_only or options.imports
+    for entry in () if only_interrupted else inputs.workspace.relocate:
+        managed = (a for a in inputs.entries if a.kind != "consumer")
+        origins = {a for a in managed if matches(entry.old_address, a)}
+        if not is_glob(entry.old_address):
+            origins.add(Address.parse(entry.old_address))
+        for origin in sorted(origins):
+            target = move_address(entry.old_address, entry.new_address, origin)
+            if target not in inputs.workspace.resources:
+                continue  # it left the files too, and is deleted where it is
+            known = found.get(target)
+            record = known.record if known is not None else {}
+            if record.get(RELOCATES, str(origin)) != str(origin):
+                continue
+            both = known is not None and {known.origin, origin} <= inputs.entries.keys()
+            conflict = (
+                f"{known.origin} would move there too"
+                if known is not None and both and known.origin != origin
+                else ""
+            )
+            found[target] = Relocation(origin, target, entry.range, record, conflict=conflict)
+    return found
+
+
+def members(inputs: PlanInputs, relocation: Relocation) -> set[Address]:
+    """Return both streams, their consumers, and the managed streams that will read the target."""
+    sides = {relocation.origin, relocation.target}
+    known = (*inputs.workspace.resources, *inputs.entries)
+    downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+    return (
+        sides
+        | {address for address in known if address.parent in sides}
+        | (downstream & inputs.entries.keys())
+    )
+
+
+def select_together(
+    inputs: PlanInputs, selected: frozenset[Address], candidates: frozenset[Address]
+) -> frozenset[Address]:
+    """Select all of a relocation, or nothing of it: half of it would lose messages."""
+    for relocation in inputs.relocations.values():
+        together = members(inputs, relocation)
+        excluded = any(matches_any(inputs.options.excludes, address) for address in together)
+        if excluded:
+            selected -= together
+        elif selected & together:
+            selected |= together & candidates
+    return selected
+
+
+def relocation_reads(inputs: PlanInputs) -> set[Address]:
+    """Return what must be read for the relocations: both sides, and equally named consumers."""
+    found: set[Address] = set()
+    for relocation in inputs.relocations.values():
+        if relocation.target in inputs.selected or relocation.origin in inputs.selected:
+            together = members(inputs, relocation)
+            found |= together | {
+                origin_consumer(relocation, address)
+                for address in together
+                if address.parent == relocation.target
+            }
+    return {address for address in found if address.domain in inputs.workspace.domains}
+
+
+def origin_consumer(relocation: Relocation, consumer: Address) -> Address:
+    """Return the consumer of the origin that has the same name."""
+    origin = relocation.origin
+    return Address(origin.domain, "consumer", f"{origin.stream}/{consumer.consumer}")
+
+
+def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
+    """Return what waits for an offline side of its relocation, with the reason.
+
+    Streams that will read a target wait too: they would copy it from its start.
+    """
+    found: dict[Address, str] = {}
+    for relocation in inputs.relocations.values():
+        together = members(inputs, relocation)
+        offline = sorted(
+            address.domain
+            for address in together
+            if not inputs.live.is_reachable(address.domain)
+            and address.domain in inputs.live.domains
+        )
+        if not offline:
+            continue
+        why = inputs.live.domains[offline[0]].offline_text
+        downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+        text = f"{relocation.target} is relocated from {relocation.origin}, and {why}"
+        found |= dict.fromkeys(together | downstream, text)
+    return found
+
+
+def recover_relocations(inputs: PlanInputs) -> PlanInputs:
+    """Determine the progress of each relocation, and restore the previous view of its streams.
+
+    Until the target is activated it counts as absent, and the origin as it was: so the next plan
+    decides as the first one did. What is done already is left out.
+    """
+    found: dict[Address, Relocation] = {}
+    objects, entries = dict(inputs.live.objects), dict(inputs.entries)
+    recovered: set[Address] = set()
+    for target, relocation in inputs.relocations.items():
+        sides = (relocation.origin, target)
+        if not all(inputs.live.is_reachable(side.domain) for side in sides):
+            found[target] = relocation
+            continue
+        now = determine_progress(
+            relocation, inputs.live.get(relocation.origin), inputs.live.get(target)
+        )
+        if not now.record and (
+            now.origin_now is None
+            or (relocation.origin not in entries and target in inputs.entries)
+        ):
+            continue
+        found[target] = now
+        if previous := now.previous_origin:
+            objects[relocation.origin] = previous
+            objects.pop(target, None)
+        if now.is_activated and now.target_now is not None:
+            recovered |= _recover_target(now, entries)
+            _hide_unfinished_consumers(now, objects, entries)
+    work = inputs.interrupted
+    return replace(
+        inputs,
+        relocations=found,
+        entries=entries,
+        live=replace(inputs.live, objects=objects),
+        interrupted=replace(work, recovered=work.recovered | recovered),
+    )
+
+
+def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> set[Address]:
+    """Record the target where the apply ended between its activation and the record of it."""
+    live, target = relocation.target_now, relocation.target
+    record = relocation.record.get("record")
+    known = entries.get(target)
+    if live is None or record is None or (known is not None and known.created == live.created):
+        return set()
+    entries[target] = Entry(
+        config=live.config,
+        declared=record["declared"],
+        created=live.created,
+        origin=record["origin"],
+        prevent_destroy=record["prevent_destroy"],
+        depends_on=record["depends_on"],
+        seen=live.answered_at,
+    )
+    return {target}
+
+
+def _hide_unfinished_consumers(
+    relocation: Relocation,
+    objects: dict[Address, LiveObject],
+    entries: dict[Address, Entry],
+) -> None:
+    """Let consumers of the target count as absent that are still paused since their creation."""
+    for address in _recorded_consumers(relocation):
+        live = objects.get(address)
+        if live is not None and live.raw.get(PAUSE) == PAUSED_UNTIL:
+            del objects[address]
+            entries.pop(address, None)
+
+
+def _recorded_consumers(relocation: Relocation) -> Iterable[Address]:
+    recorded: Mapping[str, object] = relocation.record.get("consumers") or {}
+    target = relocation.target
+    return (Address(target.domain, "consumer", f"{target.stream}/{name}") for name in recorded)
+
+
+def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:
+    """Return the target of an origin, or of its consumer, if it is activated already.
+
+    What the relocation changed at the old address is no drift.
+    """
+    return next(
+        (
+            relocation.target
+            for relocation in inputs.relocations.values()
+            if relocation.is_activated and relocation.origin in (address, address.parent)
+        ),
+        None,
+    )

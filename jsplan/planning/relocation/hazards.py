@@ -1,0 +1,140 @@
+"""Hazards of a relocation: for publishers, for consumers, and for those that stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from jsplan.address import Address
+from jsplan.documents.plan import Hazard
+from jsplan.facts.consumer_position import position_of
+from jsplan.facts.live import LiveObject
+from jsplan.facts.redelivery import build_redelivery, max_by_state
+from jsplan.planning.preserve.hazards import list_consumers
+from jsplan.planning.relocation.progress import Relocation
+from jsplan.units import count_text, parse_instant
+
+if TYPE_CHECKING:
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+#: Seconds of the cut-over, cautiously: most is copied and compared before.
+CUTOVER_SECONDS = 1
+
+
+def assess_target(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
+) -> Iterable[Hazard]:
+    """Yield the hazards for publishers and consumers, at the new address."""
+    relocation = decision.relocation
+    assert relocation is not None
+    origin = inputs.live.get(relocation.origin)
+    if origin is None:
+        return
+    if not relocation.is_quiesced:
+        yield from _assess_publishers(relocation, origin)
+    yield from _assess_redelivery(inputs, relocation, decisions)
+
+
+def assess_origin(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
+) -> Iterable[Hazard]:
+    """Yield the hazard for consumers of the origin that do not come along."""
+    relocation = decision.relocation
+    assert relocation is not None
+    coming = {
+        address.consumer
+        for address, v in decisions.items()
+        if address.parent == relocation.target and not v.is_removed
+    }
+    left = [
+        consumer
+        for consumer in list_consumers(inputs, relocation.origin)
+        if consumer.address.consumer not in coming
+    ]
+    if left:
+        names = ", ".join(consumer.address.consumer for consumer in left)
+        pending = sum(consumer.messages_at_risk for consumer in left)
+        verb = "is" if pending == 1 else "are"
+        unfinished = (
+            f"; {count_text(pending, 'message')} {verb} not processed yet" if pending else ""
+        )
+        yield Hazard(
+            "DELETES_CONSUMER",
+            f"{names}: not declared under {relocation.target}, so deleted with the "
+            f"origin{unfinished}",
+            blocking=pending > 0,
+            messages=pending,
+            exact=True,
+            causes=[consumer.address.consumer for consumer in left],
+        )
+
+
+def _assess_publishers(relocation: Relocation, origin: LiveObject) -> Iterable[Hazard]:
+    subjects = origin.compact.get("subjects") or []
+    if not subjects:
+        return
+    rate = _publish_rate(origin)
+    measured = f" (about {rate:,.1f} messages/s so far)" if rate else ""
+    yield Hazard(
+        "REMOVES_SUBJECTS",
+        f"publishers to {', '.join(subjects)}{measured} get no acknowledgement while the last "
+        f"messages move from {relocation.origin} to {relocation.target}, for about "
+        f"{CUTOVER_SECONDS} s; publishers that retry unacknowledged messages lose nothing",
+        causes=list(subjects),
+    )
+
+
+def _publish_rate(origin: LiveObject) -> float:
+    """Return the messages per second of the stream, on average over what it has; 0 if unknown."""
+    count = int(origin.state.get("messages") or 0)
+    times = [origin.state.get(name) for name in ("first_ts", "last_ts")]
+    if count < 2 or not all(isinstance(time, str) for time in times):
+        return 0.0
+    first, last = (parse_instant(str(time)) for time in times)
+    return (count - 1) * 1e9 / (last - first) if last > first else 0.0
+
+
+def _assess_redelivery(
+    inputs: PlanInputs,
+    relocation: Relocation,
+    decisions: Mapping[Address, ResourceDecision],
+) -> Iterable[Hazard]:
+    """Yield the hazard of redelivery: pending messages, and those acknowledged out of order."""
+    pending, above, names = 0, 0, list[str]()
+    for consumer in list_consumers(inputs, relocation.origin):
+        target = relocation.target
+        address = Address(target.domain, "consumer", f"{target.stream}/{consumer.address.consumer}")
+        decision = decisions.get(address)
+        if decision is None or decision.relocation is None or decision.after is None:
+            continue
+        level = inputs.level(relocation.origin)
+        span = build_redelivery(
+            consumer.address.consumer,
+            consumer.compact,
+            consumer.state,
+            decision.after,
+            position_of(consumer.compact, consumer.state, level),
+        )
+        out = int(consumer.state.get("num_ack_pending") or 0)
+        finished = max_by_state(span, inputs.live.objects[relocation.origin].state) if span else 0
+        if out or finished:
+            names.append(consumer.address.consumer)
+        pending, above = pending + out, above + finished
+    if not names:
+        return
+    parts = [f"{pending:,} that workers have now"] if pending else []
+    parts += [f"up to {above:,} acknowledged out of order"] if above else []
+    yield Hazard(
+        "DUPLICATES_MESSAGES",
+        f"up to {count_text(pending + above, 'message')} of {', '.join(names)} may be delivered "
+        f"again: {' and '.join(parts)}",
+        messages=pending + above,
+        exact=False,
+        at_least=0,
+        at_most=pending + above,
+        causes=names,
+    )

@@ -1,0 +1,141 @@
+"""The progress of a relocation, from what state recorded and what is on the servers.
+
+At every moment the origin is complete until the target is activated, and the target from then on.
+So the servers alone decide where an interrupted relocation continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.diagnostics import SourceRange
+from jsplan.facts.live import LiveObject
+from jsplan.planning.preserve.staging import (
+    belongs_to_replacement,
+    is_quiesced,
+    replacement_id,
+)
+
+#: The ways out of an interrupted relocation.
+INTERRUPTED_HINT: Final = (
+    "To finish it: jsplan apply. To go back: put the old declaration back into the files, without "
+    "the `relocate` entry, and run jsplan apply."
+)
+#: The key of a record in `replacements` that makes it that of a relocation: the origin.
+RELOCATES: Final = "relocates"
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """A stream that moves from `origin` to `target`.
+
+    `range` is the entry in the files; None if only state knows the relocation. `record` is that of
+    an interrupted one, else empty. `origin_now` and `target_now` are the streams as they are now.
+    `next_step` is `mirror`, `rest`, `delete`, or `clear` where only the record is left. `conflict`
+    explains why an interrupted one cannot be resumed.
+    """
+
+    origin: Address
+    target: Address
+    range: SourceRange | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    origin_now: LiveObject | None = None
+    target_now: LiveObject | None = None
+    next_step: str = "mirror"
+    conflict: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of the relocation: another one for each `created` of the origin."""
+        if self.record:
+            return str(self.record["id"])
+        assert self.origin_now is not None
+        return replacement_id(self.origin, self.origin_now.created)
+
+    @property
+    def is_activated(self) -> bool:
+        """Check whether the target is complete and has its subjects."""
+        return self.next_step in ("delete", "clear")
+
+    @property
+    def is_quiesced(self) -> bool:
+        """Check whether the origin has no subjects now."""
+        return self.origin_now is not None and is_quiesced(self.origin, self.origin_now, self.id)
+
+    @property
+    def previous_origin(self) -> LiveObject | None:
+        """The origin as it was before it was quiesced, with the messages that it has now."""
+        now = self.origin_now
+        if now is None or not self.record or self.is_activated or self.conflict:
+            return None
+        return LiveObject(
+            self.origin,
+            self.record["old"]["config"],
+            now.created,
+            now.state,
+            now.server,
+            actual_fingerprint=now.fingerprint,
+        )
+
+    @property
+    def summary(self) -> str:
+        """The state of an interrupted relocation in words: rejected publishes first."""
+        if self.is_activated:
+            return f"the relocation of {self.origin} was interrupted after its messages had moved"
+        messages = f"Its messages are in {self.origin}"
+        subjects = self.record["old"]["config"].get("subjects") or ()
+        if self.is_quiesced:
+            return (
+                f"publishes to {', '.join(subjects)} are rejected, because the relocation of "
+                f"{self.origin} was interrupted. {messages}"
+            )
+        return f"the relocation of {self.origin} was interrupted. {messages}"
+
+
+def list_rejecting(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
+    """List the interrupted relocations whose publishers are rejected, for documents."""
+    return [
+        {
+            "address": str(found.origin),
+            "rejected": list(found.record["old"]["config"].get("subjects") or ()),
+            "summary": found.summary,
+            "detail": INTERRUPTED_HINT,
+        }
+        for found in sorted(relocations, key=lambda found: found.origin)
+        if found.record and not found.is_activated and found.is_quiesced
+    ]
+
+
+def determine_progress(
+    relocation: Relocation, origin: LiveObject | None, target: LiveObject | None
+) -> Relocation:
+    """Determine the progress of a relocation from both streams as they are now."""
+    found = replace(relocation, origin_now=origin, target_now=target)
+    record = relocation.record
+    if not record:
+        return found
+    ours = target is not None and belongs_to_replacement(target.raw, record["id"])
+    activated = (
+        target is not None
+        and not ours
+        and target.created == record.get("target_created")
+        and record["phase"] in ("activating", "activated")
+    )
+    if origin is None or origin.created != record["old"]["created"]:
+        if activated:
+            return replace(found, next_step="clear")
+        return replace(
+            found, conflict=f"{relocation.origin} was deleted or recreated outside jsplan"
+        )
+    if activated:
+        return replace(found, next_step="delete")
+    if target is not None and not ours:
+        return replace(
+            found, conflict=f"{relocation.target} was created or changed outside jsplan meanwhile"
+        )
+    if target is not None and found.is_quiesced:
+        return replace(found, next_step="rest")
+    return found

@@ -1,0 +1,274 @@
+"""The steps of a relocation.
+
+All but the last belong to the target, also the one that quiesces the origin: so no other rule
+orders them. The first that touches a stream checks that it is as planning found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.address import Address
+from jsplan.documents.plan_types import Op
+from jsplan.planning.decide import table_of
+from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.merge import build_create
+from jsplan.planning.preserve.capacity import with_required_max_bytes
+from jsplan.planning.preserve.staging import (
+    REPLACEMENT_ID_KEY,
+    REPLACES_KEY,
+    parking_subject,
+    quiesced_config,
+)
+from jsplan.planning.relocation.decisions import RELOCATION_ROLLED_BACK, mirror_external
+from jsplan.planning.relocation.entries import origin_consumer
+from jsplan.planning.relocation.progress import Relocation
+from jsplan.resources.fields import Config
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+#: The steps in order, by the last part of their keys. The last one has the key of an update: steps
+#: that wait for the stream wait for it.
+STEP_ORDER: Final = ("mirror", "precompare", "stop", "rest", "compare", "update", "recompare")
+_STEP_OPS: Final[Mapping[str, Op]] = {
+    "mirror": "relocate.mirror",
+    "precompare": "relocate.compare",
+    "stop": "relocate.quiesce",
+    "rest": "relocate.promote",
+    "compare": "relocate.compare",
+    "update": "relocate.activate",
+    "recompare": "relocate.compare",
+}
+#: What the mirror has from the beginning: what no update can set, and where the messages are.
+_INITIAL_FIELDS: Final = (
+    "storage",
+    "persist_mode",
+    "compression",
+    "num_replicas",
+    "placement",
+    "max_consumers",
+    "allow_msg_ttl",
+)
+
+
+def draft_relocation(
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft
+) -> Iterable[Draft]:
+    """Draft the steps of one side or of a consumer; `final` is its create, update or delete."""
+    relocation = decision.relocation
+    assert relocation is not None
+    if decision.address.kind == "consumer":
+        yield _draft_consumer(inputs, decision, relocation, final)
+    elif decision.reason == RELOCATION_ROLLED_BACK:
+        yield _draft_restore(inputs, relocation, final)
+    elif decision.address == relocation.origin:
+        if relocation.is_activated:
+            yield _draft_comparison(inputs, relocation)
+        yield _draft_delete(inputs, relocation, final)
+    else:
+        yield from _draft_chain(inputs, relocation, final)
+
+
+def _draft_comparison(inputs: PlanInputs, relocation: Relocation) -> Draft:
+    """Draft the comparison before the origin is deleted, where the target is activated already."""
+    return Draft(
+        (relocation.target, "recompare"),
+        "relocate.compare",
+        _title(relocation, "recompare"),
+        None,
+        "",
+        params=_params(inputs, relocation),
+    )
+
+
+def _draft_chain(inputs: PlanInputs, relocation: Relocation, final: Draft) -> Iterable[Draft]:
+    """Draft consecutive steps from the next one on."""
+    kinds, before = STEP_ORDER[STEP_ORDER.index(relocation.next_step) :], None
+    for kind in kinds:
+        draft = _draft_step(inputs, relocation, final, kind)
+        draft.depends_on |= {before.key} if before is not None else set()
+        if before is None:
+            now = relocation.target_now
+            draft.precondition = now.fingerprint if now is not None else "absent"
+        before = draft
+        yield draft
+
+
+def _draft_step(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str) -> Draft:
+    origin = _origin(inputs, relocation)
+    draft = Draft(
+        (relocation.target, kind),
+        _STEP_OPS[kind],
+        _title(relocation, kind),
+        _request(inputs, relocation, final, kind),
+        "",
+        object_address=relocation.origin if kind == "stop" else None,
+        params=_params(inputs, relocation),
+    )
+    if kind == "mirror":
+        assert draft.params is not None
+        draft.params["relocation"] = {
+            "id": relocation.id,
+            "old": {"config": origin.raw, "created": origin.created},
+        }
+    if kind == "stop":
+        draft.precondition = origin.fingerprint
+        if _is_local(relocation):
+            draft.freed_subjects = list(origin.compact.get("subjects", []))
+    if kind == "update":
+        draft.expect, draft.record = final.expect, final.record
+        draft.taken_subjects = final.taken_subjects
+    return draft
+
+
+def _origin(inputs: PlanInputs, relocation: Relocation) -> LiveObject:
+    """Return the origin as it was before."""
+    found = inputs.live.get(relocation.origin)
+    assert found is not None
+    return found
+
+
+def _params(inputs: PlanInputs, relocation: Relocation) -> dict[str, Any]:
+    """Return the parameters of every step. `relocated` is the origin."""
+    return {
+        "state_address": str(relocation.target),
+        "relocated": str(relocation.origin),
+        "target": str(relocation.target),
+        "api_level": inputs.level(relocation.target),
+        "origin_level": inputs.level(relocation.origin),
+    }
+
+
+def _label(address: Address) -> str:
+    return f"{address.kind} {address.name} in {address.domain}"
+
+
+def _title(relocation: Relocation, kind: str) -> str:
+    origin, target = _label(relocation.origin), _label(relocation.target)
+    return {
+        "mirror": f"copy {origin} into {target}: a mirror, until it has caught up",
+        "precompare": f"compare {target} with {origin}, while messages still arrive",
+        "stop": f"quiesce {origin}: no message is added or removed",
+        "rest": f"copy the rest of {origin}, and turn {target} into a stream",
+        "compare": f"compare the newest messages and the counts of {target} with {origin}",
+        "recompare": f"compare what is left of {target} with {origin}",
+        "update": f"activate {target}: set its subjects and limits",
+    }[kind]
+
+
+def _request(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str) -> Config | None:
+    name, origin = relocation.target.stream, _origin(inputs, relocation)
+    match kind:
+        case "mirror":
+            return {
+                "api": f"STREAM.CREATE.{name}",
+                "payload": mirror_config(inputs, relocation, origin),
+            }
+        case "stop":
+            quiesced = quiesced_config(relocation.origin, origin, inputs.level(relocation.origin))
+            assert quiesced is not None
+            # Messages are compared several times faster with direct reads.
+            payload = quiesced | {"allow_direct": True, "no_ack": False}
+            return {"api": f"STREAM.UPDATE.{relocation.origin.stream}", "payload": payload}
+        case "rest":
+            return {
+                "api": f"STREAM.UPDATE.{name}",
+                "payload": promoted_config(inputs, relocation, origin),
+            }
+        case "update":
+            assert final.request is not None
+            return {"api": f"STREAM.UPDATE.{name}", "payload": final.request["payload"]}
+        case _:
+            return None
+
+
+def mirror_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject) -> Config:
+    """Return the target while it is a mirror: without subjects and limits of its own.
+
+    It keeps as many messages per subject as the origin, whose server deletes the others too.
+    """
+    target, level = relocation.target, inputs.level(relocation.target)
+    creation = build_create(table_of(target), inputs.creation_body(target), level)
+    out: Config = {"name": target.stream} | {
+        key: creation[key] for key in _INITIAL_FIELDS if key in creation
+    }
+    out |= {"retention": "limits", "allow_rollup_hdrs": True, "allow_direct": True}
+    if creation.get("subject_delete_marker_ttl"):
+        out["allow_msg_ttl"] = True
+    if int(origin.raw.get("max_msgs_per_subject") or 0) > 0:
+        out["max_msgs_per_subject"] = origin.raw["max_msgs_per_subject"]
+    out["mirror"] = {"name": relocation.origin.stream} | mirror_external(inputs, relocation)
+    out["metadata"] = {REPLACES_KEY: str(relocation.origin), REPLACEMENT_ID_KEY: relocation.id}
+    limits = inputs.live.domains[target.domain].info.get("limits") or {}
+    return with_required_max_bytes(out, origin, limits)
+
+
+def promoted_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject) -> Config:
+    """Return the target as a stream of its own that no client writes to yet."""
+    mirror = mirror_config(inputs, relocation, origin)
+    out = {name: value for name, value in mirror.items() if name != "mirror"}
+    return out | {"subjects": [parking_subject(relocation.target.stream, relocation.id)]}
+
+
+def _draft_consumer(
+    inputs: PlanInputs, decision: ResourceDecision, relocation: Relocation, create: Draft
+) -> Draft:
+    """Draft the creation of a consumer at the position of the one with the same name."""
+    old = origin_consumer(relocation, decision.address)
+    return replace(
+        create,
+        op="relocate.consumer",
+        title=f"{create.title}, at the position of {old}",
+        precondition="",
+        params=_params(inputs, relocation),
+    )
+
+
+def _draft_delete(inputs: PlanInputs, relocation: Relocation, delete: Draft) -> Draft:
+    """Draft the deletion of the origin, after everything else of the relocation."""
+    quiesced_before = relocation.is_activated or relocation.next_step == "rest"
+    now = relocation.origin_now
+    return replace(
+        delete,
+        op="relocate.delete",
+        title=f"delete {_label(relocation.origin)}, which is complete in {relocation.target}",
+        precondition=now.fingerprint if now is not None and quiesced_before else "",
+        params=_params(inputs, relocation),
+        freed_subjects=[] if _is_local(relocation) else delete.freed_subjects,
+    )
+
+
+def _is_local(relocation: Relocation) -> bool:
+    """Check whether both sides are in one domain: the target then takes the freed subjects."""
+    return relocation.origin.domain == relocation.target.domain
+
+
+def _draft_restore(inputs: PlanInputs, relocation: Relocation, update: Draft) -> Draft:
+    """Draft the way back: the origin gets its subjects, and the target is deleted."""
+    now = relocation.origin_now
+    return replace(
+        update,
+        op="relocate.restore",
+        title=f"restore {_label(relocation.origin)}, and delete its copy {relocation.target}",
+        precondition=now.fingerprint if now is not None else "",
+        params=_params(inputs, relocation),
+    )
+
+
+def order_relocations(inputs: PlanInputs, drafts: Drafts) -> None:
+    """Let the deletion of each origin wait for everything that the target needs."""
+    for relocation in inputs.relocations.values():
+        last = drafts.get((relocation.origin, "delete"))
+        if last is None or last.op != "relocate.delete":
+            continue
+        downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+        for key in drafts:
+            if relocation.target in (key[0], key[0].parent) or key[0] in downstream:
+                last.depends_on.add(key)
+        for address in downstream:
+            if (detach := drafts.get((address, "leave"))) is not None:
+                detach.depends_on |= {(relocation.target, "update")} & drafts.keys()

@@ -1,0 +1,145 @@
+"""One stream with messages, gaps and consumers that gets another domain or name."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from jsplan.options import DriftOptions
+from jsplan.workflows.drift import drift
+from tests.support import stream_content
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.state import read_state
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox, Server
+
+PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES")
+#: One that can be reset to its position, one that starts there, and one without acknowledgements.
+CONSUMERS: list[dict[str, Any]] = [
+    {"name": "C", "ack_policy": "explicit"},
+    {"name": "NEW", "ack_policy": "explicit", "deliver_policy": "new"},
+    {"name": "N", "ack_policy": "none"},
+]
+BODY: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "max_age": "1d", "consumers": CONSUMERS}
+#: Where the stream moves: its old domain, its new domain and its new name.
+TO_HUB, TO_LEAF, RENAMED = ("leaf", "hub", "A"), ("hub", "leaf", "A"), ("leaf", "leaf", "B")
+Route = tuple[str, str, str]
+
+
+class Scene:
+    """The stream A in the domain of the route, made the same way each time."""
+
+    def __init__(self, folder: Path, sandbox: Sandbox, route: Route, count: int = 60) -> None:
+        self.space: Space = hub_leaf_space(folder, sandbox)
+        self.sandbox = sandbox
+        self.before, self.after, self.name = route
+        self.count = count
+        self.expected: list[stream_content.Message] = []
+        self.unread: dict[str, int] = {}
+
+    @property
+    def origin(self) -> str:
+        """The old address."""
+        return f"{self.before}/stream/A"
+
+    @property
+    def target(self) -> str:
+        """The new address."""
+        return f"{self.after}/stream/{self.name}"
+
+    def server(self, domain: str) -> Server:
+        """Return the server of a domain."""
+        return self.sandbox[domain]
+
+    def raw(self, domain: str) -> Raw:
+        """Open a connection to the server of a domain."""
+        server = self.server(domain)
+        return Raw(server.url, server.user, server.password)
+
+    def reset(self, **fields: Any) -> None:
+        """Empty both domains, apply the first files, publish, and write the files after it."""
+        for domain in ("hub", "leaf"):
+            with self.raw(domain) as raw:
+                delete_all_streams(raw)
+        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
+        self.declare_before()
+        self.space.apply()
+        with self.raw(self.before) as raw:
+            stream_content.fill(raw, "A", self.count)
+            stream_content.delete(raw, "A", self.count // 2, self.count)
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+            stream_content.pull_acks(raw, "A", "N", 5)
+            self.expected = stream_content.messages(raw, "A")
+            self.unread = self.count_unread(raw, "A")
+        self.declare_after(**fields)
+
+    def declare_before(self) -> None:
+        """Write the files in which the stream is at its old address."""
+        self.space.write(streams=[BODY | {"domain": self.before}])
+
+    def declare_after(self, **fields: Any) -> None:
+        """Write the files in which the stream is at its new address."""
+        self.space.write(
+            streams=[BODY | {"name": self.name, "domain": self.after} | fields],
+            relocate=[{"from": self.origin, "to": self.target}],
+        )
+
+    @staticmethod
+    def count_unread(raw: Raw, stream: str) -> dict[str, int]:
+        """Count the messages that each consumer still has to deliver or get acknowledged."""
+        found = stream_content.positions(raw, stream)
+        return {name: numbers[2] + numbers[3] for name, numbers in found.items()}
+
+    def require_nothing_lost(self) -> None:
+        """Check that one stream has every message, and that drift reports no change."""
+        with self.raw(self.before) as raw:
+            old = stream_content.messages(raw, "A") if "A" in streams(raw) else []
+        with self.raw(self.after) as raw:
+            new = stream_content.messages(raw, self.name) if self.name in streams(raw) else []
+        payloads = [{m[3] for m in side} for side in (old, new)]
+        assert any(side >= {m[3] for m in self.expected} for side in payloads)
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert report.resource_drift == []
+        assert report.unmanaged == []
+
+    def require_relocated(self) -> None:
+        """Check messages and positions at the new address, and that nothing else is left."""
+        others = {self.before, self.after} - {self.after}
+        for domain in others:
+            with self.raw(domain) as raw:
+                assert streams(raw) == []
+        with self.raw(self.after) as raw:
+            assert streams(raw) == [self.name]
+            assert stream_content.messages(raw, self.name) == self.expected
+            info = raw.api_ok(f"$JS.API.STREAM.INFO.{self.name}")
+            assert info["config"]["subjects"] == ["A.>"]
+            assert not info["config"].get("mirror")
+            assert info["state"]["last_seq"] >= self.count
+            assert self.count_unread(raw, self.name) == self.unread
+        state = read_state(self.space.folder)
+        assert (state.pending, state.replacements) == ({}, {})
+        assert {str(a) for a in state.resources} == {
+            self.target,
+            *(f"{self.after}/consumer/{self.name}/{c['name']}" for c in CONSUMERS),
+        }
+        again = self.space.plan()
+        assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert (report.resource_drift, report.unmanaged) == ([], [])
+
+    def require_restored(self) -> None:
+        """Check that the origin has its subjects, messages and consumers, and no copy is left."""
+        with self.raw(self.before) as raw:
+            assert streams(raw) == ["A"]
+            assert stream_content.messages(raw, "A") == self.expected
+            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
+            assert self.count_unread(raw, "A") == self.unread
+        if self.after != self.before:
+            with self.raw(self.after) as raw:
+                assert streams(raw) == []
+        assert read_state(self.space.folder).replacements == {}
