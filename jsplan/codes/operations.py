@@ -175,7 +175,7 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Nothing. Adopt it again if you want to manage it.",
     ),
     "JS495": CodeText(
-        "A stream cannot be relocated.",
+        "A stream or bucket cannot be relocated.",
         "Its configuration, its server or what is at the new address prevents it. The message "
         "says what. Nothing is deleted and created instead.",
         "The message says what to do instead.",

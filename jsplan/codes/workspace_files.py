@@ -258,7 +258,8 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     ),
     "JS149": CodeText(
         "A `relocate` entry names something that cannot be relocated.",
-        "Streams can be relocated, with their consumers. Other kinds cannot be yet.",
+        "A consumer moves only with its stream. A bucket or object store keeps its name, which is "
+        "in the subjects of what it holds.",
         "The message says what to do instead.",
     ),
 }  # fmt: skip

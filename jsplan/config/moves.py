@@ -69,7 +69,7 @@ def read_relocate(
         if origin is None or to is None:
             continue
         if _check_sides(node, origin, to, "relocated", findings):
-            _check_relocated_kind(node, origin, findings)
+            _check_relocated_kind(node, origin, to, findings)
         for key, text in (("from", origin), ("to", to)):
             _check_domain(node.value[key], text, domains, findings)
         _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
@@ -85,34 +85,32 @@ def read_relocate(
     return tuple(out)
 
 
-def _check_relocated_kind(node: Node, origin: str, findings: Findings) -> None:
+def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:
+    """Refuse consumers, and buckets under another name: their keys have the name in them."""
     kind = _kind_of(origin)
-    if kind in ("", "stream"):
-        return
-    findings.error("JS149", node.value["from"], *_NOT_RELOCATED[kind])
-
-
-_NOT_RELOCATED: Final = {
-    "consumer": (
-        "a consumer is not relocated by itself",
-        (
+    if kind == "consumer":
+        findings.error(
+            "JS149",
+            node.value["from"],
+            "a consumer is not relocated by itself",
             "Relocate its stream. Consumers that the new stream declares under the same names"
-            " come along at their positions."
-        ),
-    ),
+            " come along at their positions.",
+        )
+    elif kind in ("kv", "object_store") and not changes_only_domain(origin, to):
+        findings.error("JS149", node.value["from"], *_NOT_RENAMED[kind])
+
+
+_NOT_RENAMED: Final = {
     "kv": (
-        "a bucket cannot be relocated yet",
+        "a bucket cannot get another name: its keys are subjects with its name",
         (
-            "Declare the new bucket with the old one as a source, switch the clients, then take the"
-            " source and the old bucket out of the files."
+            "Declare the new bucket with the old one as a source, switch the clients, then take"
+            " the source and the old bucket out of the files."
         ),
     ),
     "object_store": (
-        "an object store cannot be relocated yet",
-        (
-            "Back it up, and restore it under its new address: jsplan backup ADDRESS DIR, then"
-            " jsplan restore DIR --as ADDRESS."
-        ),
+        "an object store cannot get another name: its objects are subjects with its name",
+        "Create the new one, copy the objects with a client, then remove the old one.",
     ),
 }
 

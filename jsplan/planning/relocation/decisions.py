@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Final
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import get_retention
+from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.consumer_position import choose_position_method
 from jsplan.planning.preserve.staging import limits_copy_consumers
 from jsplan.planning.relocation.entries import origin_consumer
 from jsplan.planning.relocation.progress import INTERRUPTED_HINT, Relocation
 from jsplan.planning.relocation.sources import find_old_source
 from jsplan.planning.replication.impact import reads_origin
-from jsplan.resources.server_features import PROMOTE_LEVEL, SERVER_VERSIONS
+from jsplan.resources.server_features import (
+    PROMOTE_LEVEL,
+    ROLLUP_MIRROR_LEVEL,
+    SERVER_VERSIONS,
+)
 from jsplan.topology.routes import NoRouteError, is_import
 
 if TYPE_CHECKING:
@@ -209,7 +214,7 @@ def find_obstacle(
 ) -> tuple[str, str] | None:
     """Return what prevents a relocation and what to do instead; None if nothing does."""
     for text, detail in (
-        *_kind_obstacles(relocation),
+        *_kind_obstacles(inputs, relocation),
         *_ownership_obstacles(inputs, relocation),
         *_route_obstacles(inputs, relocation),
         *_config_obstacles(inputs, relocation, target),
@@ -223,10 +228,25 @@ def find_obstacle(
 Obstacle = tuple[str, str]
 
 
-def _kind_obstacles(relocation: Relocation) -> Iterator[Obstacle]:
-    if relocation.origin.kind != "stream":
-        what = "a bucket" if relocation.origin.kind == "kv" else "an object store"
-        yield f"{what} cannot be relocated yet", _BACKUP_HINT
+def _kind_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
+    """Yield what prevents the relocation of a bucket: its name is in the subjects of its keys.
+
+    Before 2.14 a mirror does not follow messages that roll up others, as a purged key (measured).
+    """
+    if relocation.origin.kind == "stream":
+        return
+    noun = nouns_of(relocation.origin).object
+    if relocation.origin.name != relocation.target.name:
+        yield (
+            f"the subjects of the {noun} have its name",
+            "Relocate it to another domain under the same name, or copy it with a source.",
+        )
+    if inputs.level(relocation.target) < ROLLUP_MIRROR_LEVEL:
+        release = SERVER_VERSIONS[ROLLUP_MIRROR_LEVEL]
+        yield (
+            f"only nats-server {release} and later can mirror every message of the {noun}",
+            f"Upgrade that server. {_BACKUP_HINT}",
+        )
 
 
 def _ownership_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:

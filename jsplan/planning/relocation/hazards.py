@@ -10,6 +10,7 @@ from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import build_redelivery, max_by_state
+from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.units import count_text, parse_instant
@@ -77,13 +78,18 @@ def _assess_publishers(relocation: Relocation, origin: LiveObject) -> Iterable[H
     subjects = origin.compact.get("subjects") or []
     if not subjects:
         return
-    rate = _publish_rate(origin)
+    rate, nouns = _publish_rate(origin), nouns_of(relocation.origin)
     measured = f" (about {rate:,.1f} messages/s so far)" if rate else ""
+    clients, writes = f"publishers to {', '.join(subjects)}", "publishers that retry"
+    after = ""
+    if nouns.object != "stream":
+        clients, writes = f"clients that write to the {nouns.object}", "clients that retry"
+        after = f"; readers and watchers must open the {nouns.object} in its new domain"
     yield Hazard(
         "REMOVES_SUBJECTS",
-        f"publishers to {', '.join(subjects)}{measured} get no acknowledgement while the last "
-        f"messages move from {relocation.origin} to {relocation.target}, for about "
-        f"{CUTOVER_SECONDS} s; publishers that retry unacknowledged messages lose nothing",
+        f"{clients}{measured} get no acknowledgement while the last "
+        f"{nouns.message}s move from {relocation.origin} to {relocation.target}, for about "
+        f"{CUTOVER_SECONDS} s; {writes} lose nothing{after}",
         causes=list(subjects),
     )
 
