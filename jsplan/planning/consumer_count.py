@@ -19,6 +19,7 @@ from jsplan.resources.stream import max_consumers
 
 if TYPE_CHECKING:
     from jsplan.address import Address
+    from jsplan.facts.live import Live
     from jsplan.planning.model import PlanInputs
 
 
@@ -51,8 +52,11 @@ def count_consumers(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[ConsumerCount]:
     """Count each stream on which the plan creates consumers, in address order."""
+    if not any(decision.creates for decision in decisions.values()):
+        return []
+    hidden = count_hidden(inputs.live)
     counts = (
-        count_stream(inputs, decisions, stream, consumers)
+        count_stream(inputs, decisions, stream, consumers, hidden)
         for stream, consumers in sorted(consumers_by_stream(inputs, decisions).items())
     )
     return [count for count in counts if count.created]
@@ -74,8 +78,12 @@ def count_stream(
     decisions: Mapping[Address, ResourceDecision],
     stream: Address,
     consumers: Iterable[ResourceDecision],
+    hidden: Mapping[Address, int],
 ) -> ConsumerCount:
-    """Count one stream. `consumers` are the decisions about its consumers."""
+    """Count one stream.
+
+    `consumers` are the decisions about its consumers, `hidden` is of `count_hidden`.
+    """
     planned, live = decisions.get(stream), inputs.live.get(stream)
     replaced, lost = (
         planned is not None and planned.replaces,
@@ -83,7 +91,7 @@ def count_stream(
     )
     count = ConsumerCount(stream)
     if live is not None and not lost:
-        count.unchanged = int(live.state.get("consumer_count") or 0) - count_hidden(inputs, stream)
+        count.unchanged = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)
     for decision in consumers:
         created = decision.after is not None and (
             replaced or decision.replaces or decision.actions == ["create"]
@@ -102,7 +110,14 @@ def count_stream(
     return count
 
 
-def count_hidden(inputs: PlanInputs, stream: Address) -> int:
-    """Count the server's own consumers for mirrors and sources: they need no place (measured)."""
-    names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
-    return sum(1 for name in names if name.startswith(SERVER_CONSUMER_PREFIXES))
+def count_hidden(live: Live) -> dict[Address, int]:
+    """Count the server's own consumers for mirrors and sources: they need no place (measured).
+
+    Streams without one are left out.
+    """
+    found: dict[Address, int] = {}
+    for address in live.objects:
+        if address.kind == "consumer" and address.consumer.startswith(SERVER_CONSUMER_PREFIXES):
+            assert address.parent is not None
+            found[address.parent] = found.get(address.parent, 0) + 1
+    return found

@@ -45,18 +45,19 @@ def find_full_origins(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[FullOrigin]:
     """Yield the flows that cannot connect after the plan."""
-    consumers = consumers_by_stream(inputs, decisions)
+    consumers = consumers_by_stream(inputs, decisions) if inputs.topology.edges else {}
+    hidden = count_hidden(inputs.live) if inputs.topology.edges else {}
     for flow in inputs.topology.edges:
         address, origin = flow.origin, planned_config(inputs, decisions, flow.origin)
         limit = _consumer_limit(inputs, address, origin)
         if not limit or planned_config(inputs, decisions, flow.downstream) is None:
             continue
         changed = consumers.get(address, [])
-        count = count_stream(inputs, decisions, address, changed)
+        count = count_stream(inputs, decisions, address, changed, hidden)
         if count.total >= limit:
             stream = decisions.get(address)
             filling = [*count.created[::-1], *([stream] if stream and stream.writes else [])]
-            full = _is_full(inputs, address)
+            full = _is_full(inputs, address, hidden)
             yield FullOrigin(flow, () if full else tuple(filling))
 
 
@@ -75,14 +76,16 @@ def find_refused_copies(
             )
             detail = "Raise max_consumers by one, or remove a consumer."
             yield decision, Problem("JS439", "max_consumers", text, detail)
-    for address, decision in decisions.items():
-        if (
-            not decision.preserves
-            or address.kind == "consumer"
-            or address in inputs.interrupted.streams
-        ):
-            continue
-        if _is_full(inputs, address):
+    copied = [
+        decision
+        for address, decision in decisions.items()
+        if decision.preserves
+        and address.kind != "consumer"
+        and address not in inputs.interrupted.streams
+    ]
+    hidden = count_hidden(inputs.live) if copied else {}
+    for decision in copied:
+        if _is_full(inputs, decision.address, hidden):
             text = (
                 "its messages cannot be copied: its consumers reach max_consumers, and before "
                 "nats-server 2.15 the server needs a place to read it (10026)"
@@ -100,13 +103,13 @@ def starts_copying(decision: ResourceDecision | None) -> bool:
     )
 
 
-def _is_full(inputs: PlanInputs, stream: Address) -> bool:
+def _is_full(inputs: PlanInputs, stream: Address, hidden: Mapping[Address, int]) -> bool:
     """Check whether the stream has no place now for the server's own consumer."""
     live = inputs.live.get(stream)
     if live is None:
         return False
     limit = _consumer_limit(inputs, stream, live.compact)
-    there = int(live.state.get("consumer_count") or 0) - count_hidden(inputs, stream)
+    there = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)
     return 0 < limit <= there
 
 

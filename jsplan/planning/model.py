@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address, matches, matches_any, move_address
 from jsplan.config.model import DeclaredResource, Workspace
@@ -25,6 +25,9 @@ from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
+
+#: The reason of a resource whose live, recorded and declared configurations are equal.
+UNTOUCHED: Final = "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ class Measurements:
     uncopied: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
     unreadable_origins: Mapping[Address, Mapping[Address, str]] = field(default_factory=dict)
     seqs_by_time: Mapping[tuple[Address, str], int] = field(default_factory=dict)
+
+    def concern(self, address: Address) -> bool:
+        """Return True if something was counted for the hazards and warnings of this resource."""
+        return address in self.deletions or address in self.duplicates or address in self.uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,21 @@ class ResourceDecision:
     def replaces(self) -> bool:
         """Return True if the object is deleted and created again, with or without its content."""
         return len(self.actions) == 2
+
+    @property
+    def is_untouched(self) -> bool:
+        """Return True if live, recorded and declared are equal, and no other change affects it."""
+        return (
+            self.reason == UNTOUCHED
+            and self.actions == ["no-op"]
+            and self.deleted_with is None
+            and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
+        )
+
+    @property
+    def creates(self) -> bool:
+        """Return True if an object is created: a new one, or the replacement of a deleted one."""
+        return "create" in self.actions
 
     @property
     def preserves(self) -> bool:
