@@ -29,6 +29,7 @@ INTERNAL_CONSUMER_PREFIXES = (*SERVER_CONSUMER_PREFIXES, STAGING_PREFIX)
 PARKING_PREFIX = "jsplan.staging."
 #: Prefixes of the streams that carry a bucket or an object store.
 _STREAM_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
+_PREFIXES = tuple(_STREAM_PREFIXES)
 #: Runs of names that a list shows before it only counts the rest.
 MAX_SHOWN_RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
@@ -65,7 +66,7 @@ class Address(NamedTuple):
     @property
     def parent(self) -> Address | None:
         """The stream, bucket or object store of a consumer; None for the other kinds."""
-        return Address.of_stream(self.domain, self.stream) if self.kind == "consumer" else None
+        return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
 
     @classmethod
     def of_stream(cls, domain: str, stream: str) -> Address:
@@ -73,6 +74,8 @@ class Address(NamedTuple):
 
         The streams of buckets and object stores get the address of the bucket or object store.
         """
+        if not stream.startswith(_PREFIXES):
+            return cls(domain, "stream", stream)
         for prefix, kind in _STREAM_PREFIXES.items():
             if stream.startswith(prefix) and len(stream) > len(prefix):
                 return cls(domain, kind, stream.removeprefix(prefix))
@@ -97,6 +100,12 @@ class Address(NamedTuple):
             )
             raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
         return cls(domain, kind, "/".join(rest))
+
+
+@lru_cache(maxsize=1 << 16)
+def _parent_of(domain: str, name: str) -> Address:
+    """Return the stream of a consumer; a plan of many asks for each twenty times."""
+    return Address.of_stream(domain, name.split("/", 1)[0])
 
 
 @lru_cache(maxsize=1024)

@@ -103,19 +103,23 @@ def build_plan(
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
     plan.deferred += defer_backfills(inputs)
-    changes = [
-        *(_resource_change(inputs, v, decisions) for v in decisions.values()),
-        *build_forgotten_changes(inputs),
-    ]
+    forgotten = list(build_forgotten_changes(inputs))
+    changes = [_resource_change(inputs, decisions[a], decisions) for a in sorted(decisions)]
+    changes += forgotten
     plan.diagnostics = [
         *_diagnostics(inputs, decisions),
         *lint_findings,
         *check_plan_permissions(inputs, changes),
     ]
     plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
-    plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
+    plan.resource_changes = (
+        sorted(changes, key=lambda change: Address.parse(change.address)) if forgotten else changes
+    )
     plan.resource_drift = [
-        d for d in (_detect_drift(inputs, a) for a in _readable_addresses(inputs)) if d is not None
+        drift
+        for address in _readable_addresses(inputs)
+        if not ((decision := decisions.get(address)) and decision.is_untouched)
+        and (drift := _detect_drift(inputs, address)) is not None
     ]
     if not plan.errored:
         plan.steps = build_steps(inputs, decisions)

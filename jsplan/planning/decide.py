@@ -12,7 +12,7 @@ from jsplan.planning import pauses
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.diff import differing_fields, field_changes
 from jsplan.planning.merge import expected_new, expected_update, is_within_limits, without_ignored
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import (
     is_update_purging,
     preserve_position,
@@ -29,8 +29,6 @@ from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
-#: The reason of a resource whose live, recorded and declared configurations are equal.
-UNTOUCHED = "equal"
 #: The reason of a resource whose replacement was interrupted.
 REPLACEMENT_INTERRUPTED = "replacement_interrupted"
 #: The reason of a stream that is restored because the files no longer ask for its replacement.

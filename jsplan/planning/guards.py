@@ -12,10 +12,10 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
-from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, table_of
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.interest import check_kept_interest
 from jsplan.planning.merge import overruled_fields
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
 from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.consumers import check_consumer_replacement, replacement_fields
@@ -24,7 +24,7 @@ from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import SERVER_VERSIONS
+from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS
 from jsplan.state.document import Entry, State
 from jsplan.units import count_text, format_duration
 
@@ -50,6 +50,9 @@ def is_refusal(found: Diagnostic) -> bool:
 
 def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield the errors, refusals and warnings about one decided resource."""
+    if decision.is_untouched and not inputs.measured.concern(decision.address):
+        yield from _check_server_level(inputs, decision)
+        return
     address, place = str(decision.address), _source_range(inputs, decision.address)
     yield from decision.diagnostics
     for change in with_bucket_names(decision.address, decision.ignored):
@@ -168,7 +171,7 @@ def _format_value(after: Config, name: str) -> str:
 def _check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield an error for each field that the server is too old to know: it might drop it."""
     declared = inputs.declared(decision.address)
-    if declared is None:
+    if declared is None or inputs.level(decision.address) >= NEWEST_LEVEL:
         return
     address, level, table = (
         decision.address,

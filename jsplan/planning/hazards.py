@@ -39,6 +39,8 @@ def assess_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> list[Hazard]:
     """Assess the hazards of one decided resource, and set whether each is allowed."""
+    if decision.is_untouched and not inputs.measured.concern(decision.address):
+        return []
     if decision.deleted_with is not None and not decisions[decision.deleted_with].preserves:
         return []
     measured = [

@@ -30,6 +30,8 @@ def order_steps(
 
     May add steps that break circles.
     """
+    if not drafts:
+        return []
     _add_dependencies(inputs, decisions, drafts)
     _depend_on_subjects(drafts)
     return _number_steps(drafts, _sort_drafts(inputs, drafts))

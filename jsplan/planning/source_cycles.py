@@ -6,6 +6,7 @@ The server checks each stream that is created or updated, whatever changes (see 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -31,35 +32,28 @@ _CYCLE_CODES = ("JS406", "JS407")
 
 
 class SourceCycles:
-    """The streams as the plan leaves them (`streams`), with ordered sources."""
+    """The streams as the plan leaves them (`streams`), which are collected when first used."""
 
     def __init__(self, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
         self.inputs, self.decisions = inputs, decisions
+
+    @cached_property
+    def streams(self) -> dict[Address, dict[str, Any]]:
+        """Return every stream by its real address, with ordered sources."""
         streams = {
-            inputs.topology.canonicalize(a): a
-            for a in (*inputs.live.objects, *decisions)
-            if a.parent is None
+            self.inputs.topology.canonicalize(a): a
+            for a in (*self.inputs.live.objects, *self.decisions)
+            if a.kind != "consumer"
         }
         given = ((real, self._planned_config(address)) for real, address in streams.items())
-        self.streams = {real: config for real, config in given if config is not None}
-        for real in self._in_origin_order():
-            self.streams[real] = order_for_server(self.streams[real], self.stream_finder(real))
+        found = {real: config for real, config in given if config is not None}
+        for real in _in_origin_order(found):
+            found[real] = order_for_server(found[real], _finder(found, real.domain))
+        return found
 
     def stream_finder(self, stream: Address) -> FindConfig:
         """Return a function that finds the other streams of its JetStream by name."""
-        domain = self.inputs.topology.canonicalize(stream).domain
-        return lambda name: self.streams.get(Address.of_stream(domain, name))
-
-    def _in_origin_order(self) -> list[Address]:
-        """Return the downstream streams, each after its origins; any order if there is a circle."""
-        graph = {
-            real: [Address.of_stream(real.domain, name) for name in local_origin_names(config)]
-            for real, config in self.streams.items()
-        }
-        try:
-            return [real for real in TopologicalSorter(graph).static_order() if real in graph]
-        except CycleError:
-            return list(graph)
+        return _finder(self.streams, self.inputs.topology.canonicalize(stream).domain)
 
     def _planned_config(self, address: Address) -> dict[str, Any] | None:
         """Return the configuration that a stream will have; None if it will not exist.
@@ -84,6 +78,8 @@ class SourceCycles:
 
     def find_refusal(self, decision: ResourceDecision) -> Iterator[Problem]:
         """Find why the server refuses a stream that is created or updated, whatever the order."""
+        if not local_origin_names(decision.after or {}):
+            return
         config, find = (
             self.streams.get(self.inputs.topology.canonicalize(decision.address)),
             self.stream_finder(decision.address),
@@ -117,6 +113,23 @@ class SourceCycles:
         return decision.live is not None or all(
             find_server_cycle(other, find) for name in circle if (other := find(name)) is not None
         )
+
+
+def _finder(streams: Mapping[Address, dict[str, Any]], domain: str) -> FindConfig:
+    return lambda name: streams.get(Address.of_stream(domain, name))
+
+
+def _in_origin_order(streams: Mapping[Address, dict[str, Any]]) -> list[Address]:
+    """Return the downstream streams, each after its origins; any order if there is a circle."""
+    graph = {
+        real: [Address.of_stream(real.domain, name) for name in names]
+        for real, config in streams.items()
+        if (names := local_origin_names(config))
+    }
+    try:
+        return [real for real in TopologicalSorter(graph).static_order() if real in graph]
+    except CycleError:
+        return list(graph)
 
 
 def find_unread_origins(

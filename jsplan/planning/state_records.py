@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.planning.decide import UNTOUCHED, table_of
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.decide import table_of
+from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import replacement_fields
 from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts

@@ -180,11 +180,21 @@ class Table:
         }
         return static | {row.name: False for row in self.rows if row.type == "bool"}
 
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        """Fields whose text is its own compact form unless it is empty: another fast path."""
+        return frozenset(
+            row.name for row in self.rows if row.type not in _COMPACT and row.like_omitted is None
+        )
+
     def compact(self, raw: Config) -> Config:
         """Return the compact form. Unknown fields are kept, so that they survive and compare."""
-        rows, rests, out = self.by_name, self._default_values, {}
+        rows, rests, texts, out = self.by_name, self._default_values, self._texts, {}
         for name, value in raw.items():
             if name in rests and value == rests[name]:
+                continue
+            if name in texts and type(value) is str and value:
+                out[name] = value
                 continue
             row = rows.get(name)
             shown = value if row is None else row.compact(value)

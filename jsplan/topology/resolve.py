@@ -48,7 +48,8 @@ class Topology:
 
     def canonicalize(self, address: Address) -> Address:
         """Return the address with the key of the real domain instead of a `same_as` key."""
-        return address._replace(domain=self.routes.canonicalize(address.domain))
+        domain = self.routes.canonicalize(address.domain)
+        return address if domain == address.domain else address._replace(domain=domain)
 
 
 def build_topology(workspace: Workspace) -> Topology:
