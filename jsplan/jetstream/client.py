@@ -70,11 +70,37 @@ class Client(NatsClient):
     nats-py does not keep.
     """
 
+    #: The begin of the subjects of all answers to `ask`; empty before the first.
+    _answers_prefix = b""
+
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__()
         self._settings = settings
         self._must_encrypt = settings.must_encrypt
         self.raw_queues: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
+        self._answers: dict[bytes, asyncio.Future[tuple[bytes, bytes]]] = {}
+        self._asked = 0
+
+    async def ask(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None
+    ) -> tuple[bytes, bytes]:
+        """Send a request; return header block (unparsed, may be empty) and payload of its answer.
+
+        nats-py's `request` does the same at twice the CPU time: a plan sends tens of thousands.
+        """
+        if not self._answers_prefix:
+            self._answers_prefix = f"{self.new_inbox()}.".encode()
+            # It is written before it waits, so before the requests of other tasks.
+            await self.subscribe(f"{self._answers_prefix.decode()}*")
+        self._asked += 1
+        reply = b"%s%d" % (self._answers_prefix, self._asked)
+        answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+        self._answers[reply] = answer
+        try:
+            await self.publish(subject, payload, reply=reply.decode(), headers=headers)
+            return await answer
+        finally:
+            self._answers.pop(reply, None)
 
     async def _connect_to_server(self, s: Srv) -> None:
         if s.uri.scheme in _WEBSOCKET_SCHEMES:
@@ -139,6 +165,11 @@ class Client(NatsClient):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
+        if self._answers_prefix and subject.startswith(self._answers_prefix):
+            answer = self._answers.pop(bytes(subject), None)
+            if answer is not None and not answer.done():
+                answer.set_result((bytes(headers or b""), bytes(data)))
+            return
         queue = self.raw_queues.get(sid)
         if queue is None:
             await super()._process_msg(sid, subject, reply, data, headers)

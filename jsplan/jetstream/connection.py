@@ -46,6 +46,8 @@ _SERVER_INFO_TYPES: Final[dict[str, type]] = {
     "max_payload": int,
     "api_lvl": int,
 }
+#: The header block of the server's answer to a request that no one subscribes to.
+NO_RESPONDERS: Final = b"NATS/1.0 503"
 #: Concurrent requests on one connection: a server on the same machine gets no faster beyond this.
 MAX_IN_FLIGHT = 64
 #: Messages of one batch at most: more than any request asks for.
@@ -105,6 +107,29 @@ class Inbox:
         headers = message.headers or {}
         status = f"{headers.get('Status', '')} {headers.get('Description', '')}".strip()
         return InboxMessage(message.reply, status, bytes(message.data))
+
+
+class _Slot:
+    """One of the concurrent requests. A silent domain releases its slot after `SLOT_TIMEOUT`."""
+
+    __slots__ = ("_slots", "_timer")
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots: asyncio.Semaphore | None = slots
+        self._timer = asyncio.get_running_loop().call_later(SLOT_TIMEOUT, self._release)
+
+    def _release(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
+            self._slots = None
+
+    def __enter__(self) -> None:
+        """Do nothing: the slot was taken before."""
+
+    def __exit__(self, *_: object) -> None:
+        """Release the slot, once."""
+        self._timer.cancel()
+        self._release()
 
 
 class NatsConnection:
@@ -187,24 +212,6 @@ class NatsConnection:
         """Return True if the connection was lost for good and a new one is needed."""
         return bool(self._client.is_closed)
 
-    @contextlib.asynccontextmanager
-    async def _request_slot(self) -> AsyncIterator[None]:
-        """Occupy a request slot. A silent domain releases its slot after `SLOT_TIMEOUT`."""
-        await self._slots.acquire()
-        released = asyncio.Event()
-
-        def release() -> None:
-            if not released.is_set():
-                released.set()
-                self._slots.release()
-
-        timer = asyncio.get_running_loop().call_later(SLOT_TIMEOUT, release)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            release()
-
     async def request(
         self,
         subject: str,
@@ -221,7 +228,8 @@ class NatsConnection:
         """
         self._check_guard(subject)
         timeout = timeout or self.settings.timeout
-        async with self._request_slot():
+        await self._slots.acquire()
+        with _Slot(self._slots):
             try:
                 return await self._request_once(subject, payload, timeout, headers)
             except nats.errors.NoRespondersError:
@@ -244,17 +252,14 @@ class NatsConnection:
             scopes = self._pending_requests.setdefault(subject, [])
             scopes.append(scope)
             try:
-                return bytes(
-                    (
-                        await self._client.request(
-                            subject, payload, timeout=timeout, headers=headers
-                        )
-                    ).data
-                )
+                block, data = await self._client.ask(subject, payload, headers)
             finally:
                 scopes.remove(scope)
                 if not scopes:
                     del self._pending_requests[subject]
+        if block.startswith(NO_RESPONDERS):
+            raise nats.errors.NoRespondersError
+        return data
 
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None
@@ -266,7 +271,8 @@ class NatsConnection:
         """
         self._check_guard(subject)
         timeout = timeout or self.settings.timeout
-        async with self._request_slot():
+        await self._slots.acquire()
+        with _Slot(self._slots):
             try:
                 return await self._collect_answers(subject, payload, timeout)
             except (TimeoutError, nats.errors.TimeoutError):
@@ -298,7 +304,7 @@ class NatsConnection:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
             del self._client.raw_queues[subscription._id]  # noqa: SLF001
-        if answers[-1][0].startswith(b"NATS/1.0 503"):
+        if answers[-1][0].startswith(NO_RESPONDERS):
             raise NoRespondersError(f"no responders on {subject} at {self.settings.shown}")
         return answers
 
