@@ -131,9 +131,12 @@ def parse_instant(value: object) -> int:
     match = _INSTANT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f'"{value}" is not a time; write 2026-01-31T12:00:00Z')
-    zone = "+00:00" if match[4] in "Zz" else match[4]
     try:
-        seconds = datetime.fromisoformat(f"{match[1]}T{match[2]}{zone}").astimezone(UTC)
+        seconds = (
+            datetime.fromisoformat(f"{match[1]}T{match[2]}+00:00")
+            if match[4] in "Zz"
+            else datetime.fromisoformat(f"{match[1]}T{match[2]}{match[4]}").astimezone(UTC)
+        )
     except (ValueError, OverflowError) as error:
         raise ValueError(f'"{value}" is not a time: {error}') from None
     return instant_of(seconds) + int((match[3] or "").ljust(9, "0"))

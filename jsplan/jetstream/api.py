@@ -90,12 +90,13 @@ class DomainApi:
         if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
 
-        async def send(api: str, payload: dict[str, Any] | None) -> dict[str, Any]:
-            return await self._request(api, payload, timeout)
-
-        answer = await send(api, payload)
+        answer = await self._request(api, payload, timeout)
         if api.startswith("STREAM.CREATE.") and has_leftovers(answer):
             assert payload is not None
+
+            async def send(api: str, payload: dict[str, Any] | None) -> dict[str, Any]:
+                return await self._request(api, payload, timeout)
+
             answer = await create_without_leftovers(send, payload, answer)
         restore_created(answer, self.domain.key, self._known_objects)
         return answer
