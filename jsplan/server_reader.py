@@ -15,7 +15,7 @@ from jsplan.facts.discover import list_visible_domains
 from jsplan.facts.duplicate_count import count_duplicates
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
-from jsplan.facts.reader import read_live
+from jsplan.facts.refresh import read_live
 from jsplan.facts.seq_by_time import find_seqs_by_time
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool

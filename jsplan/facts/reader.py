@@ -1,4 +1,4 @@
-"""Reads of the domains that answer, and of live configurations. Never writes.
+"""Identifies the domains that answer, and reads single objects. Never writes.
 
 Many requests are in flight at once on each connection. Domains are read in parallel.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -32,74 +32,9 @@ from jsplan.topology.routes import is_import
 
 #: Concurrent requests per domain. The connection limits them again over all domains that share it.
 MAX_WORKERS = 64
+T = TypeVar("T")
 #: Seconds to wait for the connected server, after a domain behind it did not answer in time.
 CHECK_TIMEOUT = 2.0
-
-
-async def read_live(
-    pool: Pool,
-    domains: Mapping[str, Domain],
-    wanted: Iterable[Address],
-    known: frozenset[str] = frozenset(),
-    identify_only: Iterable[str] = (),
-    on_read: Callable[[int], object] = lambda _: None,
-) -> Live:
-    """Read every wanted address, and identify its domains and those in `identify_only`.
-
-    `on_read` is called with the number of objects that were read since its last call.
-
-    `known` are domain keys that have answered before (they are in state): one of them may be
-    offline even when it is the only one of its connection. Raises ConnectError when a connection
-    leads to another server, when no domain answers, and when two servers answer for one domain.
-    """
-    by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(
-        wanted, domains
-    )
-    await pool.open(domains[key].connection for key in by_domain)
-    async with DuplicateServerCheck() as server_check:
-        live = Live(
-            {
-                facts.key: facts
-                for facts in await identify_domains(
-                    pool, [domains[key] for key in by_domain], domains, known, server_check
-                )
-            }
-        )
-        require_reachable(pool, live)
-        reachable = [key for key in by_domain if live.is_reachable(key)]
-        await asyncio.gather(
-            *(
-                _read_domain(
-                    pool,
-                    domains[key],
-                    live,
-                    by_domain[key],
-                    _workers_per_domain(len(reachable)),
-                    on_read,
-                )
-                for key in reachable
-            )
-        )
-        require_reachable(pool, live)
-        await server_check.require_single_servers()
-    live.requested = {address for addresses in by_domain.values() for address in addresses}
-    _fill_server_names(live)
-    return live
-
-
-def _group_by_domain(
-    wanted: Iterable[Address], domains: Mapping[str, Domain]
-) -> dict[str, list[Address]]:
-    grouped: dict[str, list[Address]] = {}
-    for address in sorted(wanted):
-        if address.domain in domains:
-            grouped.setdefault(address.domain, []).append(address)
-    return grouped
-
-
-def _workers_per_domain(domains: int) -> int:
-    """Return the tasks per domain. The connection limits all, so many domains need few each."""
-    return max(4, MAX_WORKERS // max(1, domains))
 
 
 async def identify_domains(
@@ -301,26 +236,6 @@ async def read_into(api: DomainApi, live: Live, address: Address) -> None:
             live.objects[address] = live_object
 
 
-async def _read_domain(
-    pool: Pool,
-    domain: Domain,
-    live: Live,
-    addresses: list[Address],
-    workers: int,
-    on_read: Callable[[int], object],
-) -> None:
-    api = pool.api(domain)
-
-    async def read(address: Address) -> None:
-        await read_into(api, live, address)
-        on_read(1)
-
-    try:
-        await run_parallel(read, addresses, workers)
-    except OFFLINE_ERRORS as error:
-        mark_offline(live, domain.key, error)
-
-
 def mark_offline(live: Live, key: str, error: ApiError) -> None:
     """Mark a domain as offline that stopped answering while it was read."""
     live.domains[key] = DomainFacts(
@@ -329,17 +244,15 @@ def mark_offline(live: Live, key: str, error: ApiError) -> None:
 
 
 async def run_parallel(
-    visit: Callable[[Address], Awaitable[None]],
-    addresses: Iterable[Address],
-    workers: int = MAX_WORKERS,
+    visit: Callable[[T], Awaitable[None]], items: Iterable[T], workers: int = MAX_WORKERS
 ) -> None:
-    """Visit all addresses with this many tasks. The first error ends all of them and is raised."""
-    listed = list(addresses)
+    """Visit all items with this many tasks. The first error ends all of them and is raised."""
+    listed = list(items)
     remaining = iter(listed)
 
     async def worker() -> None:
-        for address in remaining:
-            await visit(address)
+        for item in remaining:
+            await visit(item)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -396,15 +309,3 @@ def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
     )
     consumer.answered_at = str(answer.get("ts") or "")
     return consumer
-
-
-def _fill_server_names(live: Live) -> None:
-    """Name the server of a domain behind the connected one by the answers of its streams."""
-    for address, found in live.objects.items():
-        facts = live.domains[address.domain]
-        if not facts.server and found.server:
-            names = {
-                "name": found.server.get("leader"),
-                "cluster": found.server.get("name") if found.is_clustered else None,
-            }
-            facts.server = {key: value for key, value in names.items() if value}

@@ -13,7 +13,7 @@ from jsplan.documents.lint import Lint
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live
 from jsplan.facts.measurement import UnmanagedRequest
-from jsplan.facts.reader import read_live
+from jsplan.facts.refresh import read_live
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
 from jsplan.lint.engine import run_rules

@@ -18,7 +18,7 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
-from jsplan.facts.reader import read_live
+from jsplan.facts.refresh import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
