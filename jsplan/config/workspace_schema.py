@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP_LEVEL_KEYS
-from jsplan.documents.schema import DIALECT
+from jsplan.documents.schema_types import DIALECT
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.nested import ORIGIN

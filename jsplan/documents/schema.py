@@ -46,9 +46,9 @@ from jsplan.documents.schema_state import (
     LOCK_HOLDER,
     RECORD_DEFS,
     SEQ_RANGE,
-    STATE,
     STATE_DEFS,
     STATE_HEAD,
+    state_schema,
 )
 from jsplan.documents.schema_types import (
     ADDRESS,
@@ -58,6 +58,7 @@ from jsplan.documents.schema_types import (
     TEXT,
     TIME,
     Schema,
+    document,
     list_of,
     map_of,
     object_of,
@@ -65,9 +66,8 @@ from jsplan.documents.schema_types import (
     one_of,
     or_null,
     ref,
+    with_header,
 )
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 INTERRUPTED = list_of(
     object_of(
@@ -472,55 +472,37 @@ BACKFILL_STATUS = HEAD | {
 }
 
 
-def _document(
-    name: str,
-    fields: dict[str, Schema],
-    defs: dict[str, Schema],
-    more: dict[str, Schema] | None = None,
-) -> Schema:
-    return _with_header(f"{name} document", name, defs) | object_of(fields, more)
-
-
-def _with_header(title: str, name: str, defs: dict[str, Schema]) -> Schema:
-    return {
-        "$schema": DIALECT,
-        "$id": f"urn:jsplan:schema:{name}-v1",
-        "title": f"jsplan {title}, format 1",
-        "$defs": defs,
-    }
-
-
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     return {
-        "plan-v1.json": _document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
-        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
-        "drift-v1.json": _document(
+        "plan-v1.json": document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
+        "apply-v1.json": document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
+        "drift-v1.json": document(
             "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}
         ),
-        "notification-v1.json": _document(
+        "notification-v1.json": document(
             "notification", ALERT_EVENT, {"field": FIELD, "alert": ALERT}
         ),
-        "state-v1.json": _document("state", STATE, STATE_DEFS),
-        "history-v1.json": _document(
+        "state-v1.json": state_schema(),
+        "history-v1.json": document(
             "history",
             HISTORY,
             {"applied": HISTORY_ENTRY, "changed": HISTORY_CHANGE, "field": FIELD},
         ),
-        "backup-v1.json": _document("backup", BACKUP, BACKUP_DEFS),
-        "status-v1.json": _document("status", STATUS, _STATUS),
-        "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
-        "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
-        "backfill-v1.json": _document(
+        "backup-v1.json": document("backup", BACKUP, BACKUP_DEFS),
+        "status-v1.json": document("status", STATUS, _STATUS),
+        "lint-v1.json": document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
+        "graph-v1.json": document("graph", GRAPH, {"node": NODE, "link": LINK}),
+        "backfill-v1.json": document(
             "backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}
         ),
-        "backfill-plan-v1.json": _document(
+        "backfill-plan-v1.json": document(
             "backfill-plan", BACKFILL_PREVIEW, {"origin": ORIGIN_PREVIEW}
         ),
-        "backfill-verify-v1.json": _document(
+        "backfill-verify-v1.json": document(
             "backfill-verify", BACKFILL_VERIFY, {"origin": ORIGIN_VERIFICATION}
         ),
-        "backfill-status-v1.json": _document(
+        "backfill-status-v1.json": document(
             "backfill-status", BACKFILL_STATUS, {"entry": BACKFILL_ENTRY, "orphan": ORPHAN}
         ),
     }
@@ -529,15 +511,15 @@ def schemas() -> dict[str, Schema]:
 def internal_schemas() -> dict[str, Schema]:
     """Schemas of the files and parts of documents that only jsplan reads, by name."""
     return {
-        "state-in-parts": _document("state-in-parts", STATE_HEAD, {}),
-        "journal": _with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
-        "lock": _document("lock", LOCK, {}),
-        "holder": _document("holder", LOCK_HOLDER, {}),
-        "changes": _with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
-        "changes-by-hand": _with_header("changes of the history by hand", "changes-by-hand", {})
+        "state-in-parts": document("state-in-parts", STATE_HEAD, {}),
+        "journal": with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
+        "lock": document("lock", LOCK, {}),
+        "holder": document("holder", LOCK_HOLDER, {}),
+        "changes": with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
+        "changes-by-hand": with_header("changes of the history by hand", "changes-by-hand", {})
         | CHANGES_BY_HAND,
-        "commit": _document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
-        "attempt": _document("attempt", ATTEMPT, {}),
-        "piece": _document("piece", RECEIPT, {"file": FILE}),
-        "job": _document("job", JOB, {}),
+        "commit": document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
+        "attempt": document("attempt", ATTEMPT, {}),
+        "piece": document("piece", RECEIPT, {"file": FILE}),
+        "job": document("job", JOB, {}),
     }

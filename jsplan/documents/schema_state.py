@@ -24,6 +24,7 @@ from jsplan.documents.schema_types import (
     UINT64,
     VERSION,
     Schema,
+    document,
     list_of,
     map_by_address,
     map_of,
@@ -347,3 +348,8 @@ JOURNAL_LINE: Schema = {
     "minProperties": 1,
     "description": "One line of the journal.",
 }
+
+
+def state_schema() -> Schema:
+    """Return the schema of the state, which nearly every command reads."""
+    return document("state", STATE, STATE_DEFS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 #: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
 _NAME = r"[^./\\*> \t\r\n\f]+"
@@ -120,3 +121,23 @@ def ref_to(name: str) -> Schema:
 def untyped(schema: Schema) -> Schema:
     """An object schema without its type, for `ref_to` and `ref_or_null`."""
     return {key: value for key, value in schema.items() if key != "type"}
+
+
+def document(
+    name: str,
+    fields: dict[str, Schema],
+    defs: dict[str, Schema],
+    more: dict[str, Schema] | None = None,
+) -> Schema:
+    """Return the schema of a document with these fields and, optionally, `more`."""
+    return with_header(f"{name} document", name, defs) | object_of(fields, more)
+
+
+def with_header(title: str, name: str, defs: dict[str, Schema]) -> Schema:
+    """Return what comes before the fields in every schema."""
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:jsplan:schema:{name}-v1",
+        "title": f"jsplan {title}, format 1",
+        "$defs": defs,
+    }

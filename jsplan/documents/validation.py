@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+from jsplan.documents.acceptance import compile_acceptance
 from jsplan.documents.base import DocumentError
 
 #: Characters of a path or rule in a message. A value is never quoted: it may be secret.
@@ -27,7 +28,9 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 def find_flaw(document: Any, name: str) -> str | None:
     """Describe where the document differs from its schema and what is expected; None if it fits."""
-    import fastjsonschema  # noqa: PLC0415 - a command that reads no document need not load it
+    if _compile_acceptance(name)(document):
+        return None
+    import fastjsonschema  # noqa: PLC0415 - a command that reads no damaged document need not load it
 
     empty = (
         frozenset(key for key, value in document.items() if value in ({}, []))
@@ -53,6 +56,21 @@ def require_valid(document: Any, name: str, where: str, hint: str) -> None:
         raise DocumentError(f"{where} is damaged: {flaw}", hint=hint)
 
 
+def _find_schema(name: str) -> dict[str, Any]:
+    if name == "state":  # nearly every command reads one, and no other document
+        from jsplan.documents.schema_state import state_schema  # noqa: PLC0415 - as above
+
+        return state_schema()
+    from jsplan.documents.schema import internal_schemas, schemas  # noqa: PLC0415 - as above
+
+    return {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
+
+
+@cache
+def _compile_acceptance(name: str) -> Callable[[Any], bool]:
+    return compile_acceptance(_find_schema(name))
+
+
 @cache
 def _compile_check(
     name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False
@@ -64,9 +82,7 @@ def _compile_check(
     """
     import fastjsonschema  # noqa: PLC0415 - as above
 
-    from jsplan.documents.schema import internal_schemas, schemas  # noqa: PLC0415 - as above
-
-    schema = {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
+    schema = _find_schema(name)
     rules = {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
     types = {
         key: {"type": field["type"]}
