@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import re
 import signal
 import sys
+import threading
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -38,11 +40,21 @@ def run_to_exit_code(run: Callable[[], object], settings: Settings, args: Sequen
     return _flush_output(code)
 
 
-def keep_exit_code(code: int) -> None:
-    """Ignore a second Ctrl-C while an interrupted program ends: Python would die by the signal."""
+def end_process(code: int) -> NoReturn:
+    """End the process with this exit code; the output is flushed.
+
+    Python would first free every object, which takes a tenth of the time of a large plan and a
+    fifth of that of a small one. What it does before that is done: threads end, and the functions
+    run that were registered for the end. A second Ctrl-C while an interrupted program ends is
+    ignored: Python would die by the signal.
+    """
     if code == int(ExitCode.INTERRUPTED):
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other name
+    atexit._run_exitfuncs()  # noqa: SLF001 - as above
+    _flush_output(code)
+    os._exit(code)
 
 
 def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[str]) -> int:

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     code = exit_status.run_to_exit_code(run, settings, args)
     if argv is None:
-        exit_status.keep_exit_code(code)
+        exit_status.end_process(code)
     return code
 
 
