@@ -128,9 +128,10 @@ def _fold_streams(graph: Graph) -> Graph:
         if _NUMBER.search(node.name):
             alike.setdefault(_stream_signature(node, around.get(node.id, [])), []).append(node)
     groups = {
-        member.id: _merge_nodes(members)
+        member.id: merged
         for members in alike.values()
         if len(members) >= MIN_GROUP
+        for merged in [_merge_nodes(members)]
         for member in members
     }
     if not groups:
