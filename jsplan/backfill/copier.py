@@ -42,7 +42,8 @@ from jsplan.backfill.tasks.staging_recovery import (
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.backfill.transforms import TransformSpec
-from jsplan.documents.backfill import MessagesMoved, OriginResult
+from jsplan.documents.apply import MessagesMoved
+from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.planning.backfill.windows import WindowClosedError

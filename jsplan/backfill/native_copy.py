@@ -39,7 +39,8 @@ from jsplan.backfill.tasks.temporary_source import (
     find_temporary_source,
     read_owner,
 )
-from jsplan.documents.backfill import MessagesMoved, OriginResult
+from jsplan.documents.apply import MessagesMoved
+from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 from jsplan.resources.source_header import source_name

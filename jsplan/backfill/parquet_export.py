@@ -39,7 +39,8 @@ from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
 from jsplan.backfill.tasks.archive_writer import ExportChunk, export_chunks, write_empty_receipts
 from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan
-from jsplan.documents.backfill import MessagesMoved, OriginResult
+from jsplan.documents.apply import MessagesMoved
+from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.units import format_timestamp

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from jsplan.documents.backfill import MessagesMoved
-
 FORMAT_VERSION = "1.0"
 
 #: Operations of the history that change the state and no server.
@@ -78,6 +76,17 @@ class StepFinished:
 
     result: StepResult
     title: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesMoved:
+    """Progress of the copy `id`: `done` of about `total` messages (0: unknown) after `seconds`."""
+
+    id: str
+    title: str
+    done: int
+    total: int
     seconds: float
 
 

@@ -8,17 +8,6 @@ from typing import Any
 FORMAT_VERSION = "1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesMoved:
-    """Progress of the copy `id`: `done` of about `total` messages (0: unknown) after `seconds`."""
-
-    id: str
-    title: str
-    done: int
-    total: int
-    seconds: float
-
-
 @dataclass(slots=True)
 class OriginResult:
     """The result of one origin.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import ParseResult, SplitResult, unquote
-
-import nkeys  # type: ignore[import-untyped]  # it has no stubs
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.key_files import parse_creds, parse_seed
+
+if TYPE_CHECKING:
+    import nkeys  # type: ignore[import-untyped]  # it has no stubs
 
 #: A bundle of all public certificate authorities has about 0.2 MiB.
 MAX_FILE_BYTES: Final = 4 * MEGABYTE
@@ -91,6 +92,9 @@ def _shown_path(target: ConnectionSettings, path: str) -> str:
 
 
 def _key_pair(target: ConnectionSettings, seed: str) -> nkeys.KeyPair:
+    # Slow to import, and most connections log in without a key.
+    import nkeys  # noqa: PLC0415
+
     try:
         return nkeys.from_seed(bytearray(seed.encode()))
     except (ValueError, nkeys.NkeysError) as error:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from jsplan.documents.apply import (
     ApplyStarted,
     BytesMoved,
+    MessagesMoved,
     ObjectsRead,
     StepFinished,
     StepStarted,
 )
-from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.escape import safe
 from jsplan.secrets import conceal
 from jsplan.units import format_timestamp

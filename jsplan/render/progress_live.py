@@ -16,8 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from jsplan.documents.apply import ApplyStarted, BytesMoved, ObjectsRead, StepStarted
-from jsplan.documents.backfill import MessagesMoved
+from jsplan.documents.apply import ApplyStarted, BytesMoved, MessagesMoved, ObjectsRead, StepStarted
 from jsplan.render.escape import safe
 from jsplan.render.lines import wrap
 from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied
