@@ -156,7 +156,8 @@ def normalize_time(value: object) -> str:
 
 def instant_of(moment: datetime) -> int:
     """Return a moment in nanoseconds since 1970."""
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds * 1000
 
 
 def parse_moment(value: object) -> datetime:
