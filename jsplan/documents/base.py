@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +70,9 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
     return document
 
 
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+
+
 def _is_deeper(document: Any, levels: int) -> bool:
     """Check level by level, without recursion."""
     level = [document]
@@ -77,18 +80,20 @@ def _is_deeper(document: Any, levels: int) -> bool:
         level = [
             value
             for container in level
-            for value in (
-                container.values()
-                if type(container) is dict
-                else container
-                if type(container) is list
-                else ()
-            )
+            # Most have scalars only, which this finds without a loop in Python.
+            if not _SCALARS.issuperset(map(type, values := _values(container)))
+            for value in values
             if type(value) is dict or type(value) is list
         ]
         if not level:
             return False
     return True
+
+
+def _values(container: Any) -> Collection[Any]:
+    if type(container) is dict:
+        return container.values()
+    return container if type(container) is list else ()
 
 
 def known_fields(cls: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
