@@ -81,7 +81,7 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    settings, output = start(ctx, views.DRIFT_FORMATS)
+    settings, output = start(ctx, views.DRIFT_FORMATS, collects_garbage=False)
     from jsplan.api import DriftOptions, Workspace
 
     options = DriftOptions(

@@ -42,7 +42,7 @@ def command(
     """
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
-    settings, output = start(ctx, PLAN_FORMATS)
+    settings, output = start(ctx, PLAN_FORMATS, collects_garbage=False)
     options = build_plan_options(planning, destroy=destroy)
     from jsplan.api import Workspace, save_plan
 
