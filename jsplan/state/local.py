@@ -15,9 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
-
-import filelock
+from typing import IO, TYPE_CHECKING, Any
 
 from jsplan.disk import open_regular
 from jsplan.documents.base import DocumentError, dumps, parse
@@ -27,6 +25,9 @@ from jsplan.state import files, journal
 from jsplan.state.document import DAMAGED_HINT, State
 from jsplan.state.locks import LockInfo, WaitReporter, is_holder_dead
 from jsplan.units import SECOND
+
+if TYPE_CHECKING:
+    import filelock
 
 #: Largest size in bytes of the file that names the holder.
 MAX_HOLDER_BYTES = 64 * 1024
@@ -275,6 +276,8 @@ class LocalBackend:
         `tell` is called with the holder. Raises StateLockedError that names it. The system frees
         the lock when its holder dies.
         """
+        import filelock  # noqa: PLC0415 - slow to import, and most commands take no lock
+
         self._create_folder()
         lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
         await self._acquire_lock(lock, time.monotonic() + timeout / SECOND, WaitReporter(tell))
@@ -290,6 +293,8 @@ class LocalBackend:
         self, lock: filelock.BaseFileLock, end: float, waiting: WaitReporter
     ) -> None:
         """Try until `end`, on the clock of `time.monotonic`, without blocking other tasks."""
+        import filelock  # noqa: PLC0415 - as above
+
         while True:
             try:
                 lock.acquire(timeout=0)
@@ -326,6 +331,8 @@ class LocalBackend:
 
         Raises StateLockedError for the lock of a living process, which is never broken.
         """
+        import filelock  # noqa: PLC0415 - as above
+
         if not self._path_with_suffix(".lock").exists():
             raise self._not_locked_error()
         lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
