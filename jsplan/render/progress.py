@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from jsplan.documents.apply import (
@@ -18,6 +19,8 @@ from jsplan.secrets import conceal
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jsplan.documents.apply import ApplyEvent
 
 #: Above this number of steps, successful steps are only counted.
@@ -56,22 +59,29 @@ def format_copied(event: MessagesMoved) -> str:
     """Return `250,000 of 1,000,000 messages, 120,000/s, 6s left`."""
     done = min(event.done, event.total) if event.total else event.done
     line = f"{done:,} of {event.total:,} messages" if event.total else f"{done:,} messages"
-    if done and event.seconds:
-        line += f", {done / event.seconds:,.0f}/s"
-        line += f", {(event.total - done) * event.seconds / done:.0f}s left" if event.total else ""
-    return line
+    return line + format_pace(done, event.total, event.seconds)
+
+
+def format_pace(done: int, total: int, seconds: float) -> str:
+    """Return `, 120,000/s, 6s left` after so many seconds; nothing left where `total` is 0."""
+    if not done or not seconds:
+        return ""
+    left = f", {(total - done) * seconds / done:.0f}s left" if total > done else ""
+    return f", {done / seconds:,.0f}/s{left}"
 
 
 class PlainProgress:
     """Progress for logs: one line per phase and per finished step.
 
-    Of many steps, only those that fail have their own line.
+    Of many steps, only those that fail have their own line; the others are counted, with their
+    rate and the time that is left. `clock` returns seconds.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
+        self._clock = clock
         self._total = self._done = 0
-        self._last_report = 0.0
+        self._began = self._last_report = 0.0
 
     def phase(self, text: str) -> None:
         """Report the start of a phase."""
@@ -81,7 +91,7 @@ class PlainProgress:
     def event(self, event: ApplyEvent) -> None:
         """Report the end of a step."""
         if isinstance(event, ApplyStarted):
-            self._total, self._done = event.steps, 0
+            self._total, self._done, self._began = event.steps, 0, self._clock()
         if isinstance(event, MessagesMoved) and self._is_due(event):
             self._write(f"{safe(event.title)}: {format_copied(event)}")
         if not isinstance(event, StepFinished):
@@ -91,7 +101,8 @@ class PlainProgress:
         if self._total <= MAX_STEP_LINES or event.result.status != "done":
             self._write(head + finished_line(event))
         elif self._done == self._total or self._done % (self._total // PROGRESS_LINES) == 0:
-            self._write(f"{head}steps finished")
+            pace = format_pace(self._done, self._total, self._clock() - self._began)
+            self._write(f"{head}steps finished{pace}")
 
     def _is_due(self, event: MessagesMoved) -> bool:
         """Return True if the next line about a copy is due."""

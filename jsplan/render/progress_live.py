@@ -19,7 +19,7 @@ from rich.text import Text
 from jsplan.documents.apply import ApplyStarted, BytesMoved, MessagesMoved, ObjectsRead, StepStarted
 from jsplan.render.escape import safe
 from jsplan.render.lines import wrap
-from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied
+from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied, format_pace
 from jsplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class LiveProgress:
         self._read: ObjectsRead | None = None
         self._noun = "step"
         self._phase, self._began = "", time.monotonic()
+        self._steps_began = self._began
         self._total = self._done = 0
         self._wheel = Spinner("dots")  # one for the whole life, so that it turns evenly
 
@@ -64,6 +65,7 @@ class LiveProgress:
         """Show the start or end of a step."""
         if isinstance(event, ApplyStarted):
             self._total, self._done, self._noun = event.steps, 0, event.noun
+            self._steps_began = time.monotonic()
             return
         if isinstance(event, BytesMoved):
             self._moved[event.id] = (event.done, event.total)
@@ -134,13 +136,7 @@ class LiveProgress:
                 if self._copies
                 else wheel
             )
-        nouns = f"{self._noun}s"
-        head = Text(
-            f" {self._done} of {self._total} {nouns}"
-            if self._total
-            else f" {self._done} {nouns} done",
-            "bold",
-        )
+        head = Text(self._format_steps(now - self._steps_began), "bold")
         running = list(self._running.items())[:8]
         rows: list[RenderableType] = [
             Text(
@@ -158,6 +154,15 @@ class LiveProgress:
             if id_ in self._moved
         ]
         return Group(self._spinner(head), *rows, *([_render_bars(bars, now)] if bars else []))
+
+    def _format_steps(self, seconds: float) -> str:
+        """Return ` 1,200 of 5,000 steps`, for many steps with their rate and the time left."""
+        nouns = f"{self._noun}s"
+        if not self._total:
+            return f" {self._done:,} {nouns} done"
+        many = self._total > MAX_STEP_LINES
+        pace = format_pace(self._done, self._total, seconds) if many else ""
+        return f" {self._done:,} of {self._total:,} {nouns}{pace}"
 
     def _spinner(self, text: Text) -> Spinner:
         self._wheel.update(text=text)

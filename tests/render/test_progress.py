@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from itertools import count
 
 import pytest
 from rich.console import Console
@@ -50,9 +51,12 @@ def test_plain_lines() -> None:
 
 
 def test_many_steps_are_counted() -> None:
-    """A log of five thousand steps has twenty lines of progress, and one for each failed step."""
-    stream = StringIO()
-    progress = PlainProgress(stream)
+    """A log of five thousand steps has twenty lines of progress, and one for each failed step.
+
+    The lines have the rate, and the time that is left.
+    """
+    stream, seconds = StringIO(), count()
+    progress = PlainProgress(stream, lambda: next(seconds) * 0.5)
     progress.event(ApplyStarted(5000))
     for number in range(5000):
         progress.event(FAILED if number == 700 else DONE)
@@ -60,8 +64,8 @@ def test_many_steps_are_counted() -> None:
 
     assert (len(lines), lines[0], lines[-1]) == (
         21,
-        "[250/5000] steps finished",
-        "[5000/5000] steps finished",
+        "[250/5000] steps finished, 500/s, 10s left",
+        "[5000/5000] steps finished, 500/s",
     )
     assert "[701/5000] FAILED: create stream B in hub (1.0s): no\\x1b space" in lines
 
@@ -151,6 +155,15 @@ def test_live_picture() -> None:
     assert "done: create stream A in hub (0.1s)" in text
     assert "FAILED: create stream B in hub (1.0s): no\\x1b space" in text
     assert progress._live is None  # noqa: SLF001 - the moving part is gone
+
+
+def test_many_steps_have_a_rate_on_a_terminal() -> None:
+    """Above two hundred steps a terminal shows their rate, and the time that is left."""
+    progress = LiveProgress(Console(file=StringIO(), force_terminal=True, width=80))
+    for steps, expected in ((2, " 1 of 2 steps"), (5000, " 1 of 5,000 steps, 2/s, 2500s left")):
+        progress.event(ApplyStarted(steps))
+        progress.event(DONE)
+        assert progress._format_steps(0.5) == expected  # noqa: SLF001 - a frame, without a clock
 
 
 def test_lines_and_frames_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
