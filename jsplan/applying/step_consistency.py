@@ -152,11 +152,11 @@ def require_consistent_steps(plan: Plan) -> None:
         known.add(step.id)
 
 
-def _check_order(step: Step, known: Collection[str]) -> Iterator[str]:
+def _check_order(step: Step, known: set[str]) -> Iterator[str]:
     """Return flaws in the order: a step waits for earlier ones only."""
     if step.id in known:
         yield "another step has the same id"
-    if not set(step.depends_on) <= set(known):
+    if not known.issuperset(step.depends_on):
         yield "it waits for a step that is not before it"
 
 

@@ -88,6 +88,7 @@ class StepContext:
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
+    _consumers: dict[str, list[Address]] | None = None
     _checks: dict[str, Step] = field(init=False)
     _checks_after: dict[str, list[Step]] = field(init=False)
 
@@ -184,12 +185,23 @@ class StepContext:
     def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
         """Return the journal lines of a deleted resource and of the consumers deleted with it."""
         lines = removal_lines(step)
-        streams = {line["drop"] for line in lines if "drop" in line}
+        consumers = self._recorded_consumers()
         return lines + [
-            {"drop": str(a)}
-            for a in self.state.resources
-            if a.parent is not None and str(a.parent) in streams
+            {"drop": str(consumer)}
+            for line in lines
+            for consumer in consumers.get(line.get("drop", ""), ())
+            if consumer in self.state.resources
         ]
+
+    def _recorded_consumers(self) -> Mapping[str, Collection[Address]]:
+        """Return by stream the consumers that state has, or that a step of the plan may add."""
+        if self._consumers is None:
+            self._consumers = {}
+            steps = (Address.parse(step.address) for step in self.plan.steps)
+            for address in dict.fromkeys((*self.state.resources, *steps)):
+                if address.kind == "consumer":
+                    self._consumers.setdefault(str(address.parent), []).append(address)
+        return self._consumers
 
     def _write_timeout(self) -> float:
         """Return the seconds that one write may take. Raises StepFailed if the lock may be lost."""

@@ -69,8 +69,11 @@ class HistoryWriter:
     def record_end(self, results: Iterable[StepResult], result: ApplyResult) -> None:
         """Record the outcome of each resource and of the apply. Raises StateError."""
         ended = list(results)
+        by_address: dict[str, list[StepResult]] = {}
+        for each in ended:
+            by_address.setdefault(each.address, []).append(each)
         for item in self.changes:
-            self._finish_change(item, ended)
+            self._finish_change(item, by_address)
         self.entry |= {
             "ended": format_timestamp(),
             "result": _determine_outcome(self.plan, ended, result),
@@ -103,11 +106,9 @@ class HistoryWriter:
         costs = [cost for hazard in change.hazards if (cost := permanent_cost(hazard)) is not None]
         return item | ({"costs": costs} if costs else {})
 
-    def _finish_change(self, item: JsonObject, results: list[StepResult]) -> None:
+    def _finish_change(self, item: JsonObject, results: Mapping[str, list[StepResult]]) -> None:
         address = Address.parse(item["address"])
-        own_results = [r for r in results if r.address == item["address"]] or [
-            r for r in results if r.address == str(address.parent)
-        ]
+        own_results = results.get(item["address"]) or results.get(str(address.parent), [])
         item["status"] = next(
             (status for status in _STATUS_ORDER if any(r.status == status for r in own_results)),
             "skipped",
