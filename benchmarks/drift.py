@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from plan_scale import BARE, median
+from plan_scale import BARE
 from plan_scale import workspace as many_streams
+from processes import median
 
 from jsplan.sandbox import Sandbox, Server
 

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from plan_scale import median
+from processes import median
 
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.fleet import leaf_names, run_fleet

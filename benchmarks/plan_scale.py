@@ -1,4 +1,4 @@
-"""Measure how `jsplan plan` and `apply` grow with the streams, next to bare requests.
+"""Measure how `jsplan plan` and `drift` grow with the streams, next to bare requests.
 
 N streams with one consumer each in one domain. A bare sweep sends the same INFO requests over
 nats-py, 64 at once, parses the answers, and does nothing else. All figures of one N come from the
@@ -6,20 +6,20 @@ same run on the same server.
 
     python benchmarks/plan_scale.py [--sizes 100,1000,10000] [--repeat 3]
 
-Prints one JSON document: seconds are medians of wall time of whole processes, memory is peak
-resident MiB.
+Prints one JSON document: medians of whole processes, see `processes.py`. The ratios compare with
+the bare sweep. `apply_scale.py` measures applies.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from processes import median, ratio
 
 from jsplan.sandbox import Sandbox
 
@@ -70,45 +70,18 @@ def workspace(folder: Path, url: str, count: int) -> None:
     (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
 
 
-def run(words: list[str], folder: Path) -> tuple[float, float]:
-    """Return wall seconds and peak resident MiB of one process."""
-    code = (
-        "import resource, subprocess, sys, time; t = time.monotonic(); "
-        "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
-        "print(time.monotonic() - t, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, done.returncode)"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=folder, check=True, stdout=subprocess.PIPE
-    ).stdout.split()
-    assert int(out[2]) == 0, f"{words} ended with {out[2].decode()}"
-    return float(out[0]), float(out[1])
-
-
-def median(words: list[str], folder: Path, repeat: int) -> dict[str, float]:
-    """Return medians over several runs."""
-    runs = [run(words, folder) for _ in range(repeat)]
-    return {
-        "seconds": round(statistics.median(s for s, _ in runs), 3),
-        "mib": round(statistics.median(m for _, m in runs), 1),
-    }
-
-
 def measure(count: int, repeat: int) -> dict[str, Any]:
-    """Measure an apply that creates and empty plans, each next to the bare requests."""
+    """Measure empty plans and drift, each next to the bare requests."""
     jsplan, bare = [sys.executable, "-m", "jsplan"], [sys.executable, "-c", BARE]
     out: dict[str, Any] = {"streams": count, "consumers": count}
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
-        folder, url = Path(name), sandbox["server"].url
-        out["bare_create"] = median([*bare, url, str(count), "create"], folder, 1)
-    with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
-        folder, url = Path(name), sandbox["server"].url
+        folder, url, servers = Path(name), sandbox["server"].url, [sandbox["server"].pid]
         workspace(folder, url, count)
-        out["apply"] = median([*jsplan, "apply", "-y", "--parallelism", "64"], folder, 1)
-        out["bare_sweep"] = median([*bare, url, str(count), "sweep"], folder, repeat)
-        out["plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
-        out["drift"] = median([*jsplan, "drift"], folder, repeat)
-    for name, base in (("plan", "bare_sweep"), ("drift", "bare_sweep"), ("apply", "bare_create")):
-        out[f"{name}_ratio"] = round(out[name]["seconds"] / out[base]["seconds"], 2)
+        median([*jsplan, "apply", "-y", "--parallelism", "64"], folder, 1)
+        out["bare_sweep"] = median([*bare, url, str(count), "sweep"], folder, repeat, servers)
+        out["plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat, servers)
+        out["drift"] = median([*jsplan, "drift"], folder, repeat, servers)
+    out["ratios"] = {name: ratio(out[name], out["bare_sweep"]) for name in ("plan", "drift")}
     return out
 
 
