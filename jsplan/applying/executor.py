@@ -29,6 +29,8 @@ from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State
 
 INTERRUPTED = "interrupted before it began"
+#: Status and error of a step.
+Outcome = tuple[StepStatus, str | None]
 
 
 @dataclass
@@ -86,7 +88,11 @@ class Execution:
                 if other in waiting:
                     await waiting[other].wait()
             async with nullcontext() if step.op == VERIFY_OP else slots[step.domain]:
-                await self._run_step(step)
+                started = time.monotonic()
+                status, error = await self._run_step(step)
+            if step.request is not None and status != "skipped":
+                status, error = await self._wait_until_durable(status, error)
+            self._record_result(step, status, error, started)
             waiting[step.id].set()
 
         try:
@@ -108,12 +114,10 @@ class Execution:
                 step.id, StepResult(step.id, step.address, step.op, "skipped", reason)
             )
 
-    async def _run_step(self, step: Step) -> None:
-        """Run or skip one step and record its result. Raises only on a bug."""
-        started = time.monotonic()
+    async def _run_step(self, step: Step) -> Outcome:
+        """Run or skip one step. Raises only on a bug."""
         if (reason := self._skip_reason(step)) is not None:
-            self._record_result(step, "skipped", reason, started)
-            return
+            return "skipped", reason
         self.running[step.id] = step.title
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
@@ -121,16 +125,27 @@ class Execution:
             if checks := self.context.check_lines(step):
                 await self.context.record(*checks, durable=False)
         except StepNotStarted:
-            self._record_result(step, "skipped", self._skip_reason(step), started)
+            return "skipped", self._skip_reason(step)
         except StepFailed as error:
-            self._record_result(step, error.status, str(error), started)
+            return error.status, str(error)
         except StateError as error:
             self.context.state_failure = error
-            self._record_result(step, "unknown", str(error), started)
+            return "unknown", str(error)
         except ApiError as error:
-            self._record_result(step, "failed", error.full_text, started)
-        else:
-            self._record_result(step, "done", None, started)
+            return "failed", error.full_text
+        return "done", None
+
+    async def _wait_until_durable(self, status: StepStatus, error: str | None) -> Outcome:
+        """Wait until the journal of a step is on the disk, as steps that depend on it require.
+
+        Its slot is free meanwhile, so many steps share one wait, whatever `parallelism` is.
+        """
+        try:
+            await self.backend.sync()
+        except StateError as failure:
+            self.context.state_failure = failure
+            return ("unknown", str(failure)) if status == "done" else (status, error)
+        return status, error
 
     def _skip_reason(self, step: Step) -> str | None:
         blocker = next(

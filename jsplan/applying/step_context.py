@@ -404,7 +404,7 @@ class StepContext:
             step, live
         )
 
-    async def verify_write(self, step: Step) -> None:
+    async def verify_write(self, step: Step, *, durable: bool = True) -> None:
         """Verify and record the written object. Raises StepFailed with the lost fields."""
         try:
             live = await self._read_back(step)
@@ -415,7 +415,7 @@ class StepContext:
                 f"written, but it could not be read back: {error}", "unknown"
             ) from None
         if step.op in DELETE_OPS:
-            await self.record(*self.deletion_lines(step))
+            await self.record(*self.deletion_lines(step), durable=durable)
             if live is not None:
                 raise StepFailed(
                     f"{step.target_address} exists again: another client created it "
@@ -423,14 +423,14 @@ class StepContext:
                 )
             return
         if live is None:
-            await self.record({"end": step.address})
+            await self.record({"end": step.address}, durable=durable)
             raise StepFailed(
                 f"{step.target_address} is gone again: another client deleted it during the apply"
             )
         self.note_result(step, live)
         lost = unkept_fields(step, live)
         await (
-            self.save_entry(step, live, lost)
+            self.save_entry(step, live, lost, durable=durable)
             if step.record
             else self.record(*self._partial_update_lines(step, live), durable=False)
         )
@@ -459,7 +459,9 @@ class StepContext:
         changed = entry.with_fields(step.expect or {}, live.config)
         return [{"put": {"address": recorded, "entry": changed.to_json()}} | end]
 
-    async def save_entry(self, step: Step, live: LiveObject, lost: Collection[str] = ()) -> None:
+    async def save_entry(
+        self, step: Step, live: LiveObject, lost: Collection[str] = (), *, durable: bool = True
+    ) -> None:
         """Put the object into state. Fields that the server did not keep count as not applied."""
         assert step.record is not None
         record = step.record
@@ -482,7 +484,7 @@ class StepContext:
             *_drop_previous_lines(step),
             put | replaced,
             *self.check_lines(step),
-            durable=step.request is not None,
+            durable=durable and step.request is not None,
         )
 
 

@@ -35,6 +35,9 @@ MAX_HOLDER_BYTES = 64 * 1024
 MAX_BACKUPS = 9
 #: Retries of a reader that overlaps with the end of a session.
 MAX_READ_ATTEMPTS = 20
+#: The pause after an fsync: so many times its own duration, and so many seconds at most.
+SYNC_PAUSE = 4
+MAX_SYNC_PAUSE = 0.05
 #: Seconds between two attempts to take a lock that another process holds.
 POLL_INTERVAL = 0.05
 
@@ -52,6 +55,7 @@ class LocalBackend:
         self._environment = environment
         self._journal: IO[bytes] | None = None
         self._appended = self._synced = 0
+        self._next_sync = 0.0
         self._syncing = asyncio.Lock()
 
     @property
@@ -150,17 +154,25 @@ class LocalBackend:
         """Do nothing: what the system received survives the end of the process."""
 
     async def sync(self) -> None:
-        """Wait until everything appended so far is on the disk. Concurrent calls share one wait."""
+        """Wait until everything appended so far is on the disk. Concurrent calls share one wait.
+
+        A server on the same disk waits for each fsync too. So there are pauses, in which more is
+        appended that the next one covers.
+        """
         mine = self._appended
         async with self._syncing:
-            if self._synced >= mine or self._journal is None:
+            if self._synced >= mine:
                 return
-            upto = self._appended
+            await asyncio.sleep(self._next_sync - time.monotonic())
+            if self._journal is None:
+                return
+            upto, begun = self._appended, time.monotonic()
             try:
                 await asyncio.to_thread(os.fsync, self._journal.fileno())
             except OSError as error:
                 raise self._journal_error(error) from None
-            self._synced = upto
+            self._synced, ended = upto, time.monotonic()
+            self._next_sync = ended + min(MAX_SYNC_PAUSE, SYNC_PAUSE * (ended - begun))
 
     def _journal_error(self, error: OSError) -> StateError:
         message = f"cannot write {self._path_with_suffix('.journal')}: {error.strerror}"
