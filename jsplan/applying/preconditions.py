@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import OFFLINE_ERRORS
+from jsplan.errors import OFFLINE_ERRORS, ApiError
 from jsplan.facts.live import LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
+from jsplan.topology.routes import is_import
 from jsplan.units import count_text
+
+#: Streams that a plan creates in a domain from which on the names of all are listed.
+MIN_NAMES: Final = 20
+#: Names of streams that cost a server about as much as one request.
+NAMES_PER_REQUEST: Final = 20
 
 
 async def find_changes(
@@ -33,12 +39,13 @@ async def find_changes(
         steps_by_address.setdefault(step.target_address, []).append(step)
     deletions, stale = DeletionCheck(plan, apis), list[str]()
     lost: dict[str, str] = {}
+    absent = await _find_absent(wanted, apis)
 
     async def check(address: Address) -> None:
         if address.domain in lost:
             return
         try:
-            live = await read_object(apis[address.domain], address)
+            live = None if address in absent else await read_object(apis[address.domain], address)
             difference = exceeded_bound(wanted[address], live) or await _first_difference(
                 deletions, steps_by_address[address], live, apis[address.domain]
             )
@@ -71,6 +78,41 @@ async def find_changes(
 
     await run_parallel(check_parent, parents)
     return sorted(stale), lost
+
+
+async def _find_absent(
+    wanted: Mapping[Address, Step], apis: Mapping[str, DomainApi]
+) -> set[Address]:
+    """Return resources that the plan creates and whose stream does not exist.
+
+    Where many are created, the names of all streams are fewer requests than one for each. Others
+    are asked for one by one, as in a domain that does not list. A stream may be missing in the
+    names while others are deleted, and its own step asks again before it creates it.
+    """
+    created: dict[str, list[Address]] = {}
+    for address, step in wanted.items():
+        if step.precondition.get("fingerprint") == "absent" and address.domain in apis:
+            created.setdefault(address.domain, []).append(address)
+    found: set[Address] = set()
+    for domain, addresses in created.items():
+        streams = {address.stream for address in addresses}
+        if len(streams) >= MIN_NAMES and not is_import(apis[domain].domain):
+            names = await _list_names(apis[domain], most=len(streams) * NAMES_PER_REQUEST)
+            found |= {a for a in addresses if names is not None and a.stream not in names}
+    return found
+
+
+async def _list_names(api: DomainApi, most: int) -> set[str] | None:
+    """Return the names of all streams of a domain; None for more than `most`, and without them."""
+    found: set[str] = set()
+    try:
+        async for page in api.pages("STREAM.NAMES", "streams"):
+            if (page.get("total") or 0) > most:
+                return None
+            found.update(page.get("streams") or ())
+    except ApiError:
+        return None
+    return found
 
 
 async def _first_difference(
@@ -139,3 +181,11 @@ def exceeded_bound(step: Step, live: LiveObject | None) -> str | None:
     if consumers is not None and existing > consumers:
         return f"has {count_text(existing, 'consumer')} now; the plan was made for {consumers}"
     return None
+
+
+def has_no_consumers(stream: LiveObject) -> bool:
+    """Return True for a stream without consumers, where its INFO says so for certain.
+
+    In a cluster it counts those of one server only.
+    """
+    return not stream.is_clustered and stream.state.get("consumer_count") == 0

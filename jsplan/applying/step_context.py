@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.applying.preconditions import exceeded_bound, stream_difference
+from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.apply import StepStatus
@@ -236,7 +236,13 @@ class StepContext:
     async def _check_precondition_once(self, step: Step) -> LiveObject | None:
         address = step.target_address
         await self._wait_until_stable(step)
-        live = await self.read(address)
+        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(
+            step.precondition.get("after_step", "")
+        )
+        wanted = self.new_fingerprints.get(wanted or "", wanted)
+        parent = await self._read_parent(step) if wanted == "absent" else None
+        is_absent = parent is not None and has_no_consumers(parent)
+        live = None if is_absent else await self.read(address)
         try:
             excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
@@ -244,38 +250,35 @@ class StepContext:
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
-        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(
-            step.precondition.get("after_step", "")
-        )
-        wanted = self.new_fingerprints.get(wanted or "", wanted)
         fingerprint = live.fingerprint if live else "absent"
         if wanted is not None and fingerprint != wanted:
             raise StepFailed(
                 f"{address} was changed by another client since it was planned; nothing was written"
             )
-        await self._check_parent(step)
+        self._check_parent(step, parent or await self._read_parent(step))
         if excess is not None:
             raise StepFailed(f"{address} {excess}; nothing was written")
         return live
 
-    async def _check_parent(self, step: Step) -> None:
-        """Check that a consumer's stream is as planned, or as an earlier step left it.
+    def _expected_parent(self, step: Step) -> dict[str, str] | None:
+        """Return what a consumer's stream is to be: as planned, or as an earlier step left it."""
+        parent, planned = step.target_address.parent, step.precondition.get("parent")
+        return None if parent is None else self.stream_versions.get(parent, planned)
 
-        Raises StepFailed where it is not.
-        """
+    async def _read_parent(self, step: Step) -> LiveObject | None:
+        """Read the stream of a consumer, if something is expected of it."""
         parent = step.target_address.parent
-        expected = (
-            self.stream_versions.get(parent, step.precondition.get("parent"))
-            if parent is not None
-            else None
-        )
-        if (
-            parent is not None
-            and expected is not None
-            and (why := stream_difference(expected, await self.read(parent))) is not None
-        ):
+        if parent is None or self._expected_parent(step) is None:
+            return None
+        return await self.read(parent)
+
+    def _check_parent(self, step: Step, live: LiveObject | None) -> None:
+        """Raise StepFailed where a consumer's stream is not as expected."""
+        expected = self._expected_parent(step)
+        if expected is not None and (why := stream_difference(expected, live)) is not None:
             raise StepFailed(
-                f"{parent} {why}, since {step.address} was planned; nothing was written"
+                f"{step.target_address.parent} {why}, since {step.address} was planned; "
+                "nothing was written"
             )
 
     def note_result(self, step: Step, live: LiveObject) -> None:
