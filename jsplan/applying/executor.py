@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from jsplan.address import Address
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
 from jsplan.documents.apply import (
@@ -25,6 +26,7 @@ from jsplan.documents.apply import (
 from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import CUTOVER_OPS, VERIFY_OP
 from jsplan.errors import ApiError, StateError
+from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State
 
@@ -41,7 +43,7 @@ class Execution:
     each domain that the plan touches and that is reachable now. `running` are the titles of the
     steps that have begun, by id. `before_write` is called right
     before each write (see `StepContext`). `operations` run kinds of steps that only the caller has
-    the means for, by `op`.
+    the means for, by `op`. `imports` are objects that were checked and are only taken into state.
     """
 
     plan: Plan
@@ -53,13 +55,20 @@ class Execution:
     parallelism: int = 10
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
+    imports: dict[Address, LiveObject] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
     running: dict[str, str] = field(default_factory=dict)
     context: StepContext = field(init=False)
 
     def __post_init__(self) -> None:
         self.context = StepContext(
-            self.plan, self.apis, self.backend, self.state, self.stop, self.before_write
+            self.plan,
+            self.apis,
+            self.backend,
+            self.state,
+            self.stop,
+            self.before_write,
+            self.imports,
         )
 
     @property

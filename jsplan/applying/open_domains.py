@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from jsplan.address import Address
 from jsplan.applying.preconditions import find_changes
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Plan
 from jsplan.errors import ApiError, ConnectError, StalePlanError, UsageError
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
-from jsplan.facts.live import DomainFacts
+from jsplan.facts.live import DomainFacts, LiveObject
 from jsplan.facts.reader import identify_domains
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import is_same_server, server_label
@@ -42,23 +43,29 @@ async def open_domains(
     return apis, {facts.key: facts.reason for facts in found if not facts.reachable}
 
 
-async def require_as_planned(plan: Plan, apis: dict[str, DomainApi], lost: dict[str, str]) -> None:
-    """Raise StalePlanError for changed objects. Domains that are lost move to `lost`."""
+async def require_as_planned(
+    plan: Plan, apis: dict[str, DomainApi], lost: dict[str, str]
+) -> dict[Address, LiveObject]:
+    """Raise StalePlanError for changed objects. Domains that are lost move to `lost`.
+
+    Returns the objects that the plan only takes into state.
+    """
     try:
-        stale, newly_lost = await find_changes(plan, apis)
+        found = await find_changes(plan, apis)
     except ApiError as error:
         raise ConnectError(f"{error}. Nothing was changed", hint=error.hint) from None
-    if stale:
+    if stale := found.stale:
         names = ", ".join(stale[:10]) + (f" and {len(stale) - 10} more" if len(stale) > 10 else "")
         raise StalePlanError(
             f"no longer as planned: {names}. Nothing was changed",
             hint="Another process changed them. Plan again and look.",
         )
-    for key, reason in newly_lost.items():
+    for key, reason in found.lost.items():
         del apis[key]
         lost[key] = reason
-    if newly_lost and not apis:
-        raise _no_domain_error(next(iter(newly_lost.values())))
+    if found.lost and not apis:
+        raise _no_domain_error(next(iter(found.lost.values())))
+    return found.imports
 
 
 def _require_same_servers(plan: Plan, found: Iterable[DomainFacts]) -> None:

@@ -38,7 +38,9 @@ async def _run_request(context: StepContext, step: Step) -> None:
 
     The executor waits until the journal is on the disk.
     """
-    live = await context.check_precondition(step)
+    live = context.imports.pop(step.target_address, None)
+    if live is None:
+        live = await context.check_precondition(step)
     if step.request is None:
         await (
             context.save_entry(step, live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsplan.address import Address
@@ -21,10 +22,21 @@ MIN_NAMES: Final = 20
 NAMES_PER_REQUEST: Final = 20
 
 
-async def find_changes(
-    plan: Plan, apis: Mapping[str, DomainApi]
-) -> tuple[list[str], dict[str, str]]:
-    """List what changed since the plan, and the domains that stopped answering, with why.
+@dataclass(slots=True)
+class FirstCheck:
+    """What the check of all preconditions found.
+
+    `stale` says what changed since the plan; `lost` are the domains that stopped answering, with
+    why. `imports` are the objects that the plan only takes into state, as they were then.
+    """
+
+    stale: list[str]
+    lost: dict[str, str]
+    imports: dict[Address, LiveObject] = field(default_factory=dict)
+
+
+async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
+    """Check what changed since the plan.
 
     Domains that are not in `apis` were offline before. Raises ApiError for other errors.
     """
@@ -37,8 +49,8 @@ async def find_changes(
     steps_by_address: dict[Address, list[Step]] = {}
     for step in plan.steps:
         steps_by_address.setdefault(step.target_address, []).append(step)
-    deletions, stale = DeletionCheck(plan, apis), list[str]()
-    lost: dict[str, str] = {}
+    deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
+    stale, lost, imported = found.stale, found.lost, _list_imports(plan)
     absent = await _find_absent(wanted, apis)
 
     async def check(address: Address) -> None:
@@ -57,6 +69,8 @@ async def find_changes(
             stale.append(str(address))
         elif difference is not None:
             stale.append(f"{address} {difference}")
+        elif live is not None and address in imported:
+            found.imports[address] = live
 
     await run_parallel(check, (address for address in wanted if address.domain in apis))
     parents = {
@@ -77,7 +91,19 @@ async def find_changes(
             stale.append(f"{address} {why}")
 
     await run_parallel(check_parent, parents)
-    return sorted(stale), lost
+    stale.sort()
+    return found
+
+
+def _list_imports(plan: Plan) -> set[Address]:
+    """Return what the plan only takes into state, in streams that no other step touches."""
+    imports = {step.target_address for step in plan.steps if step.op == "state.import"}
+    touched = {
+        (step.domain, step.target_address.stream)
+        for step in plan.steps
+        if step.op != "state.import"
+    }
+    return {address for address in imports if (address.domain, address.stream) not in touched}
 
 
 async def _find_absent(

@@ -69,6 +69,8 @@ class StepContext:
 
     `apis` has the API of each domain that the plan touches and that is reachable now. `stop` is set
     by Ctrl-C. `before_write` is called when a step's precondition holds, right before it writes.
+    `imports` are objects that the first check read and that steps only take into state: such a
+    step writes to no server, and reads nothing again.
     `lost_domains` are domains that stopped answering, with their last error: each is waited for
     once, not once per step. `state_failure` is the error after which state cannot be written: no
     further step begins. `fingerprints` are those that steps left behind, `stream_versions` the
@@ -82,6 +84,7 @@ class StepContext:
     state: State
     stop: asyncio.Event
     before_write: BeforeWrite | None = None
+    imports: dict[Address, LiveObject] = field(default_factory=dict)
     lost_domains: dict[str, str] = field(default_factory=dict)
     state_failure: StateError | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)

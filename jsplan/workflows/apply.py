@@ -166,7 +166,7 @@ async def execute_plan(
     context, pool, observer = session.context, session.pool, session.observer
     waves = split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
     apis, lost = await open_domains(pool, plan, context.workspace.domains, known_domains(context))
-    await require_as_planned(plan, apis, lost)
+    imports = await require_as_planned(plan, apis, lost)
     ranges = collect_planned_ranges(context, plan)
     await require_unchanged_origins(context, pool, ranges.new_origins)
     has_backfills = options.backfill and bool(plan.backfills)
@@ -187,6 +187,7 @@ async def execute_plan(
         options.parallelism,
         before_write=backups.before_write if backups else None,
         operations=operations or {},
+        imports=imports,
     )
     try:
         record_servers(context.backend, context.state, plan, context.workspace.domains)

@@ -60,6 +60,24 @@ def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> 
     }
 
 
+def test_the_requests_of_an_import(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """What is only taken into state is read once after the plan, and written to no server."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(MANY))
+    space.apply()
+    (tmp_path / "other").mkdir()
+    other = hub_leaf_space(tmp_path / "other", clean_hub_leaf)
+    plan = other.write(workspace="other", streams=streams(MANY)).plan()
+    with audit_requests(clean_hub_leaf) as seen:
+        assert other.apply_saved(plan).exit_code == 0
+
+    sent = Counter(".".join(line.removeprefix("hub ").split(".")[:2]) for line in seen)
+    assert {verb: count for verb, count in sent.items() if verb != "INFO"} == {
+        "STREAM.INFO": MANY,
+        "CONSUMER.INFO": MANY,
+    }
+    assert not other.plan().has_changes
+
+
 @pytest.mark.parametrize("thing", ["stream", "consumer"])
 def test_a_creation_outside_makes_a_large_plan_stale(
     thing: str, tmp_path: Path, clean_hub_leaf: Sandbox
