@@ -118,8 +118,8 @@ def _deferred_resources(plan: Plan, lost: Mapping[str, str]) -> list[Deferred]:
 
 def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, int]:
     """Count resources by action: those whose steps, or those of their stream, are all done."""
-    undone = {r.address for r in results if r.status != "done"}
     touched = {step.address for step in plan.steps}
+    finished = touched - {r.address for r in results if r.status != "done"}
     preserved = {
         c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]
     }
@@ -130,7 +130,7 @@ def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str
     done = [
         c
         for c, bearer in bearers
-        if bearer in touched - undone and (bearer == c.address or bearer in preserved)
+        if bearer in finished and (bearer == c.address or bearer in preserved)
     ]
     actions = [tuple(c.change.actions) for c in done]
     return {
