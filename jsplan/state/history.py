@@ -28,11 +28,19 @@ JsonObject = dict[str, Any]
 
 
 def pack_changes(changes: list[JsonObject]) -> Any:
-    """Encode changes for an entry: unchanged if short, else `{"zlib": TEXT, "bytes": SIZE}`."""
-    data = dumps(changes, pretty=False)
-    if len(data) < COMPRESS_FROM_BYTES:
+    """Encode changes for an entry: unchanged if short, else `{"zlib": TEXT, "bytes": SIZE}`.
+
+    One change is encoded after the other: all together may be tens of megabytes.
+    """
+    compressor, packed, size = zlib.compressobj(6), bytearray(), 0
+    for number, change in enumerate(changes):
+        data = (b"," if number else b"[") + dumps(change, pretty=False)
+        packed += compressor.compress(data)
+        size += len(data)
+    if size + 1 < COMPRESS_FROM_BYTES:
         return changes
-    return {"zlib": base64.b64encode(zlib.compress(data, 6)).decode("ascii"), "bytes": len(data)}
+    packed += compressor.compress(b"]") + compressor.flush()
+    return {"zlib": base64.b64encode(packed).decode("ascii"), "bytes": size + 1}
 
 
 def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
