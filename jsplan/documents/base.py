@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +52,28 @@ def digest(document: Any) -> str:
     return (
         "sha256:" + hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
     )
+
+
+def digest_large(document: Mapping[str, Any]) -> str:
+    """Return what `digest` returns, without the whole document in memory.
+
+    Iterators stand for lists. Elements of lists are encoded one after the other.
+    """
+    found = hashlib.sha256()
+    for number, name in enumerate(sorted(document)):
+        found.update(b"," if number else b"{")
+        found.update(orjson.dumps(name) + b":")
+        value = document[name]
+        if isinstance(value, list | Iterator):
+            opening = b"["
+            for element in value:
+                found.update(opening + orjson.dumps(element, option=orjson.OPT_SORT_KEYS))
+                opening = b","
+            found.update(b"]" if opening == b"," else b"[]")
+        else:
+            found.update(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    found.update(b"}" if document else b"{}")
+    return f"sha256:{found.hexdigest()}"
 
 
 def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:

@@ -5,12 +5,19 @@ Views and the executor read only this document, so they cannot disagree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.base import DocumentError, check_format, digest, known_fields
+from jsplan.documents.base import (
+    DocumentError,
+    check_format,
+    digest,
+    digest_large,
+    known_fields,
+)
 from jsplan.documents.plan_types import VERIFY_OP, Action, Effect, Op, Severity
 from jsplan.documents.validation import require_valid
 
@@ -417,7 +424,19 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The document, with `sha256` over everything else in it."""
-        out: dict[str, Any] = {
+        out = {
+            name: list(value) if isinstance(value, Iterator) else value
+            for name, value in self._content().items()
+        }
+        return out | {"sha256": digest(out).removeprefix("sha256:")}
+
+    def compute_sha256(self) -> str:
+        """Return `sha256` of the document, which is not made: it may be tens of megabytes."""
+        return digest_large(self._content()).removeprefix("sha256:")
+
+    def _content(self) -> dict[str, Any]:
+        """Return the document without `sha256`; iterators stand for long lists."""
+        return {
             "format_version": FORMAT_VERSION,
             "kind": "plan",
             "jsplan_version": self.jsplan_version,
@@ -436,16 +455,15 @@ class Plan:
             "allowed_hazards": self.allowed_hazards,
             "options": self.options,
             "domains": self.domains,
-            "resource_changes": [r.to_json() for r in self.resource_changes],
-            "steps": [s.to_json() for s in self.steps],
-            "resource_drift": [r.to_json() for r in self.resource_drift],
+            "resource_changes": (r.to_json() for r in self.resource_changes),
+            "steps": (s.to_json() for s in self.steps),
+            "resource_drift": (r.to_json() for r in self.resource_drift),
             "backfills": self.backfills,
             "deferred": [d.to_json() for d in self.deferred],
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "rehearsal": self.rehearsal.to_json() if self.rehearsal else None,
             "summary": self.summary,
         }
-        return out | {"sha256": digest(out).removeprefix("sha256:")}
 
     @classmethod
     def from_json(cls, raw: Any, where: str) -> Plan:

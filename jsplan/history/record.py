@@ -54,7 +54,7 @@ class HistoryWriter:
         if not plan.has_changes:
             return None
         entry = _build_entry(context.state, operation_name(plan)) | {
-            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]},
+            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.compute_sha256()},
             "summary": plan.summary,
             "result": "started",
         }
