@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jsplan.address import Address
 from jsplan.applying.operations import Operation, run_step
+from jsplan.applying.schedule import Schedule
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
 from jsplan.documents.apply import (
     ApplyEvent,
@@ -79,35 +79,30 @@ class Execution:
     async def run(self, some: Collection[Step] | None = None) -> list[StepResult]:
         """Run every step whose dependencies are done; return results in the plan's order.
 
-        At most `parallelism` steps run at once per domain. Steps that only verify replication may
-        wait for long, so they take no slot. With `some`, run only those, after their dependencies
-        outside of them; the results then are all results so far.
+        At most `parallelism` steps run at once per domain (see `Schedule`). With `some`, run only
+        those, after their dependencies outside of them; the results then are all results so far.
         """
         chosen = self.plan.steps if some is None else some
         if not self.results:
             self.emit(ApplyStarted(len(self.plan.steps)))
-        slots = {
-            key: asyncio.Semaphore(max(1, self.parallelism))
-            for key in {step.domain for step in chosen}
-        }
-        waiting = {step.id: asyncio.Event() for step in chosen}
+        schedule = Schedule(chosen, self.parallelism)
 
-        async def run_when_ready(step: Step) -> None:
-            for other in step.depends_on:
-                if other in waiting:
-                    await waiting[other].wait()
-            async with nullcontext() if step.op == VERIFY_OP else slots[step.domain]:
-                started = time.monotonic()
-                status, error = await self._run_step(step)
+        async def run_to_end(step: Step) -> None:
+            started = time.monotonic()
+            status, error = await self._run_step(step)
+            begin(schedule.release(step))
             if step.request is not None and status != "skipped":
                 status, error = await self._wait_until_durable(status, error)
             self._record_result(step, status, error, started)
-            waiting[step.id].set()
+            begin(schedule.finish(step))
+
+        def begin(steps: Iterable[Step]) -> None:
+            for step in steps:
+                group.create_task(run_to_end(step))
 
         try:
             async with asyncio.TaskGroup() as group:
-                for step in chosen:
-                    group.create_task(run_when_ready(step))
+                begin(schedule.start())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return self.collect_results()

@@ -1,0 +1,65 @@
+"""Which steps begin next: those whose dependencies are done, in each domain so many at once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable
+
+from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import VERIFY_OP
+
+
+class Schedule:
+    """The order of some steps of a plan. Each method returns the steps that begin now.
+
+    A step holds one of `parallelism` slots of its domain from its begin to `release`. Steps that
+    only verify replication may wait for long, so they take no slot. Dependencies outside of these
+    steps are done.
+    """
+
+    def __init__(self, steps: Collection[Step], parallelism: int) -> None:
+        self._steps = steps
+        self._parallelism = max(1, parallelism)
+        self._waiting_for = dict.fromkeys((step.id for step in steps), 0)
+        self._dependents: dict[str, list[Step]] = {}
+        for step in steps:
+            for other in self._waiting_for.keys() & step.depends_on:
+                self._waiting_for[step.id] += 1
+                self._dependents.setdefault(other, []).append(step)
+        self._ready: dict[str, deque[Step]] = defaultdict(deque)
+        self._active: Counter[str] = Counter()
+
+    def start(self) -> list[Step]:
+        """Begin with the steps that wait for none."""
+        return self._begin(step for step in self._steps if not self._waiting_for[step.id])
+
+    def release(self, step: Step) -> list[Step]:
+        """Give the slot of a step to the next one. Its dependents still wait for `finish`."""
+        if step.op == VERIFY_OP:
+            return []
+        self._active[step.domain] -= 1
+        return self._fill_slots(step.domain)
+
+    def finish(self, step: Step) -> list[Step]:
+        """Let the steps begin that waited only for this one."""
+        dependents = self._dependents.pop(step.id, [])
+        for other in dependents:
+            self._waiting_for[other.id] -= 1
+        return self._begin(other for other in dependents if not self._waiting_for[other.id])
+
+    def _begin(self, steps: Iterable[Step]) -> list[Step]:
+        begun: list[Step] = []
+        for step in steps:
+            if step.op == VERIFY_OP:
+                begun.append(step)
+            else:
+                self._ready[step.domain].append(step)
+                begun += self._fill_slots(step.domain)
+        return begun
+
+    def _fill_slots(self, domain: str) -> list[Step]:
+        free = self._parallelism - self._active[domain]
+        ready = self._ready[domain]
+        begun = [ready.popleft() for _ in range(min(free, len(ready)))]
+        self._active[domain] += len(begun)
+        return begun
