@@ -74,6 +74,13 @@ soak: spark-classes ## long runs
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
 
+bench-check: setup ## measure the ratios to bare clients, and compare them with benchmarks/results.json
+	@$(BIN)/python -m tools.bench check
+
+bench-record: setup ## measure them into benchmarks/results.json, and write docs/reference/benchmarks.md; half an hour
+	@$(BIN)/python -m tools.bench record
+	@$(BIN)/python -m tools.make_docs
+
 demo-svg: setup-spark ## run the demo and draw what it prints, into docs/images/
 	@$(BIN)/python -m tools.make_demo_svg
 

@@ -4,13 +4,11 @@ N streams with one consumer each in one domain. The bare client sends the same C
 nats-py, 64 at once, and does nothing else. jsplan then creates them in another server of the same
 run, and adopts them into an empty state, which writes nothing.
 
-    python benchmarks/apply_scale.py [--sizes 1000,10000] [--profile FILE]
+    python benchmarks/apply_scale.py [--sizes 1000,10000] [--repeat 1]
 
-Prints one JSON document: `seconds` is the wall time of a whole process, `cpu` the CPU seconds of
-that process, `server_cpu` those of the server meanwhile, `mib` peak resident memory. The ratios
-compare with the bare client: `wall` seconds, `cpu` the CPU of client and server together. On a
-machine that others use too, trust `cpu`. With `--profile` the apply that creates writes its
-profile, and that of adopting to FILE.adopt; both are slower then.
+Prints one JSON document: whole processes, see `processes.py`; of several runs the least of each
+figure, which is the nearest to what a machine would measure that does nothing else. The ratios
+compare with the bare client.
 """
 
 from __future__ import annotations
@@ -24,18 +22,23 @@ from pathlib import Path
 from typing import Any
 
 from plan_scale import BARE, workspace
-from processes import ratio, run
+from processes import Measured, least, ratio, run
 
 from jsplan.sandbox import Sandbox
 
 
-def measure(count: int, profile: str | None) -> dict[str, Any]:
-    """Measure creating and adopting, each next to bare creates."""
-    apply = ["-m", "jsplan", "apply", "-y", "--parallelism", "64"]
-    created, adopted = (
-        [] if profile is None else ["-m", "cProfile", "-o", profile + end] for end in ("", ".adopt")
-    )
+def measure(count: int, repeat: int) -> dict[str, Any]:
+    """Measure creating and adopting, each next to bare creates; the least of several runs."""
+    runs = [_measure_once(count) for _ in range(repeat)]
     out: dict[str, Any] = {"streams": count, "consumers": count}
+    out |= {name: least([each[name] for each in runs]) for name in runs[0]}
+    out["ratios"] = {name: ratio(out[name], out["bare_create"]) for name in ("create", "adopt")}
+    return out
+
+
+def _measure_once(count: int) -> dict[str, Measured]:
+    apply = [sys.executable, "-m", "jsplan", "apply", "-y", "--parallelism", "64"]
+    out: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
         server = sandbox["server"]
         words = [sys.executable, "-c", BARE, server.url, str(count), "create"]
@@ -43,10 +46,9 @@ def measure(count: int, profile: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
         folder, server = Path(name), sandbox["server"]
         workspace(folder, server.url, count)
-        out["create"] = run([sys.executable, *created, *apply], folder, [server.pid])
+        out["create"] = run(apply, folder, [server.pid])
         shutil.rmtree(folder / "state")
-        out["adopt"] = run([sys.executable, *adopted, *apply], folder, [server.pid])
-    out["ratios"] = {name: ratio(out[name], out["bare_create"]) for name in ("create", "adopt")}
+        out["adopt"] = run(apply, folder, [server.pid])
     return out
 
 
@@ -56,9 +58,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", default="1000,10000")
-    parser.add_argument("--profile")
+    parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
-    rows = [measure(int(size), options.profile) for size in options.sizes.split(",")]
+    rows = [measure(int(size), options.repeat) for size in options.sizes.split(",")]
     print(json.dumps({"benchmark": "apply_scale", "rows": rows}, indent=2))
 
 

@@ -4,12 +4,15 @@ Plan and apply of everything, the empty plan after it, and the same plan with a 
 paused (SIGSTOP): they answer nothing, so each could cost a timeout; together they may cost one. All
 figures of one N come from the same run.
 
-    python benchmarks/fleet.py [--sizes 10,50,100] [--repeat 3]
+    python benchmarks/fleet.py [--sizes 10,50,100] [--simulated 100,500] [--repeat 3]
+
+More domains than a machine has place for are simulated: one server, whose account maps the subjects
+of each domain to its JetStream. Each has two streams.
 
 Prints one JSON document: seconds are wall time of whole processes (medians for plans), memory is
 peak resident MiB. `timeouts` is what the paused leaves add to an empty plan, in timeouts of a
 request; `per_domain` is what one domain costs beyond a process that does nothing, and `growth`
-compares that of the largest fleet with that of the smallest.
+compares that of the largest fleet with that of the smallest: 1 is linear.
 """
 
 from __future__ import annotations
@@ -74,11 +77,43 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
     return out
 
 
+def simulated_workspace(folder: Path, url: str, count: int) -> None:
+    """Write a workspace of domains over one connection; the names of their streams differ."""
+    lines = [
+        "jsplan: 1",
+        "workspace: simulated",
+        f"connections: {{hub: {{url: '{url}'}}}}",
+        f'domains: {{"d-{{001..{count:03}}}": {{connection: hub, labels: [edge]}}}}',
+        "streams:",
+        "  - {name: 'A-${domain}', domain: 'label:edge', subjects: ['a.${domain}.>']}",
+        "  - {name: 'B-${domain}', domain: 'label:edge', subjects: ['b.${domain}.>']}",
+    ]
+    (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
+
+
+def measure_simulated(count: int, repeat: int) -> dict[str, Any]:
+    """Measure plan, apply and the empty plan of simulated domains."""
+    jsplan = [sys.executable, "-m", "jsplan"]
+    maps = (f'"$JS.d-{number:03}.API.>": "$JS.API.>"' for number in range(1, count + 1))
+    out: dict[str, Any] = {"domains": count, "streams": 2 * count}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Sandbox.single(extra=f"mappings {{ {', '.join(maps)} }}") as sandbox,
+    ):
+        folder = Path(name)
+        simulated_workspace(folder, sandbox["server"].url, count)
+        out["plan"] = median([*jsplan, "plan"], folder, repeat)
+        out["apply"] = median([*jsplan, "apply", "-y"], folder, 1)
+        out["empty_plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
+    return out
+
+
 def per_domain(row: dict[str, Any], floor: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Return the milliseconds and KiB of one domain, beyond those of an idle process."""
+    """Return the milliseconds, also of CPU, and KiB of one domain, beyond an idle process."""
     return {
         command: {
             "ms": round(1000 * (row[command]["seconds"] - floor["seconds"]) / row["domains"], 2),
+            "cpu_ms": round(1000 * (row[command]["cpu"] - floor["cpu"]) / row["domains"], 2),
             "kib": round(1024 * (row[command]["mib"] - floor["mib"]) / row["domains"], 1),
         }
         for command in ("plan", "apply", "empty_plan")
@@ -102,6 +137,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", default="10,50,100")
+    parser.add_argument("--simulated", default="100,500")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     os.environ.setdefault(
@@ -109,16 +145,21 @@ def main() -> None:
     )  # a hundred servers on one machine: each alone on its own would have its own
     with tempfile.TemporaryDirectory() as name:
         floor = median([sys.executable, "-m", "jsplan", "version"], Path(name), options.repeat)
-    rows = [measure(int(size), options.repeat) for size in options.sizes.split(",")]
-    rows = [row | {"per_domain": per_domain(row, floor)} for row in rows]
-    document = {
+    document: dict[str, Any] = {
         "benchmark": "fleet",
         "streams_per_domain": STREAMS,
         "timeout": TIMEOUT,
         "nothing": floor,
-        "rows": rows,
     }
-    print(json.dumps(document | ({"growth": growth(rows)} if len(rows) > 1 else {}), indent=2))
+    for part, sizes, measure_one in (
+        ("", options.sizes, measure),
+        ("simulated_", options.simulated, measure_simulated),
+    ):
+        rows = [measure_one(int(size), options.repeat) for size in sizes.split(",") if size]
+        rows = [row | {"per_domain": per_domain(row, floor)} for row in rows]
+        document[f"{part}rows"] = rows
+        document |= {f"{part}growth": growth(rows)} if len(rows) > 1 else {}
+    print(json.dumps(document, indent=2))
 
 
 if __name__ == "__main__":

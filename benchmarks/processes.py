@@ -47,6 +47,11 @@ def median(
     return {name: round(statistics.median(each[name] for each in runs), 3) for name in runs[0]}
 
 
+def least(runs: Sequence[Measured]) -> Measured:
+    """Return the least of each figure of several runs."""
+    return {name: min(each[name] for each in runs) for name in runs[0]}
+
+
 def ratio(of: Measured, base: Measured) -> Measured:
     """Compare wall time, and the CPU time of client and server together."""
     return {

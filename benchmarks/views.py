@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from plan_scale import BARE, run, workspace
+from plan_scale import BARE, workspace
+from processes import run
 
 from jsplan.sandbox import Sandbox
 
@@ -80,8 +81,8 @@ def measure(resources: int) -> dict[str, Any]:
     out: dict[str, Any] = {"resources": resources}
 
     def take(name: str, words: list[str], folder: Path) -> None:
-        seconds, mib = run([*jsplan, *words], folder)
-        out[name] = {"seconds": round(seconds, 2), "mib": round(mib, 1)}
+        measured = run([*jsplan, *words], folder)
+        out[name] = {key: measured[key] for key in ("seconds", "mib")}
 
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
         folder, url = Path(name), sandbox["server"].url

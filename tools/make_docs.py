@@ -49,6 +49,7 @@ from jsplan.resources.server_features import SERVER_VERSIONS
 from jsplan.sandbox.versions import VERSIONS
 from jsplan.workflows.explain import list_lint_rules
 from tests.support.yaml_text import read_yaml
+from tools import bench, bench_page
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -88,6 +89,7 @@ def pages() -> dict[str, str]:
         "buckets.md": buckets(),
         "documents.md": documents(),
         "contexts.md": contexts(),
+        "benchmarks.md": benchmarks(),
         "compatibility.md": compatibility(),
     }
     return {name: wrap_prose(text) for name, text in found.items()}
@@ -332,6 +334,15 @@ on the command line (recorded in a saved plan), or in review by
 none. The list is closed: other findings are [diagnostics](diagnostics.md) and stop nothing.
 
 """
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+
+
+def benchmarks() -> str:
+    """Return the recorded figures of the benchmarks."""
+    head = NOTE.format(source="benchmarks/results.json")
+    return head + bench_page.page(bench.read_results(), table)
 
 
 # --- contexts of the nats CLI ---------------------------------------------------------------------
