@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from jsplan.address import Address
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError
-from jsplan.facts.live import LiveObject, get_retention, is_durable
+from jsplan.facts.bulk_read import MIN_STREAMS, list_streams
+from jsplan.facts.live import DomainFacts, LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
 from jsplan.topology.routes import is_import
@@ -35,6 +37,20 @@ class FirstCheck:
     imports: dict[Address, LiveObject] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What the lists of the domains said: resources that do not exist, and objects that do."""
+
+    absent: set[Address]
+    existing: dict[Address, LiveObject]
+
+    async def read(self, api: DomainApi, address: Address) -> LiveObject | None:
+        """Return the object, read now if no list has it. Raises ApiError."""
+        if address in self.absent or address in self.existing:
+            return self.existing.get(address)
+        return await read_object(api, address)
+
+
 async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     """Check what changed since the plan.
 
@@ -51,13 +67,13 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
         steps_by_address.setdefault(step.target_address, []).append(step)
     deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
     stale, lost, imported = found.stale, found.lost, _list_imports(plan)
-    absent = await _find_absent(wanted, apis)
+    listed = _Listed(await _find_absent(wanted, apis), await _list_existing(wanted, apis))
 
     async def check(address: Address) -> None:
         if address.domain in lost:
             return
         try:
-            live = None if address in absent else await read_object(apis[address.domain], address)
+            live = await listed.read(apis[address.domain], address)
             difference = exceeded_bound(wanted[address], live) or await _first_difference(
                 deletions, steps_by_address[address], live, apis[address.domain]
             )
@@ -125,6 +141,27 @@ async def _find_absent(
         if len(streams) >= MIN_NAMES and not is_import(apis[domain].domain):
             names = await _list_names(apis[domain], most=len(streams) * NAMES_PER_REQUEST)
             found |= {a for a in addresses if names is not None and a.stream not in names}
+    return found
+
+
+async def _list_existing(
+    wanted: Mapping[Address, Step], apis: Mapping[str, DomainApi]
+) -> dict[Address, LiveObject]:
+    """Read streams that exist by the list of their domain, where the plan touches most of it."""
+    existing: dict[str, list[Address]] = {}
+    for address, step in wanted.items():
+        if (
+            address.kind != "consumer"
+            and address.domain in apis
+            and step.precondition.get("fingerprint") != "absent"
+        ):
+            existing.setdefault(address.domain, []).append(address)
+    found: dict[Address, LiveObject] = {}
+    for domain, addresses in existing.items():
+        if len(addresses) >= MIN_STREAMS:
+            with suppress(ApiError):
+                facts = DomainFacts(domain, reachable=True, info=await apis[domain].request("INFO"))
+                found |= await list_streams(apis[domain], facts, addresses)
     return found
 
 

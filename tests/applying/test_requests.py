@@ -9,6 +9,7 @@ import pytest
 
 from jsplan.documents.apply import StepStarted
 from jsplan.errors import StalePlanError
+from jsplan.facts.bulk_read import MIN_STREAMS
 from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from tests.support.api_audit import audit_requests
@@ -61,19 +62,23 @@ def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> 
 
 
 def test_the_requests_of_an_import(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """What is only taken into state is read once after the plan, and written to no server."""
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(MANY))
+    """What is only taken into state is read once after the plan, and written to no server.
+
+    The streams are read by the list of their domain, and INFO of one names the server.
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(MIN_STREAMS))
     space.apply()
     (tmp_path / "other").mkdir()
     other = hub_leaf_space(tmp_path / "other", clean_hub_leaf)
-    plan = other.write(workspace="other", streams=streams(MANY)).plan()
+    plan = other.write(workspace="other", streams=streams(MIN_STREAMS)).plan()
     with audit_requests(clean_hub_leaf) as seen:
         assert other.apply_saved(plan).exit_code == 0
 
     sent = Counter(".".join(line.removeprefix("hub ").split(".")[:2]) for line in seen)
     assert {verb: count for verb, count in sent.items() if verb != "INFO"} == {
-        "STREAM.INFO": MANY,
-        "CONSUMER.INFO": MANY,
+        "STREAM.LIST": 1,
+        "STREAM.INFO": 1,
+        "CONSUMER.INFO": MIN_STREAMS,
     }
     assert not other.plan().has_changes
 
