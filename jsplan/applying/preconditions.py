@@ -26,7 +26,7 @@ NAMES_PER_REQUEST: Final = 20
 
 @dataclass(slots=True)
 class FirstCheck:
-    """What the check of all preconditions found.
+    """Findings of the check of all preconditions.
 
     `stale` says what changed since the plan; `lost` are the domains that stopped answering, with
     why. `imports` are the objects that the plan only takes into state, as they were then.
@@ -39,7 +39,7 @@ class FirstCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What the lists of the domains said: resources that do not exist, and objects that do."""
+    """Answers of the lists of the domains: resources that do not exist, and objects that do."""
 
     absent: set[Address]
     existing: dict[Address, LiveObject]

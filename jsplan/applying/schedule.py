@@ -1,4 +1,4 @@
-"""Which steps begin next: those whose dependencies are done, in each domain so many at once."""
+"""The steps that begin next: their dependencies are done, and a slot of the domain is free."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> 
 
 
 def test_the_requests_of_an_import(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """What is only taken into state is read once after the plan, and written to no server.
+    """A resource that is only taken into state is read once after the plan, and never written.
 
     The streams are read by the list of their domain, and INFO of one names the server.
     """
