@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
-Kind = Literal["stream", "consumer", "kv", "object_store"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry"]
+#: Every kind of an address.
+ADDRESS_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+#: The kinds that have a section in the files. Entries are below their bucket.
+KINDS: Final[tuple[Kind, ...]] = ("stream", "consumer", "kv", "object_store")
 #: Prefix of the names of staging streams and placeholder consumers.
 #: They are never planned, imported or listed.
 STAGING_PREFIX = "JSPLAN_STAGING_"
@@ -33,10 +36,15 @@ _PREFIXES = tuple(_STREAM_PREFIXES)
 #: Runs of names that a list shows before it only counts the rest.
 MAX_SHOWN_RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
+#: The addresses of kinds that are below another resource. A key may have more slashes.
+_SHAPES: dict[str, str] = {
+    "consumer": "DOMAIN/consumer/STREAM/CONSUMER",
+    "kv_entry": "DOMAIN/kv_entry/BUCKET/KEY",
+}
 
 
 class Address(NamedTuple):
-    """One resource in one domain. A consumer's `name` is `STREAM/CONSUMER`.
+    """One resource in one domain. A consumer is named `STREAM/CONSUMER`, an entry `BUCKET/KEY`.
 
     A tuple, because plans hold tens of thousands of them and compare them all the time.
     Sorts by domain, kind, name: the order of every list in the documents.
@@ -54,6 +62,8 @@ class Address(NamedTuple):
         """The name of the stream on the server that carries this resource."""
         if self.kind == "consumer":
             return self.name.split("/", 1)[0]
+        if self.kind == "kv_entry":
+            return "KV_" + self.name.split("/", 1)[0]
         return {"stream": "", "kv": "KV_", "object_store": "OBJ_"}[self.kind] + self.name
 
     @property
@@ -64,8 +74,17 @@ class Address(NamedTuple):
         return self.name.split("/", 1)[1]
 
     @property
+    def key(self) -> str:
+        """The key of an entry in its bucket; raises ValueError for another kind."""
+        if self.kind != "kv_entry":
+            raise ValueError(f"{self} is not an entry of a bucket")
+        return self.name.split("/", 1)[1]
+
+    @property
     def parent(self) -> Address | None:
-        """The stream, bucket or object store of a consumer; None for the other kinds."""
+        """The stream or bucket of a consumer, the bucket of an entry; None for the other kinds."""
+        if self.kind == "kv_entry":
+            return Address(self.domain, "kv", self.name.partition("/")[0])
         return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
 
     @classmethod
@@ -90,14 +109,12 @@ class Address(NamedTuple):
                 f'"{text}" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS'
             )
         domain, kind, *rest = parts
-        if kind not in KINDS:
+        if kind not in ADDRESS_KINDS:
             raise ValueError(
-                f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(KINDS)}'
+                f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(ADDRESS_KINDS)}'
             )
-        if len(rest) != (2 if kind == "consumer" else 1):
-            shape = (
-                "DOMAIN/consumer/STREAM/CONSUMER" if kind == "consumer" else f"DOMAIN/{kind}/NAME"
-            )
+        if len(rest) != (2 if kind in _SHAPES else 1) and (kind != "kv_entry" or len(rest) < 2):
+            shape = _SHAPES.get(kind, f"DOMAIN/{kind}/NAME")
             raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
         return cls(domain, kind, "/".join(rest))
 

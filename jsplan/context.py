@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches, matches_any
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean
@@ -114,8 +114,10 @@ def known_domains(context: Context) -> frozenset[str]:
 
 def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
     """Build the inputs of planning with an empty live side."""
-    entries, moved = apply_moves(context.workspace, context.state.resources)
-    pending, pending_moved = apply_moves_to_records(context.workspace, context.state.pending)
+    resources = {a: e for a, e in context.state.resources.items() if a.kind != "kv_entry"}
+    steps = {text: step for text, step in context.state.pending.items() if not _is_entry(text)}
+    entries, moved = apply_moves(context.workspace, resources)
+    pending, pending_moved = apply_moves_to_records(context.workspace, steps)
     replacements, _ = apply_moves_to_records(context.workspace, context.state.replacements)
     inputs = PlanInputs(
         context.workspace,
@@ -132,6 +134,55 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
     candidates = candidate_addresses(inputs)
     selected = select_addresses(inputs, candidates)
     return replace(inputs, selected=select_together(inputs, selected, candidates))
+
+
+def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs:
+    """Build the inputs that hold the entries of buckets and nothing else.
+
+    An import takes none.
+    """
+    workspace = replace(context.workspace, resources=context.workspace.contents)
+    resources = {a: e for a, e in context.state.resources.items() if a.kind == "kv_entry"}
+    steps = {text: step for text, step in context.state.pending.items() if _is_entry(text)}
+    entries, moved = apply_moves(workspace, resources)
+    pending, pending_moved = apply_moves_to_records(workspace, steps)
+    topology = Topology(
+        context.topology.routes,
+        bodies={address: dict(found.body) for address, found in workspace.resources.items()},
+        dependencies={
+            address: {context.topology.find_declared(address.parent)}
+            for address in workspace.resources
+            if address.parent is not None
+        },
+    )
+    inputs = PlanInputs(
+        workspace,
+        topology,
+        context.state,
+        Live(),
+        replace(options, replace=()),
+        entries,
+        pending_moved | moved,
+        interrupted=InterruptedWork(steps=pending),
+    )
+    chosen = frozenset[Address]() if options.imports else candidate_addresses(inputs)
+    return replace(inputs, selected=select_addresses(inputs, chosen))
+
+
+def select_buckets(inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
+    """Select the buckets of targeted entries too: these depend on them."""
+    options = inputs.options
+    if not options.targets or options.destroy or options.imports:
+        return inputs
+    after = entries.topology.dependencies
+    wanted = {bucket for a in entries.selected for bucket in after.get(a, ())}
+    known = wanted & candidate_addresses(inputs)
+    known = {a for a in known if not matches_any(options.excludes, a)}
+    return replace(inputs, selected=inputs.selected | known)
+
+
+def _is_entry(address: str) -> bool:
+    return address.split("/", 2)[1] == "kv_entry"
 
 
 def _owner_tag(context: Context) -> str:
@@ -209,9 +260,14 @@ def _known_objects(context: Context) -> FindKnownObject:
     return find
 
 
-def require_matching(inputs: PlanInputs, globs: Iterable[str], option: str) -> None:
-    """Raise PlanError for a glob that matches nothing, such as a misspelt one."""
-    known = candidate_addresses(inputs) | find_forgotten(inputs)
+def require_matching(
+    inputs: PlanInputs, globs: Iterable[str], option: str, more: Iterable[Address] = ()
+) -> None:
+    """Raise PlanError for a glob that matches nothing, such as a misspelt one.
+
+    `more` are addresses beside those of the inputs.
+    """
+    known = candidate_addresses(inputs) | find_forgotten(inputs) | {*more}
     found = [
         Diagnostic(
             "error",

@@ -13,6 +13,7 @@ from jsplan.documents.apply import ObjectsRead
 from jsplan.errors import ConnectError
 from jsplan.facts.discover import list_visible_domains
 from jsplan.facts.duplicate_count import count_duplicates
+from jsplan.facts.kv_entries import read_all_entries
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
 from jsplan.facts.refresh import read_live
@@ -25,6 +26,7 @@ from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.hazard_permissions import permitted_addresses
+from jsplan.planning.kv_entries import with_owned_buckets
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
@@ -113,6 +115,21 @@ class ServerReader:
                 hint="Without --offline fail its resources would be deferred.",
             )
         return inputs
+
+    async def read_entries(self, entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
+        """Read the live side of entries. `inputs` are those of their buckets, already read."""
+        wanted = entries.selected
+        pruned = () if entries.options.destroy else entries.workspace.pruned
+        buckets = {a.parent for a in wanted if a.parent is not None} | {b.bucket for b in pruned}
+        if not buckets:
+            return entries
+        live = inputs.live
+        if unread := buckets - live.requested:
+            live = live.merge(await self.read(unread))
+        self.session.observer.phase(f"Reading {count_text(len(wanted), 'entry', 'entries')}")
+        found = await read_all_entries(self._pool, self._domains, live, wanted, pruned)
+        found = with_owned_buckets(found, entries.entries, live, inputs.entries)
+        return recover_interrupted(replace(entries, live=found))
 
     async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
         """Decide each resource; read and count what the decisions affect."""

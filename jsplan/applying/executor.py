@@ -43,7 +43,8 @@ class Execution:
     each domain that the plan touches and that is reachable now. `running` are the titles of the
     steps that have begun, by id. `before_write` is called right
     before each write (see `StepContext`). `operations` run kinds of steps that only the caller has
-    the means for, by `op`. `imports` are objects that were checked and are only taken into state.
+    the means for, by `op`. `imports` are objects that were checked and are only taken into state,
+    `contents` the values of entries in the files.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class Execution:
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
     imports: dict[Address, LiveObject] = field(default_factory=dict)
+    contents: Mapping[Address, bytes] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
     running: dict[str, str] = field(default_factory=dict)
     context: StepContext = field(init=False)
@@ -69,6 +71,7 @@ class Execution:
             self.stop,
             self.before_write,
             self.imports,
+            contents=self.contents,
         )
 
     @property

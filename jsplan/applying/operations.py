@@ -7,6 +7,7 @@ from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
+from jsplan.applying.kv_entries import delete_entry, write_entry
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
 from jsplan.applying.relocate import compare, consumers, cutover
@@ -85,4 +86,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.consumer": consumers.create_consumer,
     "relocate.delete": cutover.delete_origin,
     "relocate.restore": cutover.restore,
+    "kv_entry.create": write_entry,
+    "kv_entry.update": write_entry,
+    "kv_entry.delete": delete_entry,
 }

@@ -333,7 +333,8 @@ def _keeps_by_limits(step: Step) -> bool:
 
 def _hazard_key(address: Address) -> tuple[Address, bool]:
     """Return the stream, and whether consumers decide: one hazard covers all their changes."""
-    return address.parent or address, address.kind == "consumer"
+    consumer = address.kind == "consumer"
+    return (address.parent or address) if consumer else address, consumer
 
 
 _UNCHANGED_CONSUMER: Final = ConsumerChange("", "same")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jsplan.address import Address
+from jsplan.applying.kv_entries import find_content
 from jsplan.applying.step_consistency import OP_RULES
 from jsplan.config.model import Workspace
 from jsplan.documents.plan import Plan
@@ -49,6 +52,30 @@ def require_unguarded(plan: Plan, workspace: Workspace, state: State) -> None:
                 hint="To lift the guard write prevent_destroy: false in its lifecycle,"
                 " or in a removed entry. Then plan again.",
             )
+
+
+def contents_of(workspace: Workspace) -> Mapping[Address, bytes]:
+    """Return the values of entries that the files have."""
+    found = workspace.contents.items()
+    return {address: one.content for address, one in found if one.content is not None}
+
+
+def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
+    """Raise StalePlanError if the files no longer have a value that the plan only names."""
+    contents = contents_of(workspace)
+    changed = [
+        step.address
+        for step in plan.steps
+        if step.op in ("kv_entry.create", "kv_entry.update")
+        and find_content(step, contents) is None
+    ]
+    if changed:
+        more = f" and {len(changed) - 10:,} more" if len(changed) > 10 else ""
+        raise StalePlanError(
+            f"the files have other values now than were planned: {', '.join(changed[:10])}{more}. "
+            "Nothing was changed",
+            hint="Plan again: jsplan plan -o FILE",
+        )
 
 
 def mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:

@@ -31,7 +31,7 @@ class OpRule:
     touches the origin of the relocated resource.
     """
 
-    kind: Literal["stream", "consumer", "any"]
+    kind: Literal["stream", "consumer", "kv_entry", "any"]
     verb: str = ""
     payload: PayloadKind = "nothing"
     action: str = ""
@@ -129,6 +129,9 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     ),
     "relocate.delete": OpRule("stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, deletes=True),
     "relocate.restore": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
+    "kv_entry.create": OpRule("kv_entry", params=("before",)),
+    "kv_entry.update": OpRule("kv_entry", params=("before",)),
+    "kv_entry.delete": OpRule("kv_entry", params=("before",), deletes=True),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),
     "state.update": OpRule("any"),
@@ -162,7 +165,7 @@ def _check_order(step: Step, known: set[str]) -> Iterator[str]:
 
 def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
     rule, address, touched = OP_RULES[step.op], Address.parse(step.address), step.target_address
-    if rule.kind != "any" and (rule.kind == "consumer") != (address.kind == "consumer"):
+    if rule.kind not in ("any", "stream" if address.parent is None else address.kind):
         yield "the address is of another kind"
         return
     params = step.params or {}

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jsplan.address import Address
 from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
@@ -43,6 +43,7 @@ STABLE_TIMEOUT = 600.0
 #: Seconds for a written object to be found, which a cluster that has just started may miss.
 READ_BACK_TIMEOUT = 3.0
 
+T = TypeVar("T")
 #: Operations whose one request creates a stream.
 _STREAM_CREATIONS = ("stream.create", "origin.create")
 
@@ -72,7 +73,8 @@ class StepContext:
     `imports` are objects that the first check read and that steps only take into state: such a
     step writes to no server, and reads nothing again.
     `lost_domains` are domains that stopped answering, with their last error: each is waited for
-    once, not once per step. `state_failure` is the error after which state cannot be written: no
+    once, not once per step. `contents` are the values of entries that the files have now.
+    `state_failure` is the error after which state cannot be written: no
     further step begins. `fingerprints` are those that steps left behind, `stream_versions` the
     streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
     objects that were deleted and restored with their stream to their new ones.
@@ -87,6 +89,7 @@ class StepContext:
     imports: dict[Address, LiveObject] = field(default_factory=dict)
     lost_domains: dict[str, str] = field(default_factory=dict)
     state_failure: StateError | None = None
+    contents: Mapping[Address, bytes] = field(default_factory=dict)
     fingerprints: dict[str, str] = field(default_factory=dict)
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
@@ -318,11 +321,16 @@ class StepContext:
     async def call(self, step: Step) -> None:
         """Send the step's one request. Raises ApiError on refusal, StepFailed if it may be lost."""
         assert step.request is not None
+        api, payload = step.request["api"], step.request["payload"]
+        await self.write(
+            step, lambda timeout: self.api(step).request(api, payload, timeout=timeout)
+        )
+
+    async def write(self, step: Step, send: Callable[[float], Awaitable[object]]) -> None:
+        """Write once with `send`, which gets the timeout in seconds. Raises as `call` does."""
         timeout = self._write_timeout()
         try:
-            await self._await_answer(
-                self.api(step), step.request["api"], step.request["payload"], timeout
-            )
+            await self._await_answer(self.api(step), send(timeout))
         except (ServerRefusedError, NotPermittedError):
             await self._record_refused(step)
             raise
@@ -352,7 +360,8 @@ class StepContext:
         """
         timeout = self._write_timeout()
         try:
-            return await self._await_answer(self.api(step), verb, payload, timeout)
+            api = self.api(step)
+            return await self._await_answer(api, api.request(verb, payload, timeout=timeout))
         except (ServerRefusedError, NotPermittedError):
             raise
         except ApiError as error:
@@ -368,14 +377,12 @@ class StepContext:
             if error.err_code not in NOT_FOUND:
                 raise
 
-    async def _await_answer(
-        self, api: DomainApi, request: str, payload: dict[str, Any] | None, timeout: float
-    ) -> dict[str, Any]:
-        """Wait at most `timeout` seconds for the answer of a write, while the domain answers.
+    async def _await_answer(self, api: DomainApi, sent: Awaitable[T]) -> T:
+        """Wait for the answer of a write, which has its own timeout, while the domain answers.
 
         A domain that stops answering is remembered.
         """
-        call = asyncio.ensure_future(api.request(request, payload, timeout=timeout))
+        call = asyncio.ensure_future(sent)
         try:
             while not (await asyncio.wait({call}, timeout=api.connection.settings.timeout))[0]:
                 await self._require_answering(api)
@@ -483,6 +490,7 @@ class StepContext:
             applied_at=format_timestamp(),
             starts=record.get("starts", {}),
             seen=live.answered_at,
+            sensitive=record.get("sensitive", False),
         )
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}

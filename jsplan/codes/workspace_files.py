@@ -208,6 +208,12 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
         "`domain` already determines `external`, so both together may contradict each other.",
         "Keep `domain`, or keep `external`.",
     ),
+    "JS138": CodeText(
+        "An entry of a bucket cannot be kept there.",
+        "It is larger than the bucket or a server takes, its bucket mirrors another one, or the "
+        "`ttl` of the bucket deletes it again.",
+        "Store less, raise `max_value_size`, or declare it in another bucket.",
+    ),
     "JS140": CodeText(
         "An entry of `lifecycle` or `lint` is wrong.",
         "It names a field, a lint rule or a value that does not exist.",

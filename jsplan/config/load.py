@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from jsplan.config import backfills, environments, moves, parsing, settings, variables
@@ -69,7 +69,9 @@ def _load(options: LoadOptions) -> Workspace:
     reach = _read_connectivity(
         document, options, scope, files, f"{name}.{environment}" if environment else name
     )
-    resolver = _resolve_resources(document, reach, scope, files, environment, known)
+    # Only a plan needs the values of entries. What is not set is unknown until then.
+    secrets = replace(_with_environ(scope, options), allow_unset=True)
+    resolver = _resolve_resources(document, reach, scope, files, environment, known, secrets)
     refuse_declared_bucket(reach.backend, resolver.declared, findings)
     sinks = settings.read_drift(
         document.get("drift"), reach.domains, _with_environ(scope, options), findings
@@ -227,6 +229,7 @@ def _resolve_resources(
     files: WorkspaceFiles,
     environment: str | None,
     known: tuple[str, ...],
+    secrets: Scope,
 ) -> ResourceResolver:
     findings = files.findings
     _, defaults = read_defaults(document.get("defaults"), findings)
@@ -241,6 +244,7 @@ def _resolve_resources(
         defaults=defaults,
         overrides=read_overrides(document.get("overrides"), scope, findings),
         own_domains=tuple(key for key, domain in reach.domains.items() if domain.same_as is None),
+        secrets=secrets,
     )
     resolver = ResourceResolver(context)
     resolver.resolve_section("stream", document.get("streams"), "streams")
@@ -262,6 +266,7 @@ def _build_workspace(
     files: WorkspaceFiles,
 ) -> Workspace:
     findings, declared = files.findings, resolver.declared
+    known = {**declared, **resolver.entries.declared}
     entries = _read_backfills(document, reach, resolver.context, findings)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(
@@ -274,19 +279,21 @@ def _build_workspace(
         imports=reach.imports,
         backend=reach.backend,
         resources=declared,
-        moved=moves.read_moved(document.get("moved"), reach.domains, declared, scope, findings),
+        moved=moves.read_moved(document.get("moved"), reach.domains, known, scope, findings),
         relocate=moves.read_relocate(
             document.get("relocate"), reach.domains, declared, scope, findings
         ),
-        removed=moves.read_removed(document.get("removed"), declared, scope, findings),
+        removed=moves.read_removed(document.get("removed"), known, scope, findings),
         drift=drift,
         lint=settings.read_lint(_interpolate_section(document, "lint", scope, findings), findings),
         ownership_marker=settings.read_ownership(
             _interpolate_section(document, "ownership", scope, findings), findings
         ),
-        config_hash=_config_hash(files.read, values, environment),
+        config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
+        contents=resolver.entries.declared,
+        pruned=tuple(resolver.entries.pruned),
     )
 
 
@@ -305,13 +312,17 @@ def _read_backfills(
     return backfills.read_backfills(document.get("backfills"), reading)
 
 
-def _config_hash(
-    read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None
-) -> str:
+def _content_digests(resolver: ResourceResolver) -> list[Any]:
+    """Return the digests of all entries, which may be in files; nothing if there are none."""
+    found = resolver.entries.declared
+    return [{str(a): found[a].body for a in sorted(found)}] if found else []
+
+
+def _config_hash(read: Mapping[str, bytes], values: list[Any]) -> str:
     """Hash every file that was read, the variables and the environment; none holds a secret."""
     digest = hashlib.sha256()
     for shown in sorted(read):
         digest.update(f"{shown}\0{len(read[shown])}\0".encode())
         digest.update(read[shown])
-    digest.update(json.dumps([values, environment], sort_keys=True).encode())
+    digest.update(json.dumps(values, sort_keys=True).encode())
     return f"sha256:{digest.hexdigest()}"

@@ -131,6 +131,9 @@ class DeclaredResource:
     `body` holds only what the files say, by the top-level names of the API; a value None means that
     the field is explicitly left to the server. `ranges` has the place of each top-level field.
     `raw_fields` are the names that came through `x_raw`. `depends_on` are addresses or globs.
+
+    An entry of a bucket has its value in `content`; None: it is not known without its `${env.X}`.
+    `sensitive`: nothing may show it.
     """
 
     address: Address
@@ -141,6 +144,17 @@ class DeclaredResource:
     lint_ignore: Mapping[str, str] = field(default_factory=dict)
     depends_on: tuple[str, ...] = ()
     raw_fields: frozenset[str] = frozenset()
+    content: bytes | None = field(default=None, repr=False)
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedPrefix:
+    """Keys of a bucket that only the files may have: those that begin with `prefix`."""
+
+    bucket: Address
+    prefix: str
+    range: SourceRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +267,8 @@ class Workspace:
     """A loaded workspace. `variables` are the resolved `vars`.
 
     `config_hash` is `sha256:…` over the input. `diagnostics` holds warnings only: errors were
-    raised as `ConfigError`.
+    raised as `ConfigError`. `contents` are the entries of buckets, which are no `resources`:
+    planning compares them by themselves.
     """
 
     name: str
@@ -274,6 +289,8 @@ class Workspace:
     diagnostics: tuple[Diagnostic, ...] = ()
     backfills: Mapping[str, Backfill] = field(default_factory=dict)
     relocate: tuple[Relocate, ...] = ()
+    contents: Mapping[Address, DeclaredResource] = field(default_factory=dict)
+    pruned: tuple[PrunedPrefix, ...] = ()
 
     @property
     def state_name(self) -> str:

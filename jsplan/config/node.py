@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,15 @@ def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Pl
     node.keys = dict(keys)
     node.dynamic = any(value.dynamic for value in values.values())
     return node
+
+
+def without_keys(node: Node, keys: Collection[str]) -> Node:
+    """Return the mapping without these keys; the same node if it has none of them."""
+    if not node.value.keys() & set(keys):
+        return node
+    return make_mapping(
+        node.place, {key: item for key, item in node.value.items() if key not in keys}, node.keys
+    )
 
 
 def count_values(node: Node) -> int:

@@ -11,7 +11,7 @@ from datetime import date
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from jsplan.address import KINDS, Address, is_glob
+from jsplan.address import ADDRESS_KINDS, Address, is_glob
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node
 from jsplan.diagnostics import did_you_mean
@@ -256,6 +256,6 @@ def address_problem(value: str) -> str:
         kind = parts[1]
     else:
         return f'"{value}" matches no address; an address is DOMAIN/KIND/NAME'
-    if kind and not is_glob(kind) and kind not in KINDS:
-        return f'"{kind}" in "{value}" is not a kind; the kinds are {", ".join(KINDS)}'
+    if kind and not is_glob(kind) and kind not in ADDRESS_KINDS:
+        return f'"{kind}" in "{value}" is not a kind; the kinds are {", ".join(ADDRESS_KINDS)}'
     return ""

@@ -138,7 +138,9 @@ def _definitions() -> dict[str, Schema]:
         "stream": _entry("stream", TABLES["stream"]),
         "consumer": _entry("consumer", CONSUMER),
         "nested_consumer": _nested_consumer(),
-        "kv": _entry("kv", TABLES["kv"]),
+        "kv": _bucket_with_entries(),
+        "kv_value": _kv_value(),
+        "kv_folder": _kv_folder(),
         "object_store": _entry("object_store", TABLES["object_store"]),
     }
 
@@ -240,6 +242,49 @@ def _entry(kind: str, table: Table) -> Schema:
         return _object(properties, ("name" if kind == "stream" else "bucket",))
     properties["stream"] = _text("The stream that it belongs to.")
     return _object(properties, ("stream",)) | _NAMED
+
+
+def _bucket_with_entries() -> Schema:
+    found = _entry("kv", TABLES["kv"])
+    found["properties"]["entries"] = _any(
+        _map(_ref("kv_value"), "Keys that the files own, with their values."), {"type": "null"}
+    )
+    found["properties"]["entries_from"] = _any(
+        _ref("kv_folder"), {"type": "array", "items": _ref("kv_folder")}, {"type": "null"}
+    )
+    return found
+
+
+def _kv_settings() -> dict[str, Schema]:
+    return {
+        "sensitive": _flag("Show only the digest of the value."),
+        "lifecycle": _any(_ref("lifecycle"), {"type": "null"}),
+    }
+
+
+def _kv_value() -> Schema:
+    """A value, or the long form: a mapping with `value` or `file`."""
+    value: Schema = {"description": "Text and numbers as written, anything else as JSON."}
+    file = _text("A file whose content is the value, relative to this one.")
+    long_form = [
+        _object({name: schema} | _kv_settings(), (name,))
+        for name, schema in (("value", value), ("file", file))
+    ]
+    return _any(
+        {"type": ["string", "number", "boolean", "array"]},
+        *long_form,
+        {"type": "object", "not": {"anyOf": [{"required": [n]} for n in ("value", "file")]}},
+        description="The value of a key.",
+    )
+
+
+def _kv_folder() -> Schema:
+    keys: dict[str, Schema] = {
+        "dir": _text("A folder: each file below it is a value, and its path the key."),
+        "prefix": _text("What each key begins with; it ends with a dot."),
+        "prune": _flag("Delete other keys that begin with the prefix."),
+    }
+    return _object(keys | _kv_settings(), ("dir",))
 
 
 #: A consumer is named by either, which implies the other.

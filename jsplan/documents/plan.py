@@ -99,7 +99,7 @@ class Change:
 
     Names and units are those of the API. `importing` is `{"id": address}` if the apply imports or
     adopts the resource. `unknown` are fields that are only known during the apply; `after` has
-    their current values.
+    their current values. `sensitive` are fields of which only digests are here.
     """
 
     actions: list[Action]
@@ -109,6 +109,7 @@ class Change:
     replace_paths: list[list[str]] = field(default_factory=list)
     importing: dict[str, str] | None = None
     unknown: list[str] = field(default_factory=list)
+    sensitive: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The `change` of a resource."""
@@ -117,8 +118,8 @@ class Change:
             "before": self.before,
             "after": self.after,
             "after_unknown": dict.fromkeys(self.unknown, True),
-            "before_sensitive": {},
-            "after_sensitive": {},
+            "before_sensitive": dict.fromkeys(self.sensitive, True) if self.before else {},
+            "after_sensitive": dict.fromkeys(self.sensitive, True) if self.after else {},
             "fields": [f.to_json() for f in self.fields],
             "replace_paths": self.replace_paths,
             "importing": self.importing,
@@ -129,6 +130,7 @@ class Change:
         """The reverse of `to_json`."""
         fields = [FieldChange.from_json(f) for f in raw["fields"]]
         unknown = sorted(raw.get("after_unknown") or ())
+        sensitive = {*(raw.get("before_sensitive") or ()), *(raw.get("after_sensitive") or ())}
         return cls(
             raw["actions"],
             raw["before"],
@@ -137,6 +139,7 @@ class Change:
             raw["replace_paths"],
             raw["importing"],
             unknown,
+            sorted(sensitive),
         )
 
 

@@ -22,16 +22,19 @@ Op = Literal[
     "replication.verify",
     "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
     "relocate.activate", "relocate.consumer", "relocate.delete", "relocate.restore",
+    "kv_entry.create", "kv_entry.update", "kv_entry.delete",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
 VERIFY_OP: Final = "replication.verify"
 #: The operations that create, update and delete the object of a resource.
-CREATE_OPS: Final[tuple[Op, ...]] = ("stream.create", "consumer.create", "origin.create")
-DELETE_OPS: Final[tuple[Op, ...]] = (
-    "stream.delete", "consumer.delete", "origin.delete", "relocate.delete",
+CREATE_OPS: Final[tuple[Op, ...]] = (
+    "stream.create", "consumer.create", "origin.create", "kv_entry.create",
 )  # fmt: skip
-UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update")
+DELETE_OPS: Final[tuple[Op, ...]] = (
+    "stream.delete", "consumer.delete", "origin.delete", "relocate.delete", "kv_entry.delete",
+)  # fmt: skip
+UPDATE_OPS: Final[tuple[Op, ...]] = ("stream.update", "consumer.update", "kv_entry.update")
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
 CUTOVER_OPS: Final[tuple[Op, ...]] = ("relocate.promote", "relocate.compare", "relocate.activate")

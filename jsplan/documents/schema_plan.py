@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from jsplan.address import KINDS
+from jsplan.address import ADDRESS_KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.plan_types import SEVERITIES, Effect, Op
 from jsplan.documents.schema_configs import CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
@@ -90,7 +90,7 @@ RESOURCE = object_of(
     {
         "address": ADDRESS,
         "mode": one_of("managed"),
-        "type": one_of(*KINDS),
+        "type": one_of(*ADDRESS_KINDS),
         "domain": TEXT,
         "name": TEXT,
         "change": ref("change"),
@@ -158,7 +158,8 @@ PARAMS = object_of(
             }
         ),
     }
-    | dict.fromkeys(("into_new", "may_grow", "may_shrink", "managed"), FLAG),
+    | dict.fromkeys(("into_new", "may_grow", "may_shrink", "managed"), FLAG)
+    | dict.fromkeys(("text", "before"), TEXT),
     "Parameters of a step of more than one request; the fields depend on `op`.",
 )
 #: A configuration, or an object with one under `config`, as CONSUMER.CREATE takes it.

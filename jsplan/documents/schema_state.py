@@ -57,7 +57,7 @@ STATE_RECORD = object_of(
         "prevent_destroy": FLAG,
         "depends_on": list_of(ADDRESS),
     },
-    {"starts": map_of(UINT64)},
+    {"starts": map_of(UINT64), "sensitive": FLAG},
     "The part of a resource in state that does not come from the server.",
 )
 STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(

@@ -18,7 +18,9 @@ _DOMAIN = r"[^/\r\n]+"
 _END = r"$(?!\n)"
 _CONSUMER = rf"^{_DOMAIN}/consumer/{_NAME}/{_NAME}{_END}"
 _STREAM = rf"^{_DOMAIN}/(stream|kv|object_store)/{_NAME}{_END}"
-ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}"
+_KEY = r"[-/_=.a-zA-Z0-9]+"
+_ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
+ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}|{_ENTRY}"
 #: In the first and the last year an offset could leave the range of dates.
 _TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-\d\d-\d\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
 

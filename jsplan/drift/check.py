@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from jsplan.address import Address
-from jsplan.context import Context, Session, build_inputs, state_bucket
+from jsplan.context import Context, Session, build_entry_inputs, build_inputs, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
@@ -51,7 +51,16 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     )
     managed = [a for a in checked if a in inputs.entries]
     flows = await _check_flows(session, inputs, managed) if options.replication else ()
-    return build_document(inputs, managed, unmanaged, options, flows)
+    entries = await _read_entries(session, inputs, build_entry_inputs(context, selection))
+    return build_document(inputs, managed, unmanaged, options, flows, entries)
+
+
+async def _read_entries(session: Session, inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
+    """Read the entries of buckets that are selected, without those to ignore."""
+    workspace = replace(entries.workspace, pruned=())
+    chosen = frozenset(a for a in entries.selected if not is_ignored(workspace, a))
+    entries = replace(entries, selected=chosen, workspace=workspace)
+    return await ServerReader(session).read_entries(entries, inputs)
 
 
 async def check_replication(session: Session) -> Drift:
@@ -107,12 +116,16 @@ async def check_addresses(
         await _read_unmanaged(session, live, with_parent_streams(others))
         inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]
+    entries = build_entry_inputs(context, PlanningOptions())
+    entries = replace(entries, selected=entries.selected & requested)
+    entries = await _read_entries(session, inputs, entries)
     found = (inputs.live.get(a) for a in sorted(others))
     return build_document(
         inputs,
         managed,
         [o for o in found if o is not None and not is_state_bucket(o)],
         options,
+        entries=entries,
     )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from jsplan import __version__
 from jsplan.address import Address, matches_any
-from jsplan.config.model import Workspace
+from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
 from jsplan.documents.plan import Deferred
@@ -21,6 +21,7 @@ from jsplan.health import find_breaches, missing_servers_breach
 from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
+from jsplan.planning.kv_entries import deferral, detect_entry_drift, is_unknown
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
@@ -45,14 +46,20 @@ def build_document(
     unmanaged: list[LiveObject],
     options: DriftOptions,
     flows: Iterable[FlowHealth] = (),
+    entries: PlanInputs | None = None,
 ) -> Drift:
-    """Build the document of one check. What `drift: ignore` names is left out."""
+    """Build the document of one check. What `drift: ignore` names is left out.
+
+    `entries` are the inputs of the checked entries of buckets.
+    """
     live, workspace = inputs.live, inputs.workspace
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
     for address in managed:
         _compare_managed(out, inputs, address)
+    if entries is not None:
+        _compare_entries(out, entries, inputs)
     out.interrupted.sort(key=lambda item: not item["rejected"])
     out.replication = [
         with_severity(found.to_json())
@@ -80,17 +87,31 @@ def build_document(
         for key, facts in sorted(live.domains.items())
         if not facts.reachable
     ]
-    out.pending = _count_pending(inputs)
+    out.pending = _count_pending(inputs) + (_count_pending(entries) if entries else 0)
     out.diagnostics += check_never_answered(inputs)
     apply_mutes(out, workspace.drift.mute, inputs.now)
     out.declared_at = {
         r.address: d.range
         for r in out.resource_drift
-        if (d := workspace.resources.get(Address.parse(r.address))) is not None
+        if (d := _find_declared(workspace, Address.parse(r.address))) is not None
     }
     out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
     return out
+
+
+def _find_declared(workspace: Workspace, address: Address) -> DeclaredResource | None:
+    return workspace.resources.get(address) or workspace.contents.get(address)
+
+
+def _compare_entries(out: Drift, entries: PlanInputs, inputs: PlanInputs) -> None:
+    """Add the drift of entries, or the reasons why they cannot be compared now."""
+    for address in sorted(entries.selected & entries.entries.keys()):
+        if reason := deferral(entries, inputs, address):
+            out.deferred.append(Deferred(str(address), reason))
+        elif (found := detect_entry_drift(entries, address)) is not None:
+            out.resource_drift.append(found)
+    out.resource_drift.sort(key=lambda found: Address.parse(found.address))
 
 
 def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
@@ -152,8 +173,13 @@ def _count_pending(inputs: PlanInputs) -> int:
     for address, entry in inputs.entries.items():
         if address in inputs.selected:
             same = address in resources and inputs.declared_fields(address) == entry.declared
-            count += not same
+            count += not (same or is_unknown_entry(inputs, address))
     return count
+
+
+def is_unknown_entry(inputs: PlanInputs, address: Address) -> bool:
+    """Check whether the value of an entry is not known without its environment variable."""
+    return address.kind == "kv_entry" and is_unknown(inputs.workspace.resources.get(address))
 
 
 def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:

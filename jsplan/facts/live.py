@@ -28,6 +28,9 @@ class LiveObject:
     `flows` the `mirror` and `sources` of INFO. `actual_fingerprint` is the fingerprint of the real
     object, where this is an earlier version of it. `answered_at` is the server's time of the
     answer.
+
+    An entry of a bucket has the digest of its value in `raw`, the value in `content`, the
+    `created` of its bucket, and its revision and size (bytes) in `state`.
     """
 
     address: Address
@@ -38,6 +41,7 @@ class LiveObject:
     flows: list[dict[str, Any]] = field(default_factory=list)
     actual_fingerprint: str = ""
     answered_at: str = field(default="", compare=False)
+    content: bytes | None = field(default=None, repr=False, compare=False)
     _config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     _compact: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
@@ -52,6 +56,9 @@ class LiveObject:
     def compact(self) -> dict[str, Any]:
         """The compact form of the configuration (see `resources.fields`)."""
         if self._compact is None:
+            if self.address.kind == "kv_entry":
+                self._compact = self.raw
+                return self._compact
             self._compact = TABLES[
                 "consumer" if self.address.kind == "consumer" else "stream"
             ].compact(_without_backfill(self.raw))
@@ -86,7 +93,13 @@ class LiveObject:
 
     @property
     def fingerprint(self) -> str:
-        """`sha256:…` of the normalised configuration, `created` and the domain."""
+        """`sha256:…` of the normalised configuration, `created` and the domain.
+
+        Of an entry it includes the revision, so that each write makes another one.
+        """
+        if self.address.kind == "kv_entry":
+            config = self.raw | {name: self.state[name] for name in ("revision", "bucket")}
+            return digest({"config": config, "domain": self.address.domain})
         return self.actual_fingerprint or digest(
             {"config": self.compact, "created": self.created, "domain": self.address.domain}
         )

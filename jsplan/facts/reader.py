@@ -20,6 +20,7 @@ from jsplan.errors import (
     ServerRefusedError,
 )
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
+from jsplan.facts.kv_entry import read_entry
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import (
@@ -267,6 +268,8 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
     if address.kind == "consumer":
         answer = await api.consumer_info(address.stream, address.consumer)
         return parse_consumer(address, answer) if answer else None
+    if address.kind == "kv_entry":
+        return await read_entry(api, address)
     answer = await api.stream_info(address.stream)
     if not answer or is_backfill_incomplete(answer["config"]):
         return None

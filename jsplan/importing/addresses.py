@@ -9,6 +9,7 @@ from jsplan.config.node import Source, from_plain
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic, list_known
 from jsplan.errors import UsageError
+from jsplan.planning.hazard_permissions import names_entry
 
 
 def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -19,6 +20,12 @@ def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...
     domains = context.workspace.domains
     out: dict[str, None] = {}
     for text in addresses:
+        if names_entry(text):
+            raise UsageError(
+                f"{text}: entries of buckets are not imported by their address",
+                hint="Declare the key under `entries:` of its bucket. "
+                "The next apply imports an equal one without a write.",
+            )
         key, _, rest = text.partition("/")
         if key.startswith(("label:", "!")) or has_range(key):
             found = DomainSelectors(domains, Findings()).select(

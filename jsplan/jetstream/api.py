@@ -134,6 +134,35 @@ class DomainApi:
                 f"domain {self.domain.key} does not answer: {error}", hint=error.hint
             ) from None
 
+    async def publish(
+        self, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout: float
+    ) -> dict[str, Any]:
+        """Store one message and return the acknowledgement. A bucket of any domain is reached.
+
+        Servers map `$KV.>` below the API prefix of their domain. Raises what `request` raises:
+        NotPermittedError where no stream stores the subject, ServerRefusedError with
+        WRONG_LAST_SEQUENCE for a condition that does not hold.
+        """
+        if self.read_only:
+            raise AssertionError(f"a read-only client was asked to publish to {subject}")
+        prefix = self.domain.api_prefix
+        most = int(self.connection.server.get("max_payload") or 0)
+        if 0 < most < len(payload) + sum(len(n) + len(v) + 4 for n, v in headers.items()) + 12:
+            raise NotPermittedError(
+                f"domain {self.domain.key}: {len(payload):,} bytes are too many for one message "
+                f"(max_payload is {most:,})",
+                hint="Store less, or raise max_payload of the server.",
+            )
+        path = subject if prefix == "$JS.API" else f"{prefix}.{subject}"
+        try:
+            answer = await self.connection.request(path, payload, timeout, headers=dict(headers))
+        except NoRespondersError:
+            raise NotPermittedError(
+                f"domain {self.domain.key}: no stream answers messages on {path}",
+                hint="An account that imports the API must import this subject too.",
+            ) from None
+        return self.parse(f"a message on {subject}", answer, "PUBLISH")
+
     async def request_snapshot(
         self, stream: str, payload: dict[str, Any], *, timeout: float
     ) -> dict[str, Any]:

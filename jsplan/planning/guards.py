@@ -72,9 +72,14 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
         yield from check_consumer_replacement(inputs, decision)
     yield from _check_server_level(inputs, decision)
     if decision.deletes and decision.deleted_with is None:
-        yield from _check_prevent_destroy(inputs, decision)
+        yield from check_prevent_destroy(inputs, decision)
     if decision.replaces and decision.deleted_with is None:
         yield from _check_replacement(inputs, decision)
+    yield from check_adoption(inputs, decision)
+
+
+def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Yield a refusal if the plan changes an object that is not managed yet, without `--adopt`."""
     if (
         decision.adopts
         and decision.actions != ["no-op"]
@@ -86,8 +91,8 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
             ADOPT_NEEDED,
             "exists on the server, is not managed yet, and differs from the files",
             "To manage and change it: --adopt. Or change the files to match the server.",
-            address,
-            place,
+            str(decision.address),
+            _source_range(inputs, decision.address),
         )
 
 
@@ -213,7 +218,8 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
     return in_files if in_files is not None else guarded and not lifted
 
 
-def _check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Yield a refusal if the plan deletes a guarded object."""
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is not None and not interrupted.has_old_stream:
         return  # the old stream is deleted already; finishing the replacement restores it

@@ -24,7 +24,13 @@ def check_plan_permissions(
         *inputs.live.unreadable,
     }
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
-    return check_permissions(inputs.options.allow_hazards, known, offline)
+    flags = [f for f in inputs.options.allow_hazards if not names_entry(f.partition(":")[2])]
+    return check_permissions(flags, known, offline)
+
+
+def names_entry(glob: str) -> bool:
+    """Check whether an address or glob can only match entries of buckets."""
+    return glob.split("/")[1:2] == ["kv_entry"]
 
 
 def check_permissions(
@@ -50,7 +56,11 @@ def check_permissions(
 def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     """Return the addresses of `--allow-hazard` that only their server can know."""
     globs = [flag.partition(":")[2] for flag in inputs.options.allow_hazards]
-    named = {Address.parse(glob) for glob in globs if glob and not is_glob(glob)}
+    named = {
+        Address.parse(glob)
+        for glob in globs
+        if glob and not is_glob(glob) and not names_entry(glob)
+    }
     unknown = named - _recorded_addresses(inputs)
     return {address for address in unknown if address.domain in inputs.workspace.domains}
 

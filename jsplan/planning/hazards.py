@@ -72,10 +72,15 @@ def assess_hazards(
             decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
     found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, decision, decisions)])
-    found = [h for h in found if not _is_safe(h, inputs.options.safe_below)]
-    for hazard in found:
-        _set_permission(inputs, decision.address, hazard)
-    return found
+    return with_permissions(inputs, decision.address, found)
+
+
+def with_permissions(inputs: PlanInputs, address: Address, found: Iterable[Hazard]) -> list[Hazard]:
+    """Return the hazards beyond `--safe-below`, each with whether it is allowed."""
+    kept = [h for h in found if not _is_safe(h, inputs.options.safe_below)]
+    for hazard in kept:
+        _set_permission(inputs, address, hazard)
+    return kept
 
 
 def _is_safe(hazard: Hazard, safe_below: int) -> bool:

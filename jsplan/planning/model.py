@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from jsplan.address import Address, matches, matches_any, move_address
+from jsplan.address import Address, Kind, matches, matches_any, move_address
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
@@ -23,6 +23,7 @@ from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import Config
+from jsplan.resources.kv_entry import KV_ENTRY
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
@@ -121,6 +122,8 @@ class PlanInputs:
         return with_live_externals(self._named_body(address), address, self.topology, self.live)
 
     def _named_body(self, address: Address) -> dict[str, Any]:
+        if address.kind == "kv_entry":
+            return self.topology.bodies[address]
         name = address.consumer if address.kind == "consumer" else address.stream
         return {"name": name} | self.topology.bodies[address]
 
@@ -133,7 +136,8 @@ class PlanInputs:
         """Return the declared fields for state, cached by address."""
         found = self._declared_fields.get(address)
         if found is None:
-            table = TABLES["consumer" if address.kind == "consumer" else "stream"]
+            kind: Kind = "stream" if address.parent is None else address.kind
+            table = TABLES.get(kind, KV_ENTRY)
             found = self._declared_fields[address] = declared_fields(
                 table, self._named_body(address)
             )

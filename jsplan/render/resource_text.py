@@ -134,6 +134,9 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
     elif isinstance(before, list) and isinstance(after, list):
         lines.add(BODY_INDENT, ("~ ", "update"), f"{path}:", tail)
         _add_elements(lines, row, before, after)
+    elif _is_page(before) or _is_page(after):
+        lines.add(BODY_INDENT, ("~ ", "update"), f"{path}:", tail)
+        _add_line_changes(lines, before, after)
     else:
         lines.add(
             BODY_INDENT,
@@ -141,6 +144,25 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
             f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}",
             tail,
         )
+
+
+def _is_page(value: Any) -> bool:
+    """Return True for text of several lines, as values of KV buckets are."""
+    return isinstance(value, str) and "\n" in value.rstrip("\n")
+
+
+def _add_line_changes(lines: Lines, before: str, after: str) -> None:
+    """Add the lines that differ between two texts, with those around them."""
+    from difflib import unified_diff  # noqa: PLC0415 - rarely needed
+
+    signs = {"+": "create", "-": "delete", " ": "dim", "@": "dim"}
+    found = unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    for number, line in enumerate(found):
+        if number > 1 and line[0] != "@":
+            lines.add(BODY_INDENT + 4, (f"{line[0]} ", signs[line[0]]), safe(line[1:]))
+    if before.endswith("\n") != after.endswith("\n"):
+        gone = "no line break" if before.endswith("\n") else "a line break"
+        lines.add(BODY_INDENT + 4, ("~ ", "update"), (f"{gone} at the end", "dim"))
 
 
 def _is_unset(value: Any) -> bool:

@@ -46,6 +46,7 @@ class Entry:
     `depends_on` are addresses, so that deletion can run in reverse order. `starts` are the
     sequences at which a replacement made the resource continue, instead of the start in the files:
     of a consumer under its own name, of the sources of a stream under the key of each.
+    `sensitive`: the value of the entry of a bucket may not be shown.
     """
 
     config: dict[str, Any]
@@ -57,6 +58,7 @@ class Entry:
     applied_at: str = ""
     starts: dict[str, int] = field(default_factory=dict)
     seen: str = ""
+    sensitive: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of `resources[address]`."""
@@ -73,6 +75,7 @@ class Entry:
             out
             | ({"starts": self.starts} if self.starts else {})
             | ({"seen": self.seen} if self.seen else {})
+            | ({"sensitive": True} if self.sensitive else {})
         )
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
@@ -95,6 +98,7 @@ class Entry:
             raw["applied_at"],
             raw.get("starts", {}),
             raw.get("seen", ""),
+            raw.get("sensitive", False),
         )
 
 

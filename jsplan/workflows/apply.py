@@ -17,7 +17,13 @@ from jsplan.applying.operations import Operation
 from jsplan.applying.result import build_result, summarize_execution
 from jsplan.applying.resume_plan import resume_plan, unplanned_note
 from jsplan.applying.rollout import Wave, require_known_terms, run_in_waves, split_into_waves
-from jsplan.applying.saved_plan import mark_allowed, require_same_workspace, require_unguarded
+from jsplan.applying.saved_plan import (
+    contents_of,
+    mark_allowed,
+    require_planned_contents,
+    require_same_workspace,
+    require_unguarded,
+)
 from jsplan.applying.session_records import record_deferred, record_owner, record_servers
 from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
@@ -166,6 +172,7 @@ async def execute_plan(
     context, pool, observer = session.context, session.pool, session.observer
     waves = split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
     apis, lost = await open_domains(pool, plan, context.workspace.domains, known_domains(context))
+    require_planned_contents(plan, context.workspace)
     imports = await require_as_planned(plan, apis, lost)
     ranges = collect_planned_ranges(context, plan)
     await require_unchanged_origins(context, pool, ranges.new_origins)
@@ -188,6 +195,7 @@ async def execute_plan(
         before_write=backups.before_write if backups else None,
         operations=operations or {},
         imports=imports,
+        contents=contents_of(context.workspace),
     )
     try:
         record_servers(context.backend, context.state, plan, context.workspace.domains)

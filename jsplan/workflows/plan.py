@@ -6,7 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
-from jsplan.context import Session, build_inputs, open_session, require_matching
+from jsplan.context import (
+    Session,
+    build_entry_inputs,
+    build_inputs,
+    open_session,
+    require_matching,
+    select_buckets,
+)
 from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
@@ -14,8 +21,9 @@ from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
-from jsplan.planning.build import build_plan
-from jsplan.planning.forgotten_entries import select_forgotten
+from jsplan.planning.build import build_plan, candidate_addresses
+from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten
+from jsplan.planning.kv_entry_steps import add_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
 
@@ -38,12 +46,17 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     """Refresh and plan over open connections, for `plan` and `apply`."""
     inputs = build_inputs(session.context, options)
     inputs = replace(inputs, forgotten=select_forgotten(inputs))
+    entries = build_entry_inputs(session.context, options)
+    entries = replace(entries, forgotten=select_forgotten(entries))
+    known = candidate_addresses(entries) | find_forgotten(entries)
     # Addresses to import were checked before.
-    require_matching(inputs, () if options.imports else options.targets, "--target")
-    require_matching(inputs, options.excludes, "--exclude")
+    require_matching(inputs, () if options.imports else options.targets, "--target", known)
+    require_matching(inputs, options.excludes, "--exclude", known)
     require_matching(inputs, options.replace, "--replace")
+    inputs = select_buckets(inputs, entries)
     reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
     built = build_plan(
         inputs,
@@ -69,6 +82,8 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
             options.parallelism,
             options.server_version,
         )
+    if entries.selected or entries.live.objects or entries.forgotten:
+        add_entries(built, entries, inputs, decisions)
     return built
 
 

@@ -9,6 +9,7 @@ A case is a YAML file under tests/cases:
     first: {streams: […]}           # sections of a workspace that is applied before
     tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
     again: {hub/stream/A: {…}}      # and created again outside jsplan
+    entries: {hub/kv_entry/B/key: text}   # put after `streams`; in `tamper` too, null deletes the key
     desired: {streams: […]}         # the workspace that is planned
     options: {adopt: true}          # planning options
     expect:
@@ -23,6 +24,7 @@ A case is a YAML file under tests/cases:
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +89,8 @@ class Case:
     def _prepare(self) -> None:
         for address, config in self.text.get("streams", {}).items():
             self._create(Address.parse(address), config)
+        for address, text in self.text.get("entries", {}).items():
+            self._put(Address.parse(address), text)
         if "first" in self.text:
             _, result = self.space.write(**self.text["first"]).apply()
             assert result.exit_code == 0, result
@@ -120,7 +124,28 @@ class Case:
             _, answer = self.raw.request(subject, f"message {number} for {domain}".encode())
             assert b'"seq"' in answer, answer
 
-    def _change_on_server(self, address: Address, fields: dict[str, Any] | None) -> None:
+    def _put(self, address: Address, text: str | None) -> None:
+        """Put a key as an application does; null deletes it."""
+        subject = f"$JS.{address.domain}.API.$KV.{address.name.replace('/', '.', 1)}"
+        headers = {"KV-Operation": "DEL"} if text is None else None
+        _, answer = self.raw.request(subject, (text or "").encode(), headers)
+        assert b'"seq"' in answer, answer
+
+    def _value(self, address: Address) -> str | None:
+        """Return the value of a key as text; None for a key without one."""
+        subject = f"$KV.{address.name.replace('/', '.', 1)}"
+        answer = self._api(
+            address.domain, f"STREAM.MSG.GET.{address.stream}", {"last_by_subj": subject}
+        )
+        message = answer.get("message", {"hdrs": "S1YtT3BlcmF0aW9u"})
+        if b"KV-Operation" in base64.b64decode(message.get("hdrs", "")):
+            return None
+        return base64.b64decode(message.get("data", "")).decode()
+
+    def _change_on_server(self, address: Address, fields: Any) -> None:
+        if address.kind == "kv_entry":
+            self._put(address, fields)
+            return
         if fields is None:
             verb = (
                 f"CONSUMER.DELETE.{address.stream}.{address.consumer}"
@@ -195,6 +220,9 @@ class Case:
 
     def _check_live(self, expected: dict[str, Any]) -> None:
         for text, fields in expected.items():
+            if Address.parse(text).kind == "kv_entry":
+                assert self._value(Address.parse(text)) == fields
+                continue
             answer = self.live(Address.parse(text))
             if fields is None:
                 assert answer["error"]["code"] == 404
@@ -208,6 +236,9 @@ class Case:
             address = Address.parse(change.address)
             if change.change.after is not None and change.change.actions != ["forget"]:
                 table = table_of(address)
+                if address.kind == "kv_entry":
+                    assert self._value(address) == change.change.after["value"]
+                    continue
                 assert table.compact(self.live(address)["config"]) == table.compact(
                     change.change.after
                 ), change.address

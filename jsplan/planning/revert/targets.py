@@ -51,6 +51,12 @@ class RevertTarget:
         return self.body is not None and not self.state_record
 
 
+#: What a revert says about an entry of a bucket, which it leaves alone.
+ENTRY_STAYS: Final = (
+    "keeps its value: state has only digests. Put the old value into the files, and apply"
+)
+
+
 @dataclass(slots=True)
 class RevertDecisions:
     """The targets, the conflicts, the notes, and the resources in offline domains."""
@@ -103,10 +109,14 @@ def decide_revert(
     changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None
 ) -> RevertDecisions:
     """Decide how to revert the changes of one apply; `backup` is where it saved streams."""
-    out = RevertDecisions()
+    out, entries = RevertDecisions(), set[Address]()
     for item in changes:
         address = Address.parse(item["address"])
         if item["status"] == "skipped":
+            continue
+        if address.kind == "kv_entry":
+            entries.add(address)
+            out.notes.append(_unchanged_note(address, ENTRY_STAYS))
             continue
         if address.domain not in current.domains:
             out.conflicts.append(
@@ -120,7 +130,7 @@ def decide_revert(
             _decide_interrupted(out, address, item, current)
         else:
             _decide_resource(out, address, item, current, backup)
-    _require_no_new_consumers(out, current)
+    _require_no_new_consumers(out, current, entries)
     return out
 
 
@@ -387,11 +397,13 @@ def _restored_record(
     return out
 
 
-def _require_no_new_consumers(out: RevertDecisions, current: CurrentState) -> None:
-    """Refuse to delete a stream to which managed consumers were added since."""
+def _require_no_new_consumers(
+    out: RevertDecisions, current: CurrentState, entries: set[Address]
+) -> None:
+    """Refuse to delete a stream to which managed consumers, or entries, were added since."""
     removed = {target.address for target in out.targets if target.action == "removed"}
     for address in sorted(current.state.resources):
-        if address.parent in removed and address not in removed:
+        if address.parent in removed and address not in removed | entries:
             out.conflicts.append(
                 _conflict(
                     address,

@@ -1,0 +1,118 @@
+"""Writes of the entries of KV buckets, each only over the revision that was just read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jsplan.address import Address
+from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.documents.plan import Step
+from jsplan.errors import ServerRefusedError
+from jsplan.facts.kv_entry import read_revision
+from jsplan.facts.live import LiveObject
+from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER
+from jsplan.resources.kv_entry import VALUE, digest_value, subject_of
+
+#: Refuses a write if the key has another revision: `0` is none.
+EXPECTED_REVISION = "Nats-Expected-Last-Subject-Sequence"
+#: What every client writes to delete a key. Its history stays.
+DELETE_MARKER = {"KV-Operation": "DEL"}
+
+
+async def write_entry(context: StepContext, step: Step) -> None:
+    """Put the value of an entry, if its key is still as planned. Raises StepFailed."""
+    content = content_of(context, step)
+    await _publish(context, step, content, {})
+
+
+async def delete_entry(context: StepContext, step: Step) -> None:
+    """Delete a key with a marker, if it is still as planned. Raises StepFailed."""
+    await _publish(context, step, b"", DELETE_MARKER)
+
+
+def content_of(context: StepContext, step: Step) -> bytes:
+    """Return the planned value. Raises StepFailed if the files no longer have it."""
+    content = find_content(step, context.contents)
+    if content is None:
+        raise StepFailed(
+            f"{step.address}: its value in the files is no longer the planned one; "
+            "nothing was written. Run jsplan plan again"
+        )
+    return content
+
+
+def find_content(step: Step, contents: Mapping[Address, bytes]) -> bytes | None:
+    """Return the value of the plan, or of the files if the plan only has its digest.
+
+    None if the digest is that of another value.
+    """
+    text, digest = (step.params or {}).get("text"), (step.expect or {}).get(VALUE)
+    content = text.encode() if text is not None else contents.get(Address.parse(step.address))
+    return content if content is not None and digest_value(content) == digest else None
+
+
+async def _publish(
+    context: StepContext, step: Step, content: bytes, headers: dict[str, str]
+) -> None:
+    address = step.target_address
+    live = await context.check_precondition(step)
+    _require_planned_value(step, live)
+    revision = (
+        live.state["revision"]
+        if live is not None
+        else (await read_revision(context.api(step), address)).revision
+    )
+    await context.begin(step)
+    subject = subject_of(address.name.partition("/")[0], address.key)
+    headers = headers | {EXPECTED_REVISION: str(revision)}
+    stored: list[int] = []
+
+    async def publish(timeout: float) -> None:
+        answer = await context.api(step).publish(subject, content, headers, timeout=timeout)
+        stored.append(int(answer.get("seq") or 0))
+
+    try:
+        await context.write(step, publish)
+    except ServerRefusedError as error:
+        if error.err_code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER):
+            raise _changed_error(step) from None
+        raise
+    if not await _save_acknowledged(context, step, stored):
+        await context.verify_write(step)
+
+
+async def _save_acknowledged(context: StepContext, step: Step, stored: list[int]) -> bool:
+    """Record a value whose write was acknowledged. False if that is not known to be complete.
+
+    The acknowledgement proves the write, also where an application has overwritten it since. The
+    next plan then shows the value of the application.
+    """
+    if not stored or not step.expect:
+        return False
+    try:
+        live = await context.read(step.target_address)
+    except StepNotStarted:  # offline since; `verify_write` says so
+        return False
+    if live is None or live.state["revision"] < stored[0]:
+        return False
+    if live.state["revision"] > stored[0]:
+        live = replace(live, raw=dict(step.expect), _config=None, _compact=None)
+    if live.raw != step.expect:
+        return False
+    context.note_result(step, live)
+    await context.save_entry(step, live)
+    return True
+
+
+def _require_planned_value(step: Step, live: LiveObject | None) -> None:
+    """Check the value where a fingerprint cannot: its bucket was replaced by this plan."""
+    planned = (step.params or {})["before"] or None
+    if (live.raw[VALUE] if live is not None else None) != planned:
+        raise _changed_error(step)
+
+
+def _changed_error(step: Step) -> StepFailed:
+    return StepFailed(
+        f"{step.address} was changed by another client since it was planned; nothing was written"
+    )

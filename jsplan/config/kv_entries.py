@@ -1,0 +1,318 @@
+"""`entries:` and `entries_from:` of a KV bucket: keys that the files own, with values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.config import lifecycle, parsing
+from jsplan.config.connections import resolve_file_path
+from jsplan.config.files import WorkspaceFiles
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
+from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
+from jsplan.config.read import read_bytes
+from jsplan.disk import is_file, is_folder
+from jsplan.resources.kv_entry import (
+    KV_ENTRY,
+    MAX_PAYLOAD,
+    VALUE,
+    WRITE_HEADERS,
+    digest_value,
+    is_key,
+)
+
+#: The keys of a bucket that this module reads.
+ENTRY_KEYS: Final = ("entries", "entries_from")
+#: The files of one `entries_from`, and the bytes of all files of a workspace.
+MAX_FILES: Final = 20_000
+MAX_BYTES: Final = 256 << 20
+_LONG_FORM: Final = ("value", "file", "sensitive", "lifecycle")
+_FOLDER_KEYS: Final = ("dir", "prefix", "prune", "sensitive", "lifecycle")
+_EMPTY: Final = 'Write "" for an empty value, or remove the key.'
+
+
+@dataclass(slots=True)
+class KvEntryReader:
+    """Collects the entries of all buckets in `declared`, and the prefixes to prune in `pruned`.
+
+    `secrets` is the scope with the environment: values may come from there.
+    """
+
+    files: WorkspaceFiles
+    secrets: Scope | None = None
+    declared: dict[Address, DeclaredResource] = field(default_factory=dict)
+    pruned: list[PrunedPrefix] = field(default_factory=list)
+    _read_files: dict[Path, bytes | None] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def read_scoped(self, bucket: DeclaredResource, node: Node, scope: Scope) -> None:
+        """Read the keys of `ENTRY_KEYS` of one bucket in one domain."""
+        if self.secrets is not None:
+            environ, unset = self.secrets.environ, self.secrets.allow_unset
+            scope = replace(scope, environ=environ, allow_unset=unset)
+        values = {key: node.value[key] for key in ENTRY_KEYS if key in node.value}
+        own = make_mapping(node.place, values, node.keys)
+        self._read(bucket, interpolate(own, scope, self.files.findings))
+
+    def _read(self, bucket: DeclaredResource, node: Node) -> None:
+        """Read the keys of `ENTRY_KEYS` of one bucket, whose references are resolved."""
+        findings = self.files.findings
+        if bucket.body.get("mirror") and any(node.is_given(key) for key in ENTRY_KEYS):
+            findings.error(
+                "JS138",
+                node,
+                f"{bucket.address} mirrors another bucket, which alone takes writes",
+                "Declare the entries where its origin is declared.",
+                str(bucket.address),
+            )
+            return
+        entries = node.get("entries")
+        for key, item in parsing.read_mapping(entries, "`entries`", findings):
+            assert entries is not None
+            self._read_entry(bucket, key, item, entries.key_place(key))
+        source = node.get("entries_from")
+        if source is not None and isinstance(source.value, dict):
+            self._read_folder(bucket, source)
+        else:
+            for item in parsing.read_list(source, "`entries_from`", findings):
+                self._read_folder(bucket, item)
+        self._warn_about_ttl(bucket, node)
+
+    def _warn_about_ttl(self, bucket: DeclaredResource, node: Node) -> None:
+        if bucket.body.get("ttl") and any(node.is_given(key) for key in ENTRY_KEYS):
+            self.files.findings.warning(
+                "JS138",
+                bucket.ranges.get("ttl", bucket.range),
+                f"the ttl of {bucket.address} deletes its entries; each apply writes them again",
+                "Keep the entries in a bucket without `ttl`.",
+                str(bucket.address),
+            )
+
+    # --- one value --------------------------------------------------------------------------------
+
+    def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
+        findings, settings, value = self.files.findings, Lifecycle(), node
+        sensitive = False
+        if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
+            hint = "To store a mapping with this key, write it below `value:`."
+            if not parsing.check_mapping(
+                node, f"entry {key}", _LONG_FORM, findings, lambda _: hint
+            ):
+                return
+            settings = self._read_lifecycle(node)
+            sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+            if node.is_given("value") and node.is_given("file"):
+                findings.error(
+                    "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
+                )
+                return
+            file = node.get("file")
+            if file is not None and file.value is None and not node.is_given("value"):
+                findings.error("JS104", node, f"entry {key} has no value", _EMPTY)
+                return
+            if file is not None and file.value is not None:
+                path = resolve_file_path(file, "`file`", {}, findings)
+                content = self._read_file(path, file.place) if path is not None else None
+                if content is not None and path is not None:
+                    hidden = sensitive or file.secret or self._is_outside(path)
+                    self._declare(bucket, key, content, at, settings, sensitive=hidden)
+                return
+            value = node.value.get("value") or node.value["file"]
+        if value.unknown:
+            self._declare(bucket, key, None, at, settings, sensitive=True)
+            return
+        content = self._encode(key, value)
+        if content is not None:
+            hidden = sensitive or is_secret(value)
+            self._declare(bucket, key, content, at, settings, sensitive=hidden)
+
+    def _read_lifecycle(self, node: Node) -> Lifecycle:
+        found = node.get("lifecycle")
+        return lifecycle.read_lifecycle(
+            (found,) if found is not None else (), KV_ENTRY.by_name, self.files.findings
+        )
+
+    def _encode(self, key: str, node: Node) -> bytes | None:
+        """Return text and numbers as they are written, and anything else as compact JSON."""
+        findings, value = self.files.findings, node.value
+        if value is None:
+            findings.error("JS104", node, f"entry {key} has no value", _EMPTY)
+            return None
+        try:
+            if isinstance(value, dict | list):
+                return json.dumps(
+                    to_plain(node), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+                ).encode()
+            text = value if isinstance(value, str) else node.raw
+            return (str(value).lower() if text is None else text).encode()
+        except ValueError:
+            findings.error(
+                "JS130",
+                node,
+                f"entry {key} cannot be stored: it is no text and no JSON",
+                "Put the value into a file, and name it with `file:`.",
+            )
+            return None
+
+    def _read_file(self, path: Path, at: Place) -> bytes | None:
+        """Read a file once, for all domains, within the limit of bytes of all files."""
+        if path not in self._read_files and self._bytes <= MAX_BYTES:
+            found = read_bytes(self.files.source_of(path), self.files.findings, at)
+            self._read_files[path] = found
+            self._bytes += len(found or b"")
+            if self._bytes > MAX_BYTES:
+                self.files.findings.error(
+                    "JS148",
+                    at,
+                    f"the files of entries have more than {MAX_BYTES >> 20} MiB in all",
+                    "Buckets are for small values. Split the workspace, or use an object store.",
+                )
+        return self._read_files.get(path)
+
+    def _is_outside(self, path: Path) -> bool:
+        """Check whether a file is not below the folder of the workspace: plans do not show it.
+
+        A workspace may name any file, and plans end up on pull requests.
+        """
+        return not path.resolve().is_relative_to(self.files.root.resolve())
+
+    # --- a folder ---------------------------------------------------------------------------------
+
+    def _read_folder(self, bucket: DeclaredResource, node: Node) -> None:
+        findings = self.files.findings
+        if not parsing.check_mapping(node, "`entries_from`", _FOLDER_KEYS, findings):
+            return
+        prefix = self._read_prefix(node)
+        folder = resolve_file_path(node.get("dir"), "`dir`", {}, findings)
+        if folder is None or prefix is None:
+            if not node.is_given("dir"):
+                findings.error("JS106", node, "`entries_from` has no `dir`", "Add `dir:`.")
+            return
+        if not is_folder(folder):
+            shown = self.files.source_of(folder).shown
+            findings.error(
+                "JS100", node.get("dir"), f"{shown} is not a folder", "Correct the path."
+            )
+            return
+        if parsing.read_flag(node.get("prune"), "`prune`", findings):
+            self.pruned.append(PrunedPrefix(bucket.address, prefix, source_range(node.place)))
+        settings = self._read_lifecycle(node)
+        sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+        files = list_files(folder)
+        if len(files) > MAX_FILES:
+            shown = self.files.source_of(folder).shown
+            findings.error(
+                "JS148",
+                node.get("dir"),
+                f"{shown} has more than {MAX_FILES:,} files",
+                "Name a folder that has only values.",
+            )
+            return
+        for path in files:
+            key = prefix + ".".join(path.relative_to(folder).parts)
+            content = self._read_file(path, node.place)
+            if content is not None:
+                hidden = sensitive or self._is_outside(path)
+                self._declare(bucket, key, content, node.place, settings, sensitive=hidden)
+
+    def _read_prefix(self, node: Node) -> str | None:
+        found = node.get("prefix")
+        if found is None or found.value in (None, ""):
+            return ""
+        prefix = parsing.read_text(found, "`prefix`", self.files.findings)
+        if prefix is not None and not (prefix.endswith(".") and is_key(prefix[:-1])):
+            self.files.findings.error(
+                "JS131",
+                found,
+                f'"{prefix}" is not a prefix of keys',
+                "It ends with a dot, as in app. or app.web., and has no wildcards.",
+            )
+            return None
+        return prefix
+
+    # --- all of them ------------------------------------------------------------------------------
+
+    def _declare(
+        self,
+        bucket: DeclaredResource,
+        key: str,
+        content: bytes | None,
+        at: Place,
+        settings: Lifecycle,
+        *,
+        sensitive: bool,
+    ) -> None:
+        findings, where = self.files.findings, source_range(at)
+        address = Address(bucket.address.domain, "kv_entry", f"{bucket.address.name}/{key}")
+        if not is_key(key):
+            findings.error(
+                "JS131",
+                at,
+                f'"{key}" is not a key',
+                "Use letters, digits and - _ = / .; no dot begins or ends it or follows another.",
+                str(bucket.address),
+            )
+            return
+        if (first := self.declared.get(address)) is not None:
+            findings.error(
+                "JS110",
+                at,
+                f"{address} is declared twice",
+                f"It is also at {first.range}; keep one.",
+                str(address),
+            )
+            return
+        if content is not None and (problem := _size_problem(bucket, len(content))):
+            findings.error("JS138", at, f"{address} {problem}", "Store less.", str(address))
+        body: dict[str, Any] = {VALUE: digest_value(content) if content is not None else None}
+        self.declared[address] = DeclaredResource(
+            address,
+            body,
+            where,
+            {VALUE: where},
+            settings,
+            content=content,
+            sensitive=sensitive,
+        )
+
+
+def _size_problem(bucket: DeclaredResource, size: int) -> str:
+    """Explain why no server stores a value of this size (bytes); empty if one may."""
+    most = bucket.body.get("max_value_size") or -1
+    if 0 < most < size + WRITE_HEADERS:
+        return (
+            f"has {size:,} bytes; the bucket takes {most:,}, of which a conditional write needs "
+            f"{WRITE_HEADERS} for headers"
+        )
+    if size + WRITE_HEADERS > MAX_PAYLOAD:
+        return f"has {size:,} bytes; no server takes more than {MAX_PAYLOAD:,} in a message"
+    return ""
+
+
+def is_secret(node: Node) -> bool:
+    """Check whether a value or a part of it came from `${env.X}`."""
+    value = node.value
+    parts: Iterator[Node] = iter(
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    return node.secret or any(is_secret(part) for part in parts)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted; hidden files and folders are left out.
+
+    It stops soon after `MAX_FILES`. Folders that are links are not followed.
+    """
+    found: list[Path] = []
+    for name, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        found += [Path(name, each) for each in files if not each.startswith(".")]
+        if len(found) > MAX_FILES:
+            break
+    return sorted(path for path in found if is_file(path))

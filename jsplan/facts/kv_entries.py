@@ -1,0 +1,163 @@
+"""Reads of the entries of KV buckets: the last value of a key. Never through a consumer.
+
+Batches of DIRECT.GET where any answer is the newest one, else MSG.GET, which the leader answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.config.model import Domain, PrunedPrefix
+from jsplan.errors import OFFLINE_ERRORS, ApiError
+from jsplan.facts.kv_entry import KeyRevision, bucket_name, parse_entry, read_revision
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.reader import mark_offline, run_parallel
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.kv_entry import is_deleted, subject_of
+from jsplan.resources.server_features import BATCH_LEVEL
+
+#: Keys of one batch. The server answers at most 1,024 (413, "Too Many Results").
+BATCH_KEYS: Final = 1_000
+#: Bytes of the subjects of one batch, far below the usual max_payload.
+BATCH_SUBJECT_BYTES: Final = 256 << 10
+#: Bytes of values in one batch: small enough not to be a slow consumer.
+BATCH_BYTES: Final = 8 << 20
+_OWN_HEADERS: Final = b"\r\nNats-Stream: "
+
+
+async def read_all_entries(
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    buckets: Live,
+    addresses: Iterable[Address],
+    pruned: Iterable[PrunedPrefix],
+) -> Live:
+    """Read entries, and all keys below the pruned prefixes. `buckets` has their buckets.
+
+    A domain that stops answering counts as offline from then on. An entry of an unreadable bucket
+    is unreadable.
+    """
+    live = Live(dict(buckets.domains), requested=set(addresses))
+    wanted: dict[Address, set[Address]] = {block.bucket: set() for block in pruned}
+    for address in live.requested:
+        if address.parent is not None:
+            wanted.setdefault(address.parent, set()).add(address)
+
+    async def read(bucket: Address) -> None:
+        found = buckets.get(bucket)
+        if bucket in buckets.unreadable:
+            live.unreadable |= dict.fromkeys(wanted[bucket], buckets.unreadable[bucket])
+        if found is None or not live.is_reachable(bucket.domain):
+            return
+        api = pool.api(domains[bucket.domain])
+        try:
+            for block in pruned:
+                if block.bucket == bucket:
+                    keys = await list_keys(api, bucket, block.prefix)
+                    wanted[bucket] |= {
+                        Address(bucket.domain, "kv_entry", f"{bucket.name}/{key}") for key in keys
+                    }
+            level = live.domains[bucket.domain].level
+            live.objects |= await read_entries(api, found, sorted(wanted[bucket]), level)
+        except OFFLINE_ERRORS as error:
+            mark_offline(live, bucket.domain, error)
+
+    await run_parallel(read, sorted(wanted))
+    return live
+
+
+async def read_entries(
+    api: DomainApi, bucket: LiveObject, addresses: Iterable[Address], level: int
+) -> dict[Address, LiveObject]:
+    """Read entries of one bucket. `level` is the API level of its domain. Raises ApiError.
+
+    A batch may come from any replica and from a mirror. So it is used for one replica only, and
+    a key that it does not have is asked for again.
+    """
+    wanted = list(addresses)
+    found: dict[Address, KeyRevision] = {}
+    config = bucket.raw
+    if config.get("allow_direct") and level >= BATCH_LEVEL and config.get("num_replicas", 1) <= 1:
+        for chunk in _chunks(wanted):
+            if (answers := await _read_batch(api, bucket, chunk)) is None:
+                found.clear()
+                break
+            found |= answers
+    await run_parallel(
+        partial(_read_single, api, found), (address for address in wanted if address not in found)
+    )
+    live = {a: parse_entry(a, revision, bucket.created) for a, revision in found.items()}
+    return {address: entry for address, entry in live.items() if entry is not None}
+
+
+async def _read_single(api: DomainApi, found: dict[Address, KeyRevision], address: Address) -> None:
+    found[address] = await read_revision(api, address)
+
+
+def _chunks(addresses: list[Address]) -> Iterable[dict[bytes, Address]]:
+    """Yield the addresses of each batch by their subjects."""
+    chunk: dict[bytes, Address] = {}
+    size = 0
+    for address in addresses:
+        subject = subject_of(bucket_name(address), address.key).encode()
+        if chunk and (len(chunk) == BATCH_KEYS or size + len(subject) > BATCH_SUBJECT_BYTES):
+            yield chunk
+            chunk, size = {}, 0
+        chunk[subject] = address
+        size += len(subject)
+    if chunk:
+        yield chunk
+
+
+async def _read_batch(
+    api: DomainApi, bucket: LiveObject, chunk: Mapping[bytes, Address]
+) -> dict[Address, KeyRevision] | None:
+    """Read the last messages of some subjects. None if another stream answered, as a mirror may."""
+    stream, left, found = bucket.address.stream, dict(chunk), dict[Address, KeyRevision]()
+    while left:
+        answers = await api.request_many(
+            f"DIRECT.GET.{stream}",
+            {
+                "multi_last": [subject.decode() for subject in left],
+                "batch": BATCH_KEYS,
+                "max_bytes": BATCH_BYTES,
+            },
+        )
+        end = answers.pop()[0]
+        if not end.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
+            return None
+        for block, payload in answers:
+            own, headers = _split_headers(stream, block)
+            if own.get(b"Nats-Stream") != stream.encode():
+                return None
+            address = left.pop(own.get(b"Nats-Subject", b""), None)
+            if address is not None:
+                content = None if is_deleted(headers) else payload
+                found[address] = KeyRevision(int(own[b"Nats-Sequence"]), content)
+        if not answers or b"Nats-Num-Pending: 0\r\n" in end:
+            break
+    return found
+
+
+def _split_headers(stream: str, block: bytes) -> tuple[dict[bytes, bytes], bytes]:
+    """Return the server's own headers, which it appends, and the block of the message's own."""
+    at = block.rfind(_OWN_HEADERS)
+    if at < 0:
+        raise ApiError(f"{stream} cannot be read: a message of a batch lacks the server's headers")
+    lines = (line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n") if b": " in line)
+    return dict(lines), block[:at] + b"\r\n"
+
+
+async def list_keys(api: DomainApi, bucket: Address, prefix: str) -> list[str]:
+    """List the keys that have a message below a prefix, deleted ones included. Raises ApiError."""
+    subjects, start = f"{subject_of(bucket.name, prefix)}>", subject_of(bucket.name, "")
+    found: dict[str, None] = {}
+    async for page in api.pages(
+        f"STREAM.INFO.{bucket.stream}", "subjects", {"subjects_filter": subjects}
+    ):
+        names = page["state"].get("subjects") or {}
+        found |= dict.fromkeys(name.removeprefix(start) for name in names)
+    return sorted(found)

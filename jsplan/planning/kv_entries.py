@@ -1,0 +1,335 @@
+"""Decisions about the entries of KV buckets: what happens to each key, and with its bucket.
+
+An entry is decided as any other resource, over inputs that hold nothing else (`entry_inputs`). What
+its bucket goes through decides the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from jsplan.address import Address, is_selected, matches
+from jsplan.config.model import DeclaredResource
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
+from jsplan.facts.live import Live, LiveObject
+from jsplan.planning.build import candidate_addresses
+from jsplan.planning.decide import decide
+from jsplan.planning.drift import detect_drift
+from jsplan.planning.guards import check_adoption, check_prevent_destroy
+from jsplan.planning.hazards import with_permissions
+from jsplan.planning.merge import expected_new
+from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.resources.kv_entry import (
+    KV_ENTRY,
+    VALUE,
+    describe_value,
+    is_key,
+    readable_text,
+)
+from jsplan.state.document import Entry
+
+PRUNED: Final = "delete_because_pruned"
+WITH_BUCKET: Final = "replace_with_stream"
+#: Why the entries of a bucket are left for a later plan.
+REPLACEMENT_UNFINISHED: Final = "its bucket is in the middle of a replacement"
+
+Decisions = dict[Address, ResourceDecision]
+
+
+def with_owned_buckets(
+    live: Live,
+    entries: Mapping[Address, Entry],
+    buckets: Live,
+    resources: Mapping[Address, Entry],
+) -> Live:
+    """Let each entry in state keep its `created` while its bucket is the one in state.
+
+    The `created` of an entry is that of its bucket, which a replacement changes. `buckets` is the
+    live side of `resources`, which are in state.
+    """
+    for address, found in live.objects.items():
+        entry, bucket = entries.get(address), address.parent
+        if entry is None or bucket is None or entry.created == found.created:
+            continue
+        known, there = resources.get(bucket), buckets.get(bucket)
+        if known is not None and there is not None and known.created == there.created:
+            found.created = entry.created
+    return live
+
+
+def deferral(inputs: PlanInputs, buckets: PlanInputs, address: Address) -> str:
+    """Return why an entry cannot be planned now; empty if it can."""
+    if not inputs.live.is_reachable(address.domain):
+        facts = inputs.live.domains.get(address.domain)
+        return facts.offline_text if facts else f"domain {address.domain} was not read"
+    if address.parent in buckets.interrupted.replacements:
+        return REPLACEMENT_UNFINISHED
+    return inputs.live.unreadable.get(address, "")
+
+
+def decide_entries(
+    inputs: PlanInputs,
+    buckets: PlanInputs,
+    decisions: Mapping[Address, ResourceDecision],
+    selected: Iterable[Address],
+) -> Decisions:
+    """Decide the selected entries, which can be planned.
+
+    `buckets` are the inputs of everything else, and `decisions` what was decided there.
+    """
+    found: Decisions = {}
+    for address in selected:
+        if is_unknown(inputs.declared(address)):
+            continue
+        decision = decide(inputs, address)
+        if decision.reason != "not_managed":
+            found[address] = decision
+    found |= {d.address: d for d in _decide_pruned(inputs, buckets) if d.address not in found}
+    return {
+        address: _follow_bucket(inputs, decision, decisions.get(_bucket_of(buckets, address)))
+        for address, decision in sorted(found.items())
+    }
+
+
+def _bucket_of(buckets: PlanInputs, address: Address) -> Address:
+    """Return the bucket of an entry, under its name in the files."""
+    assert address.parent is not None
+    return buckets.topology.find_declared(address.parent)
+
+
+def is_unknown(declared: DeclaredResource | None) -> bool:
+    """Check whether a declared value needs an environment variable that is not set."""
+    return declared is not None and declared.content is None
+
+
+def _decide_pruned(inputs: PlanInputs, buckets: PlanInputs) -> Iterable[ResourceDecision]:
+    """Decide the live keys below a pruned prefix that the files do not name."""
+    options = inputs.options
+    if options.destroy or options.refresh_only or options.imports:
+        return
+    kept = [block for block in inputs.workspace.removed if not block.destroy]
+    for address, live in inputs.live.objects.items():
+        if (
+            is_pruned(inputs, address)
+            and is_key(address.key)
+            and address not in inputs.workspace.resources
+            and is_selected(address, options.targets, options.excludes)
+            and not any(matches(r.address, address) for r in kept)
+            and not deferral(inputs, buckets, address)
+        ):
+            entry = inputs.entries.get(address)
+            yield ResourceDecision(address, ["delete"], PRUNED, live, entry)
+
+
+def is_pruned(inputs: PlanInputs, address: Address) -> bool:
+    """Check whether only the files may have the key."""
+    return any(
+        address.parent == block.bucket and address.key.startswith(block.prefix)
+        for block in inputs.workspace.pruned
+    )
+
+
+def _follow_bucket(
+    inputs: PlanInputs, decision: ResourceDecision, bucket: ResourceDecision | None
+) -> ResourceDecision:
+    """Adapt the decision about an entry to that about its bucket."""
+    if bucket is None:
+        return decision
+    if bucket.actions == ["forget"] and decision.actions == ["delete"]:
+        return replace(decision, actions=["forget"], reason=bucket.reason)
+    if not bucket.loses_content or decision.live is None or decision.actions == ["forget"]:
+        return decision
+    if decision.actions == ["delete"] or inputs.declared(decision.address) is None:
+        return replace(decision, deleted_with=bucket.address)
+    after = expected_new(KV_ENTRY, inputs.body(decision.address), 0, {})
+    return replace(
+        decision,
+        actions=["delete", "create"],
+        reason=WITH_BUCKET,
+        after=after,
+        fields=[],
+        adopts=False,
+        deleted_with=bucket.address,
+        diagnostics=[],
+    )
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def check_entries(
+    inputs: PlanInputs, entries: Decisions, buckets: PlanInputs, decisions: Decisions
+) -> Iterable[Diagnostic]:
+    """Yield the errors and refusals about entries."""
+    for address in sorted(inputs.selected):
+        declared = inputs.declared(address)
+        if declared is not None and is_unknown(declared):
+            yield Diagnostic(
+                "error",
+                "JS111",
+                "its value needs an environment variable that is not set",
+                "Set it before jsplan runs.",
+                str(address),
+                declared.range,
+            )
+    for decision in entries.values():
+        yield from decision.diagnostics
+        if decision.deletes and decision.deleted_with is None:
+            yield from check_prevent_destroy(inputs, decision)
+        yield from check_adoption(inputs, decision)
+        yield from _check_bucket(inputs, decision, buckets, decisions)
+    yield from _check_deleted_buckets(inputs, decisions)
+
+
+def _check_bucket(
+    inputs: PlanInputs, decision: ResourceDecision, buckets: PlanInputs, decisions: Decisions
+) -> Iterable[Diagnostic]:
+    """Check that the bucket of a new entry exists or is planned."""
+    parent = decision.address.parent
+    assert parent is not None
+    if decision.actions != ["create"]:
+        return
+    bucket = decisions.get(_bucket_of(buckets, decision.address))
+    if bucket is not None and not bucket.is_removed:
+        return
+    if buckets.live.get(parent) is None:
+        declared = inputs.declared(decision.address)
+        yield Diagnostic(
+            "error",
+            "JS416",
+            f"its bucket {parent} neither exists nor is planned",
+            "Plan the bucket too: leave out --exclude.",
+            str(decision.address),
+            declared.range if declared else None,
+        )
+
+
+def _check_deleted_buckets(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+    """Refuse to delete a bucket with a guarded entry, selected or not."""
+    gone = {address for address, d in decisions.items() if d.loses_content}
+    if not gone:
+        return
+    for address in sorted(candidate_addresses(inputs)):
+        if address.parent in gone and address in inputs.entries:
+            decision = ResourceDecision(
+                address, ["delete"], WITH_BUCKET, entry=inputs.entries[address]
+            )
+            yield from check_prevent_destroy(inputs, decision)
+
+
+def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
+    """Return the hazards of one entry. That of its bucket counts what is deleted with it."""
+    live = decision.live
+    if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
+        return []
+    size = int(live.state["size"])
+    found = Hazard(
+        "DELETES_MESSAGES",
+        f"deletes the value of the key ({size:,} bytes)",
+        messages=1,
+        bytes=size,
+        exact=True,
+        as_of={"last_seq": live.state["revision"], "time": None},
+    )
+    return with_permissions(inputs, decision.address, [found])
+
+
+# --- what a plan shows ----------------------------------------------------------------------------
+
+
+def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChange:
+    """Build the element of `resource_changes`, with texts in place of digests where allowed."""
+    address, live, moved = decision.address, decision.live, inputs.moved_from.get(decision.address)
+    before = _shown(inputs, address, live.raw, live) if live is not None else None
+    after = None
+    if decision.after is not None and decision.actions not in (["delete"], ["forget"]):
+        same = live is not None and live.raw == decision.after
+        after = before if same else _shown(inputs, address, decision.after, live)
+    changed = bool(decision.fields)
+    fields = [FieldChange(VALUE, before and before[VALUE], after and after[VALUE], "in_place")]
+    change = Change(
+        actions=decision.actions,
+        before=before,
+        after=after,
+        fields=fields if changed else [],
+        importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
+        sensitive=[VALUE] if not may_show(inputs, address) else [],
+    )
+    return ResourceChange(
+        address=str(address),
+        type=address.kind,
+        domain=address.domain,
+        name=address.name,
+        change=change,
+        action_reason=decision.reason,
+        hazards=assess_entry(inputs, decision),
+        fingerprint=live.fingerprint if live else "absent",
+        depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
+        previous_address=str(moved) if moved else None,
+    )
+
+
+def may_show(inputs: PlanInputs, address: Address) -> bool:
+    """Check whether values of a key may be shown, by the files and by the last apply.
+
+    Of a key that is in no file only the digest is shown: it may have been a secret.
+    """
+    declared, entry = inputs.workspace.resources.get(address), inputs.entries.get(address)
+    return (
+        declared is not None and not declared.sensitive and (entry is None or not entry.sensitive)
+    )
+
+
+def shown_text(inputs: PlanInputs, address: Address) -> str | None:
+    """Return the declared value as text; None if a plan may or can not show it."""
+    declared = inputs.workspace.resources.get(address)
+    if declared is None or declared.sensitive or declared.content is None:
+        return None
+    return readable_text(declared.content)
+
+
+def _shown(
+    inputs: PlanInputs, address: Address, config: Mapping[str, object], live: LiveObject | None
+) -> dict[str, object]:
+    """Return a configuration with the text of its value, or with digest and size."""
+    digest, content = config.get(VALUE), None
+    declared = inputs.workspace.resources.get(address)
+    if live is not None and live.raw[VALUE] == digest:
+        content = live.content
+    elif declared is not None and declared.body[VALUE] == digest:
+        content = declared.content
+    if content is None:
+        return {VALUE: digest}
+    text = readable_text(content) if _may_show_content(inputs, address, content) else None
+    return {VALUE: describe_value(config, len(content)) if text is None else text}
+
+
+def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> bool:
+    """Check whether this value may be shown. A new value may be plain where the old was secret."""
+    declared = inputs.workspace.resources.get(address)
+    if may_show(inputs, address):
+        return True
+    return declared is not None and not declared.sensitive and declared.content == content
+
+
+def detect_entry_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
+    """Return the drift of one managed entry, or None. State has only digests, as far as unknown."""
+    entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
+    if entry is None or address in inputs.moved_from:
+        return None
+    live = inputs.live.get(address)
+    ignore = declared.lifecycle.ignore_changes if declared else ()
+    found = detect_drift(address, entry, live, 0, ignore, now=inputs.now)
+    if found is None:
+        return None
+    found.change.before = _shown(inputs, address, entry.config, live)
+    found.change.after = _shown(inputs, address, live.raw, live) if live is not None else None
+    for change in found.change.fields:
+        if change.path == VALUE:
+            change.before = found.change.before[VALUE]
+            change.after = found.change.after[VALUE] if found.change.after else None
+    found.change.sensitive = [VALUE] if not may_show(inputs, address) else []
+    return found

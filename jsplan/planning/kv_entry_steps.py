@@ -1,0 +1,245 @@
+"""The entries of KV buckets in a plan: changes and steps, after those of their buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.documents.plan import Deferred, Plan, Step
+from jsplan.documents.plan_types import Op
+from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
+from jsplan.planning.guards import is_refusal
+from jsplan.planning.hazard_permissions import check_permissions, names_entry
+from jsplan.planning.kv_entries import (
+    Decisions,
+    build_change,
+    check_entries,
+    decide_entries,
+    deferral,
+    detect_entry_drift,
+    shown_text,
+)
+from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.order import partial_update_params
+from jsplan.planning.orphans import add_closing_changes
+from jsplan.planning.state_records import build_state_record, previous_address, provenance_of
+from jsplan.resources.kv_entry import VALUE
+
+
+def add_entries(
+    plan: Plan,
+    inputs: PlanInputs,
+    buckets: PlanInputs,
+    decisions: Mapping[Address, ResourceDecision],
+) -> None:
+    """Add the entries to a plan of everything else, in place.
+
+    `inputs` hold only entries, with the live values; `buckets` and `decisions` are those of the
+    plan.
+    """
+    waiting = {a: why for a in sorted(inputs.selected) if (why := deferral(inputs, buckets, a))}
+    entries = decide_entries(inputs, buckets, decisions, sorted(inputs.selected - waiting.keys()))
+    plan.deferred += [Deferred(str(address), why) for address, why in waiting.items()]
+    plan.diagnostics += [
+        *check_entries(inputs, entries, buckets, dict(decisions)),
+        *_check_flags(inputs),
+    ]
+    changes = [*plan.resource_changes, *build_forgotten_changes(inputs)]
+    keyed = [(Address.parse(change.address), change) for change in changes]
+    keyed += [(address, build_change(inputs, found)) for address, found in entries.items()]
+    plan.resource_changes = [change for _, change in sorted(keyed, key=itemgetter(0))]
+    drift = (detect_entry_drift(inputs, a) for a in sorted(inputs.selected - waiting.keys()))
+    plan.resource_drift += [found for found in drift if found is not None]
+    wrong = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
+    plan.errored = plan.errored or wrong
+    if plan.errored:
+        plan.steps, plan.backfills = [], []
+    else:
+        drafter = _Drafter(inputs, decisions, plan)
+        drafter.draft_all(entries)
+        plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
+        plan.resource_changes = add_closing_changes(plan)
+    plan.complete = plan.complete and not plan.deferred
+    plan.applyable = (
+        bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
+    )
+
+
+def _check_flags(inputs: PlanInputs) -> Iterable[Any]:
+    """Check the flags that name entries, of which only this side knows the live ones."""
+    flags = [f for f in inputs.options.allow_hazards if names_entry(f.partition(":")[2])]
+    known = {*inputs.workspace.resources, *inputs.state.resources, *inputs.live.objects}
+    offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
+    return check_permissions(flags, known, offline)
+
+
+@dataclass(slots=True)
+class _Drafter:
+    """Appends the steps of entries to those of a plan."""
+
+    inputs: PlanInputs
+    decisions: Mapping[Address, ResourceDecision]
+    plan: Plan
+    _bucket_steps: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for step in self.plan.steps:
+            self._bucket_steps.setdefault(step.address, []).append(step.id)
+
+    def draft_all(self, entries: Decisions) -> None:
+        """Append the steps of all decisions, and close those of an interrupted apply."""
+        for decision in entries.values():
+            self._draft(decision)
+        self._draft_closing({Address.parse(step.address) for step in self.plan.steps})
+
+    def _draft(self, decision: ResourceDecision) -> None:
+        match decision.actions:
+            case ["create"]:
+                self._add_write(decision, "kv_entry.create", "create")
+            case ["delete", "create"]:
+                self._add_write(decision, "kv_entry.create", "create")
+            case ["update"]:
+                self._add_write(decision, "kv_entry.update", "update")
+            case ["delete"] if decision.deleted_with is None:
+                self._add_delete(decision)
+            case ["delete"] | ["forget"]:
+                record = previous_address(self.inputs, decision.address)
+                self._add(decision.address, "state.forget", "forget", {}, record=record)
+            case _ if decision.adopts and not self.inputs.options.refresh_only:
+                self._add_state(decision, "state.import", "import", "imported")
+            case _ if self._is_state_outdated(decision):
+                self._add_state(decision, "state.update", "record", provenance_of(decision))
+
+    def _add_write(self, decision: ResourceDecision, op: Op, verb: str) -> None:
+        assert decision.after is not None
+        text = shown_text(self.inputs, decision.address)
+        replaced = decision.deleted_with is not None
+        before = decision.live.raw[VALUE] if decision.live is not None and not replaced else ""
+        provenance = "imported" if decision.adopts else provenance_of(decision)
+        self._add(
+            decision.address,
+            op,
+            verb,
+            self._precondition(decision),
+            expect={VALUE: decision.after[VALUE]},
+            record=self._record(decision, "created" if verb == "create" else provenance),
+            params={"before": before} | ({"text": text} if text is not None else {}),
+        )
+
+    def _add_delete(self, decision: ResourceDecision) -> None:
+        assert decision.live is not None
+        self._add(
+            decision.address,
+            "kv_entry.delete",
+            "delete",
+            self._precondition(decision),
+            record=previous_address(self.inputs, decision.address),
+            params={"before": decision.live.raw[VALUE]},
+        )
+
+    def _add_state(self, decision: ResourceDecision, op: Op, verb: str, provenance: str) -> None:
+        self._add(
+            decision.address,
+            op,
+            verb,
+            self._precondition(decision),
+            record=self._record(decision, provenance),
+        )
+
+    def _precondition(self, decision: ResourceDecision) -> dict[str, Any]:
+        """Return the fingerprint, if no step before this one gives the entry another revision."""
+        bucket = self._bucket(decision.address)
+        if bucket is not None and bucket.deletes:
+            return {}
+        live = decision.live
+        return {"fingerprint": live.fingerprint if live is not None else "absent"}
+
+    def _bucket(self, address: Address) -> ResourceDecision | None:
+        for name in (*self.inputs.topology.dependencies.get(address, ()), address.parent):
+            if name in self.decisions:
+                return self.decisions[name]
+        return None
+
+    def _record(self, decision: ResourceDecision, provenance: str) -> dict[str, Any]:
+        record = build_state_record(self.inputs, decision, provenance)
+        declared = self.inputs.workspace.resources.get(decision.address)
+        if self.inputs.options.refresh_only:
+            secret = decision.entry is not None and decision.entry.sensitive
+        else:
+            secret = declared is not None and declared.sensitive
+        return record | ({"sensitive": True} if secret else {})
+
+    def _is_state_outdated(self, decision: ResourceDecision) -> bool:
+        """Check whether the state must change although the key is as wanted."""
+        address, entry, live = decision.address, decision.entry, decision.live
+        if entry is None or live is None:
+            return False
+        declared = self.inputs.workspace.resources.get(address)
+        if self.inputs.options.refresh_only:
+            return live.raw != entry.config
+        # A default that an application changed stays as it was written.
+        kept = declared is not None and VALUE in declared.lifecycle.ignore_changes
+        remembered = {
+            "declared": entry.declared,
+            "origin": entry.origin,
+            "depends_on": entry.depends_on,
+            "prevent_destroy": entry.prevent_destroy,
+        } | ({"sensitive": True} if entry.sensitive else {})
+        return (
+            address in self.inputs.interrupted.recovered
+            or self._record(decision, entry.origin) != remembered
+            or (live.raw != entry.config and not kept)
+        )
+
+    def _draft_closing(self, drafted: Collection[Address]) -> None:
+        """Close the steps of an interrupted apply that nothing in this plan resumes."""
+        work = self.inputs.interrupted
+        open_steps = (work.steps.keys() & self.inputs.selected) | work.recovered_deletions
+        for address in sorted(open_steps - set(drafted)):
+            if not self.inputs.live.is_reachable(address.domain):
+                continue
+            live = self.inputs.live.get(address)
+            fingerprint = live.fingerprint if live is not None else "absent"
+            self._add(
+                address,
+                "state.update",
+                "record",
+                {"fingerprint": fingerprint},
+                params=partial_update_params(self.inputs, address),
+            )
+
+    def _add(
+        self,
+        address: Address,
+        op: Op,
+        verb: str,
+        precondition: dict[str, Any],
+        *,
+        expect: dict[str, Any] | None = None,
+        record: dict[str, Any] | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> None:
+        names = {str(a) for a in self.inputs.topology.dependencies.get(address, ())}
+        waits = [
+            step
+            for name in sorted({*names, str(address.parent)})
+            for step in self._bucket_steps.get(name, ())
+        ]
+        bucket, _, key = address.name.partition("/")
+        self.plan.steps.append(
+            Step(
+                id=f"s{len(self.plan.steps) + 1}",
+                address=str(address),
+                op=op,
+                title=f"{verb} key {key} of bucket {bucket} in {address.domain}",
+                request=None,
+                precondition=precondition,
+                depends_on=waits,
+                expect=expect,
+                record=record,
+                params=params,
+            )
+        )

@@ -1,0 +1,75 @@
+"""Entries of KV buckets: keys, values, and how a value is compared and shown.
+
+Only digests are compared and kept in state, so no value gets there. A plan shows text where it may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from jsplan.resources.fields import Field, Table, update_in_place
+
+#: The field of an entry. In configurations and in state it is the digest of the value.
+VALUE: Final = "value"
+KV_ENTRY: Final = Table(
+    "kv_entry",
+    (Field(VALUE, "string", "The value.", default="", update=update_in_place),),
+)
+#: Keys as every client accepts them (nats.go `kv.go`). They are subjects, so no part is empty.
+KEY_PATTERN: Final = re.compile(r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*")
+#: Largest key in bytes: servers refuse a longer protocol line.
+MAX_KEY: Final = 1024
+#: Largest text in bytes that a plan shows. The digest stands for a longer one.
+MAX_SHOWN: Final = 4096
+#: Bytes of the headers of a conditional write. max_value_size counts headers too (10054).
+WRITE_HEADERS: Final = 80
+#: Largest message in bytes that a server can be configured for.
+MAX_PAYLOAD: Final = 64 << 20
+_DELETED: Final = (b"\r\nkv-operation:", b"\r\nnats-marker-reason:")
+_INVISIBLE: Final = re.compile(
+    r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def digest_value(content: bytes) -> str:
+    """Return `sha256:…` of a value."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def is_key(key: str) -> bool:
+    """Check whether clients accept the key, and an address can name it."""
+    return KEY_PATTERN.fullmatch(key) is not None and len(key) <= MAX_KEY and all(key.split("/"))
+
+
+def readable_text(content: bytes) -> str | None:
+    """Return the value as text that a plan can show; None for a binary or a long one."""
+    if len(content) > MAX_SHOWN:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _INVISIBLE.search(text) else text
+
+
+def describe_value(config: Mapping[str, object], size: int | None) -> str:
+    """Return the digest of a value that is not shown, with its size in bytes if it is known."""
+    shown = str(config.get(VALUE, ""))
+    return shown if size is None else f"{shown} ({size:,} bytes)"
+
+
+def is_deleted(headers: bytes) -> bool:
+    """Check whether a message is no value but the marker of a deleted or expired key.
+
+    Clients write `KV-Operation`, servers since 2.11 write `Nats-Marker-Reason`.
+    """
+    lowered = headers.lower()
+    return any(name in lowered for name in _DELETED)
+
+
+def subject_of(bucket: str, key: str) -> str:
+    """Return the subject that stores the values of a key."""
+    return f"$KV.{bucket}.{key}"
