@@ -58,6 +58,19 @@ class ConvertedResource:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvertedEntry:
+    """One key of a KV bucket with its value. `label` is its name in the other tool."""
+
+    bucket: str
+    key: str
+    value: str
+    label: str
+    place: Place
+    owner: Owner = NO_OWNER
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """One note. `about` is the resource as (owner, kind, name), once known."""
 
@@ -79,6 +92,7 @@ class Conversion:
     """The whole result. `connections` are settings by the other tool's name, without secrets."""
 
     resources: list[ConvertedResource] = field(default_factory=list)
+    entries: list[ConvertedEntry] = field(default_factory=list)
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 

@@ -11,6 +11,7 @@ from jsplan.converting.domain_mapping import map_to_new_workspace, map_to_worksp
 from jsplan.converting.model import Conversion
 from jsplan.converting.read_files import read_nack, read_nats, read_terraform
 from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
+from jsplan.converting.terraform.entries import attach_entries
 from jsplan.converting.validation import check_values
 from jsplan.converting.workspace_file import build_result
 from jsplan.errors import ConfigError, JsplanError
@@ -30,6 +31,7 @@ def convert(
         conversion = read_nack(path, findings, control_loop=control_loop)
     else:
         conversion = (read_nats if tool == "nats" else read_terraform)(path, findings)
+    attach_entries(conversion)
     check_values(conversion)
     wrong = [
         *findings.sorted(),

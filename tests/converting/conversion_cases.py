@@ -32,11 +32,12 @@ class Case:
     consumers: list[tuple[str, dict[str, Any]]]
     notes: list[str]
     since: tuple[int, ...]
+    values: dict[str, str]
 
     @property
     def resources(self) -> int:
         """Count the configurations of the case."""
-        return len(self.streams) + len(self.consumers)
+        return len(self.streams) + len(self.consumers) + len(self.values)
 
 
 def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
@@ -51,6 +52,7 @@ def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
             [tuple(one) for one in found.get("consumers", [])],
             found.get("notes", []),
             tuple(int(part) for part in str(found.get("since", "2.10")).split(".")),
+            found.get("values", {}),
         )
         for found in document["cases"]
         if version >= tuple(int(part) for part in str(found.get("since", "2.10")).split("."))
@@ -62,6 +64,8 @@ def create_all(raw: Raw, found: list[Case]) -> None:
     for case in found:
         for stream in case.streams:
             raw.api_ok(f"$JS.API.STREAM.CREATE.{stream['name']}", stream)
+        for subject, value in case.values.items():
+            assert b'"seq"' in raw.request(subject, value.encode())[1]
     for case in found:
         for owner, consumer in case.consumers:
             name = consumer.get("durable_name") or consumer["name"]

@@ -35,7 +35,7 @@ def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[C
     assert (
         sum(case.resources for case in found)
         == len(plan.resource_changes)
-        == len(made.addresses)
+        == len(made.addresses) + sum(len(case.values) for case in found)
         == plan.summary["import"]
     )
     assert [] == [note for case in found for note in case.notes if note not in note_texts(made)]

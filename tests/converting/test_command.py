@@ -106,7 +106,7 @@ def test_references_between_resources_of_a_module(
         """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
         resource "jetstream_obj_bucket" "files" { name = "${jetstream_kv_bucket.cfg.name}-FILES" }
         resource "jetstream_kv_entry" "e" {
-          bucket = jetstream_kv_bucket.other.name
+          bucket = jetstream_kv_bucket.cfg.name
           key    = "a"
           value  = "1"
         }""",
@@ -117,7 +117,38 @@ def test_references_between_resources_of_a_module(
     out, err = capsys.readouterr()
     assert "CONFIG-FILES" in out
     assert "not in these files" not in err
-    assert 1 == err.count("jetstream_kv_entry.e")
+    assert 'entries: {a: "1"}' in out
+
+
+def test_entries_without_their_bucket(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An entry needs a bucket that is converted too; each that has none, or no value, is named."""
+    (saved / "main.tf").write_text(
+        """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
+        resource "jetstream_kv_entry" "far" {
+          bucket = "OTHER"
+          key    = "a"
+          value  = "1"
+        }
+        resource "jetstream_kv_entry" "secret" {
+          bucket = jetstream_kv_bucket.cfg.name
+          key    = "a"
+          value  = var.password
+        }
+        resource "jetstream_kv_entry" "guarded" {
+          for_each = { "b" = "$${x}" }
+          bucket   = jetstream_kv_bucket.cfg.name
+          key      = each.key
+          value    = each.value
+          lifecycle { prevent_destroy = true }
+        }""",
+        "utf-8",
+    )
+
+    assert 0 == main(["convert", "terraform", "main.tf"])
+    out, err = capsys.readouterr()
+    assert "jetstream_kv_entry.far is not carried over: bucket OTHER is not in these files" in err
+    assert "jetstream_kv_entry.secret is not carried over" in err
+    assert 'b: {value: "$${x}", lifecycle: {prevent_destroy: true}}' in out
 
 
 def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from jsplan.config.node import Node, Place, from_plain, make_mapping
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, NoteWriter, Owner
 from jsplan.converting.terraform import provider
+from jsplan.converting.terraform.entries import KNOWN_TYPES, convert_known
 from jsplan.converting.terraform.expressions import Scope, UnknownValue, evaluate
 from jsplan.converting.terraform.hcl import Attribute
 from jsplan.converting.terraform.hcl import Block as HclBlock
@@ -22,7 +23,6 @@ from jsplan.converting.terraform.resources import (
     SHOW_HINT,
     UNSUPPORTED_TYPES,
     ResourceInstance,
-    convert_instance,
     report_unsupported,
 )
 
@@ -66,7 +66,7 @@ class _Module:
                 "Convert its folder too, or use `terraform show -json`.",
             )
         for block in resources:
-            if block.labels[0] in RESOURCE_TYPES or block.labels[0] in UNSUPPORTED_TYPES:
+            if block.labels[0] in KNOWN_TYPES:
                 self._convert_resource(block)
 
     def _blocks_of(self, kind: str) -> Iterator[HclBlock]:
@@ -93,17 +93,15 @@ class _Module:
             notes = self.out.general_notes
             node = self._evaluate_body(block, f"{label}{suffix}", own, notes)
             settings = self._settings(block, label, own, notes)
-            convert_instance(
-                ResourceInstance(
-                    block.labels[0],
-                    f"{label}{suffix}",
-                    node,
-                    is_source=True,
-                    owner=self._owner(block),
-                    settings=settings,
-                ),
-                self.out,
+            instance = ResourceInstance(
+                block.labels[0],
+                f"{label}{suffix}",
+                node,
+                is_source=True,
+                owner=self._owner(block),
+                settings=settings,
             )
+            convert_known(instance, self.out)
 
     def _instances(self, block: HclBlock) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the suffix of each instance's label, and its `each` and `count`."""

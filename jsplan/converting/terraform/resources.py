@@ -40,7 +40,6 @@ RESOURCE_TYPES: Final[Mapping[str, tuple[Kind, FieldMap, tuple[str, ...]]]] = {
     ),
 }
 UNSUPPORTED_TYPES: Final = {
-    "jetstream_kv_entry": "Values are data: put them with a client. jsplan manages buckets only.",
     "jetstream_stream_template": (
         "Servers have no stream templates since 2.14: write the streams that it made."
     ),

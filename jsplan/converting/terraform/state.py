@@ -7,12 +7,8 @@ from typing import Any
 
 from jsplan.config.node import Node
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
-from jsplan.converting.terraform.resources import (
-    RESOURCE_TYPES,
-    UNSUPPORTED_TYPES,
-    ResourceInstance,
-    convert_instance,
-)
+from jsplan.converting.terraform.entries import KNOWN_TYPES, convert_known
+from jsplan.converting.terraform.resources import ResourceInstance
 
 
 def is_terraform(node: Node) -> bool:
@@ -39,7 +35,7 @@ def convert_state(node: Node, out: Conversion) -> None:
         else list(_show_instances(node))
     )
     for block in blocks:
-        convert_instance(block, out)
+        convert_known(block, out)
     if not blocks:
         out.general_notes.not_converted(
             node, "has nothing of the jetstream provider", "Give the state that has its resources."
@@ -57,10 +53,7 @@ def _show_instances(node: Node) -> Iterator[ResourceInstance]:
 def _module_instances(module: Node) -> Iterator[ResourceInstance]:
     for one in _list(module, "resources"):
         kind = one.get_value("type")
-        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and one.get_value("mode") in (
-            None,
-            "managed",
-        ):
+        if kind in KNOWN_TYPES and one.get_value("mode") in (None, "managed"):
             values = one.get("values")
             label = str(one.get_value("address") or f"{kind}.{one.get_value('name')}")
             if values is not None and isinstance(values.value, dict):
@@ -78,8 +71,7 @@ def _module_instances(module: Node) -> Iterator[ResourceInstance]:
 def _state_instances(node: Node) -> Iterator[ResourceInstance]:
     for one in _list(node, "resources"):
         kind = one.get_value("type")
-        is_known = kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES
-        if not is_known or one.get_value("mode") not in (None, "managed"):
+        if kind not in KNOWN_TYPES or one.get_value("mode") not in (None, "managed"):
             continue
         for instance in _list(one, "instances"):
             attributes = instance.get("attributes")
