@@ -11,6 +11,7 @@ from jsplan.config.model import LoadOptions
 from jsplan.context import (
     Context,
     Session,
+    build_entry_inputs,
     build_inputs,
     hold_session,
     open_context,
@@ -24,7 +25,11 @@ from jsplan.event_loop import run_until_complete
 from jsplan.history.read import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan
+from jsplan.planning.kv_entry_steps import add_entries
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.refusals import require_permission
+from jsplan.planning.revert.entries import EntryReverts, decide_entries, with_entry_targets
+from jsplan.planning.revert.entries import compare_with_files as compare_entries
 from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
 from jsplan.planning.revert.selection import (
     entry_name,
@@ -97,16 +102,17 @@ async def _build_plan(session: Session, options: RevertOptions) -> Plan:
     changes = select_changes(
         entry, list_revertable_changes(entry), options.targets, options.excludes
     )
-    decided = await _build_targets(session, entry, changes)
-    if decided.conflicts:
+    decided, entries = await _build_targets(session, entry, changes)
+    if conflicts := [*decided.conflicts, *entries.conflicts]:
         raise ConflictError(
-            [*decided.conflicts, *decided.notes],
+            [*conflicts, *decided.notes, *entries.notes],
             f"{entry_name(entry)} cannot be undone without conflicts; nothing was changed",
         )
-    plan = await _plan_inverse(session, decided, options.planning)
+    plan = await _plan_inverse(session, decided, entries, options.planning)
     complete_plan(plan, decided.targets)
     files, next_summary = await _compare_files(session, decided.targets, plan, options.planning)
-    plan.diagnostics += [*decided.notes, *files]
+    files += compare_entries(session.context.workspace, entries, next_summary)
+    plan.diagnostics += [*decided.notes, *entries.notes, *files]
     plan.backfills = []  # a revert copies nothing
     plan.options["revert"] = {
         **{name: entry[name] for name in ("id", "operation", "at", "who", "host")},
@@ -117,19 +123,16 @@ async def _build_plan(session: Session, options: RevertOptions) -> Plan:
 
 async def _build_targets(
     session: Session, entry: JsonObject, changes: list[JsonObject]
-) -> RevertDecisions:
-    """Read the current objects and decide on the target of each change."""
+) -> tuple[RevertDecisions, EntryReverts]:
+    """Read the current objects and decide on the target of each change, and of each entry."""
     context, domains = session.context, session.context.workspace.domains
     addresses = [
         address for item in changes if (address := Address.parse(item["address"])).domain in domains
     ]
     live = await ServerReader(session).read(addresses)
     if not addresses:
-        return decide_revert(
-            changes,
-            CurrentState(context.state, live, frozenset(domains)),
-            entry.get("backup"),
-        )
+        nothing = CurrentState(context.state, live, frozenset(domains))
+        return decide_revert(changes, nothing, entry.get("backup")), EntryReverts()
     current = CurrentState(
         context.state, live, frozenset(domains), list_later_entries(context.state.history, entry)
     )
@@ -138,24 +141,39 @@ async def _build_targets(
         out.notes.append(
             Diagnostic("info", "JS493", f"the messages that backfill {name} copied are not removed")
         )
-    return out
+    removed = [target.address for target in out.targets if target.action == "removed"]
+    known = [item for item in changes if Address.parse(item["address"]).domain in domains]
+    return out, decide_entries(known, context.state.resources, live, removed)
 
 
-async def _plan_inverse(session: Session, decided: RevertDecisions, options: PlanOptions) -> Plan:
+async def _plan_inverse(
+    session: Session, decided: RevertDecisions, entries: EntryReverts, options: PlanOptions
+) -> Plan:
     """Plan the targets as if the files declared them, for the selected resources only."""
     context = session.context
     workspace = with_targets(context.workspace, decided.targets)
+    workspace = with_entry_targets(workspace, entries)
     target_context = Context(
         workspace, build_topology(workspace), context.backend, context.state, context.environ
     )
     inputs = build_inputs(target_context, options)
     selected = frozenset({*(each.address for each in decided.targets), *decided.offline})
     inputs = replace(inputs, selected=selected)
-    if not selected:
-        return build_plan(inputs, {})
     reader = ServerReader(replace(session, context=target_context))
-    inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
-    return build_plan(*await reader.decide(inputs))
+    decisions: dict[Address, ResourceDecision] = {}
+    if selected:
+        inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    buckets = {address.parent for address in entries.targets if address.parent is not None}
+    if buckets - inputs.live.requested:
+        inputs = replace(inputs, live=inputs.live.merge(await reader.read(buckets)))
+    if selected:
+        inputs, decisions = await reader.decide(inputs)
+    plan = build_plan(inputs, decisions)
+    if entries.targets:
+        values = build_entry_inputs(target_context, options)
+        values = replace(values, selected=frozenset(entries.targets))
+        add_entries(plan, await reader.read_entries(values, inputs), inputs, decisions)
+    return plan
 
 
 async def _compare_files(

@@ -13,7 +13,7 @@ import pytest
 
 from jsplan.config import kv_entries, load
 from jsplan.config.model import LoadOptions
-from jsplan.errors import ConfigError, RefusedError, StalePlanError
+from jsplan.errors import ConfigError, ConflictError, RefusedError, StalePlanError
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import save_plan
@@ -564,22 +564,63 @@ def test_refresh_only_takes_over_what_others_did(space: Space, raw: Raw) -> None
     assert get(raw, "a") == "theirs"
 
 
-def test_a_revert_leaves_values_alone(space: Space, raw: Raw) -> None:
-    """It says so for each key, and deletes a bucket only with the keys of the same apply."""
-    space.write(kv=[], streams=[{"name": "S", "domain": "hub"}]).apply()
-    space.write(kv=[bucket({"a": "1"})], streams=[{"name": "S", "domain": "hub"}]).apply()
-    plan = plan_revert(space.load, RevertOptions(number=2), RecordingObserver())
+def undo(space: Space, number: int) -> Plan:
+    """The plan that undoes an apply."""
+    return plan_revert(space.load, RevertOptions(number=number), RecordingObserver())
+
+
+def test_a_revert_puts_values_back(space: Space, raw: Raw) -> None:
+    """An old value that the plan showed comes back, a new key is deleted, and both are counted."""
+    secret = {"value": SECRET, "sensitive": True}
+    space.write(kv=[bucket({"a": "one", "s": secret, "same": "x"})]).apply()
+    secret = {"value": "another", "sensitive": True}
+    space.write(kv=[bucket({"a": "two", "b": "new", "s": secret, "same": "x"})]).apply()
+    plan = undo(space, 2)
+
+    assert shown_changes(plan) == {"a": ["update"], "b": ["delete"]}
+    assert {h.code for c in plan.resource_changes for h in c.hazards} == {"DELETES_MESSAGES"}
+    assert [d.address for d in plan.diagnostics if "only the digest" in d.summary] == [
+        "hub/kv_entry/CONFIG/s"
+    ]
+    assert sorted(d.address or "" for d in plan.diagnostics if d.code == "JS492") == [
+        "hub/kv_entry/CONFIG/a",
+        "hub/kv_entry/CONFIG/b",
+    ]
+    assert SECRET not in json.dumps(plan.to_json())
+    result = space.apply_saved(plan, allow_hazards=("DELETES_MESSAGES",))
+    assert result.exit_code == 0
+    assert [get(raw, key) for key in ("a", "b", "s", "same")] == ["one", None, "another", "x"]
+    assert shown_changes(space.plan()) == {"a": ["update"], "b": ["create"]}
+
+
+def test_a_revert_stops_at_what_an_application_changed(space: Space, raw: Raw) -> None:
+    """A key that was written since the apply is a conflict, and nothing is planned."""
+    space.write(kv=[bucket({"a": "one"})]).apply()
+    space.write(kv=[bucket({"a": "two", "b": "new"})]).apply()
+    put(raw, "a", "theirs")
+    put(raw, "b", "theirs")
+
+    with pytest.raises(ConflictError) as caught:
+        undo(space, 2)
+    assert sorted(d.address or "" for d in caught.value.diagnostics if d.severity == "error") == [
+        "hub/kv_entry/CONFIG/a",
+        "hub/kv_entry/CONFIG/b",
+    ]
+
+
+def test_a_revert_of_a_bucket_takes_its_entries_along(space: Space, raw: Raw) -> None:
+    """The bucket is deleted with the entries of the same apply, and not with later ones."""
+    streams = [{"name": "S", "domain": "hub"}]
+    space.write(kv=[], streams=streams).apply()
+    space.write(kv=[bucket({"a": "1"})], streams=streams).apply()
+    plan = undo(space, 2)
     assert [(c.address, c.change.actions) for c in plan.resource_changes] == [
         ("hub/kv/CONFIG", ["delete"])
     ]
-    assert [d.address for d in plan.diagnostics if "keeps its value" in d.summary] == [
-        "hub/kv_entry/CONFIG/a"
-    ]
 
-    space.write(kv=[bucket({"a": "2"})], streams=[{"name": "S", "domain": "hub"}]).apply()
-    plan = plan_revert(space.load, RevertOptions(number=3), RecordingObserver())
-    assert plan.steps == []
-    assert get(raw, "a") == "2"
+    space.write(kv=[bucket({"a": "1", "later": "1"})], streams=streams).apply()
+    with pytest.raises(ConflictError, match="conflicts"):
+        undo(space, 2)
 
 
 def test_too_many_files_are_not_read(

@@ -51,12 +51,6 @@ class RevertTarget:
         return self.body is not None and not self.state_record
 
 
-#: What a revert says about an entry of a bucket, which it leaves alone.
-ENTRY_STAYS: Final = (
-    "keeps its value: state has only digests. Put the old value into the files, and apply"
-)
-
-
 @dataclass(slots=True)
 class RevertDecisions:
     """The targets, the conflicts, the notes, and the resources in offline domains."""
@@ -115,8 +109,7 @@ def decide_revert(
         if item["status"] == "skipped":
             continue
         if address.kind == "kv_entry":
-            entries.add(address)
-            out.notes.append(_unchanged_note(address, ENTRY_STAYS))
+            entries.add(address)  # `entries` decides on them
             continue
         if address.domain not in current.domains:
             out.conflicts.append(
