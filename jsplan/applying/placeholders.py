@@ -38,7 +38,7 @@ async def _snapshot_positions(context: StepContext, step: Step) -> dict[str, Any
     consumer.
     """
     api, stream = context.api(step), step.target_address.stream
-    consumers = [parse_interest(info) for info in await api.consumers(stream)]
+    consumers = [parse_interest(info) for info in await api.all_consumers(stream)]
     info = await api.stream_info(stream)
     last = int(info["state"]["last_seq"]) if info is not None else 0
     return {

@@ -218,7 +218,7 @@ async def consumer_difference(step: Step, api: DomainApi) -> str | None:
     expected = step.precondition.get("consumers")
     if expected is None:
         return None
-    infos = await api.consumers(step.target_address.stream)
+    infos = await api.all_consumers(step.target_address.stream)
     existing = {
         info["name"]: info["created"] for info in infos if is_durable(info["name"], info["config"])
     }

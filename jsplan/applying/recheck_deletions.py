@@ -262,7 +262,7 @@ class DeletionCheck:
         }
         finished: tuple[FinishedConsumer, ...] = ()
         if becomes_workqueue(old.compact, after):
-            infos = await self.apis[address.domain].consumers(address.stream)
+            infos = await self.apis[address.domain].all_consumers(address.stream)
             own = [i for i in infos if not i["name"].startswith(INTERNAL_CONSUMER_PREFIXES)]
             stay = [
                 i for i in own if restored.get(i["name"], _UNCHANGED_CONSUMER).position != "gone"

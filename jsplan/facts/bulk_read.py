@@ -3,7 +3,9 @@
 STREAM.LIST and CONSUMER.LIST answer what INFO answers, except for `_nats.*` metadata and for the
 name of a server without a cluster (measured in `tests/facts/test_lists.py`). Each page begins at an
 offset in the order of names, so an object is on no page if one before it is deleted between two
-requests. An object that no page shows may exist: the caller asks for it by INFO.
+requests. A cluster lists objects whose servers do not answer with a state of zeros, and names them
+in `missing`: they are not taken from the list. An object that no page shows may exist: the caller
+asks for it by INFO.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ async def list_streams(api: DomainApi, facts: DomainFacts, wanted: Collection[Ad
     found: Found = {}
 
     def take(page: Mapping[str, Any]) -> None:
+        unknown = set(page.get("missing") or ())
         for info in page.get("streams") or ():
-            address = names.get(info["config"]["name"])
+            name = info["config"]["name"]
+            address = names.get(name) if name not in unknown else None
             if address is not None and not is_backfill_incomplete(info["config"]):
                 found[address] = parse_stream(address, info)
 
@@ -65,8 +69,9 @@ async def list_consumers(
     found: Found = {}
 
     def take(page: Mapping[str, Any]) -> None:
+        unknown = set(page.get("missing") or ())
         for info in page.get("consumers") or ():
-            if (address := names.get(info["name"])) is not None:
+            if info["name"] not in unknown and (address := names.get(info["name"])) is not None:
                 found[address] = parse_consumer(address, info)
 
     await _read_pages(api, f"CONSUMER.LIST.{stream.address.stream}", "consumers", take)

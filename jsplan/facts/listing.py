@@ -107,7 +107,11 @@ async def _read_by_list(
     live.unreadable |= {Address.of_stream(key, name): why for name, why in offline.items()}
 
     async def consumers(stream: Address) -> None:
-        infos = await api.consumers(stream.stream)
+        infos, missing = await api.consumers(stream.stream)
+        live.unreadable |= {
+            Address(key, "consumer", f"{stream.stream}/{name}"): why
+            for name, why in missing.items()
+        }
         on_read(len(infos))
         for info in infos:
             address = Address(key, "consumer", f"{stream.stream}/{info['name']}")

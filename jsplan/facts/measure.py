@@ -481,7 +481,7 @@ class _MeasurementRun:
     async def _list_consumers(self) -> list[dict[str, Any]]:
         """List all consumers once, so that limits and interest are measured on the same ones."""
         if self.consumer_infos is None:
-            self.consumer_infos = await self.api.consumers(self.request.stream.stream)
+            self.consumer_infos = await self.api.all_consumers(self.request.stream.stream)
         return self.consumer_infos
 
     async def _read_unwanted(

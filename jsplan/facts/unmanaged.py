@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -64,7 +63,10 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
     """Read streams by subject where these are few, else all page by page, for fewer requests."""
     pages = 1 + live.domains[wanted.domain].streams // PAGE_STREAMS
     if wanted.all_streams or len(wanted.subjects) > 4 * pages:
-        for info in await _list_all(api, "STREAM.LIST", "streams"):
+        infos, offline = await api.streams()
+        for name, why in offline.items():
+            live.unreadable.setdefault(Address.of_stream(wanted.domain, name), why)
+        for info in infos:
             address = Address.of_stream(wanted.domain, info["config"]["name"])
             live.objects.setdefault(
                 address,
@@ -78,7 +80,7 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
             )
         return
     names_by_subject = await asyncio.gather(
-        *(_list_all(api, "STREAM.NAMES", "streams", subject=subject) for subject in wanted.subjects)
+        *(_list_names(api, subject) for subject in wanted.subjects)
     )
     addresses = {
         Address.of_stream(wanted.domain, name) for names in names_by_subject for name in names
@@ -103,13 +105,22 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
 
 
 async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
-    for info in await _list_all(api, f"CONSUMER.LIST.{stream.stream}", "consumers"):
-        address = Address(stream.domain, "consumer", f"{stream.stream}/{info['name']}")
+    infos, offline = await api.consumers(stream.stream)
+    addresses = {
+        name: Address(stream.domain, "consumer", f"{stream.stream}/{name}")
+        for name in (*offline, *(info["name"] for info in infos))
+    }
+    for name, why in offline.items():
+        live.unreadable.setdefault(addresses[name], why)
+    for info in infos:
+        address = addresses[info["name"]]
         live.objects.setdefault(address, parse_consumer(address, info))
 
 
-async def _list_all(api: DomainApi, request: str, key: str, **query: str) -> list[Any]:
-    """Return all elements of a paged answer. One that moves meanwhile may appear twice."""
+async def _list_names(api: DomainApi, subject: str) -> list[str]:
+    """Return the streams with a subject. One that moves meanwhile may appear twice."""
     return [
-        element async for page in api.pages(request, key, query) for element in page.get(key) or ()
+        name
+        async for page in api.pages("STREAM.NAMES", "streams", {"subject": subject})
+        for name in page.get("streams") or ()
     ]

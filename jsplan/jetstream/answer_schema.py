@@ -334,6 +334,16 @@ _MESSAGE: Final = _object(
     {"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64}
 )
 
+#: What a list could not read: objects without servers, and those that the server cannot run.
+_UNREAD: Final[dict[str, Check]] = {"missing": _list(_name), "offline": _map(_text)}
+
+
+def _listed_consumer(value: Any, path: str) -> None:
+    """Check an element of CONSUMER.LIST; one whose servers are down has no name (measured)."""
+    if not isinstance(value, dict) or value.get("name") != "":
+        _CONSUMER_INFO(value, path)
+
+
 #: The shape of each answer, by API verb. A verb that ends with a dot is followed by names.
 SHAPES: Final[dict[str, Check]] = {
     "INFO": _API_INFO,
@@ -341,9 +351,7 @@ SHAPES: Final[dict[str, Check]] = {
     "STREAM.CREATE.": _STREAM_INFO,
     "STREAM.UPDATE.": _STREAM_INFO,
     "STREAM.NAMES": _object({}, {"streams": _list(_name), "total": _count}),
-    "STREAM.LIST": _object(
-        {}, {"streams": _list(_STREAM_INFO), "offline": _map(_text), "total": _count}
-    ),
+    "STREAM.LIST": _object({}, {"streams": _list(_STREAM_INFO), **_UNREAD, "total": _count}),
     "STREAM.MSG.GET.": _object({"message": _MESSAGE}),
     "STREAM.SNAPSHOT.": _object({"config": _table(STREAM), "state": _STREAM_STATE}),
     "STREAM.RESTORE.": _object({"deliver_subject": _text}),
@@ -351,7 +359,9 @@ SHAPES: Final[dict[str, Check]] = {
     "CONSUMER.INFO.": _CONSUMER_INFO,
     "CONSUMER.CREATE.": _CONSUMER_INFO,
     "CONSUMER.NAMES.": _object({}, {"consumers": _list(_name), "total": _count}),
-    "CONSUMER.LIST.": _object({}, {"consumers": _list(_CONSUMER_INFO), "total": _count}),
+    "CONSUMER.LIST.": _object(
+        {}, {"consumers": _list(_listed_consumer), **_UNREAD, "total": _count}
+    ),
     USER_INFO: _object(
         {}, {"server": _object({}, {"id": _text}), "data": _object({}, {"account": _text})}
     ),

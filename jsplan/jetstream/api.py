@@ -30,8 +30,9 @@ from jsplan.resources.error_codes import (
     STORE_NOT_CREATED,
 )
 
-#: The error of a stream that a list has as missing: what INFO answers for it (10118).
+#: The errors of what a list has as missing: what INFO answers for it (10118, 10119).
 NO_SERVER = "stream is offline"
+NO_SERVER_OF_CONSUMER = "consumer is offline"
 #: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
@@ -300,12 +301,32 @@ class DomainApi:
             offline |= page.get("offline") or {}
         return [info for name, info in found.items() if name not in offline], offline
 
-    async def consumers(self, stream: str) -> list[dict[str, Any]]:
-        """Return CONSUMER.INFO of each consumer of one stream."""
-        found: dict[str, dict[str, Any]] = {}
+    async def consumers(self, stream: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Return CONSUMER.INFO of each consumer of one stream, and why others cannot be read.
+
+        A cluster lists a consumer whose servers are down as `missing`, with a state of zeros and
+        without a name.
+        """
+        found, offline = dict[str, dict[str, Any]](), dict[str, str]()
         async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers"):
-            found |= {info["name"]: info for info in page.get("consumers") or ()}
-        return list(found.values())
+            found |= {info["name"]: info for info in page.get("consumers") or () if info["name"]}
+            offline |= dict.fromkeys(page.get("missing") or (), NO_SERVER_OF_CONSUMER)
+            offline |= page.get("offline") or {}
+        return [info for name, info in found.items() if name not in offline], offline
+
+    async def all_consumers(self, stream: str) -> list[dict[str, Any]]:
+        """Return CONSUMER.INFO of each consumer; raise ApiError where one cannot be read.
+
+        What is decided by the positions of consumers needs all of them.
+        """
+        infos, offline = await self.consumers(stream)
+        for name, reason in sorted(offline.items()):
+            raise ApiError(
+                f"domain {self.domain.key}: consumer {name} of stream {stream} cannot be read, "
+                f"and what happens to its messages depends on it: {reason}",
+                hint="Start a server that has it, or leave the stream out with --exclude.",
+            )
+        return infos
 
     async def consumer_names(self, stream: str) -> list[str]:
         """List the consumers of one stream."""

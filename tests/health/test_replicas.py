@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
+from jsplan.facts.bulk_read import MIN_STREAMS
 from jsplan.facts.live import LiveObject
 from jsplan.health import describe_cluster, find_breaches
 from jsplan.sandbox import Sandbox
@@ -41,29 +42,40 @@ def write_space(folder: Path, server: Server, streams: list[dict[str, Any]]) -> 
     )
 
 
-def find_leader(raw: Raw, stream: str) -> str:
-    """Return the key of the server that leads the stream."""
-    info = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")
+def find_leader(raw: Raw, name: str) -> str:
+    """Return the key of the server that leads the stream, or the consumer `STREAM.CONSUMER`."""
+    info = raw.api_ok(f"$JS.API.{'CONSUMER' if '.' in name else 'STREAM'}.INFO.{name}")
     return str(info["cluster"]["leader"]).removesuffix("-server")
 
 
 @pytest.mark.matrix
 def test_a_server_that_is_down(cluster: Sandbox, tmp_path: Path) -> None:
-    """A replicated object is critical; one without servers is named, and ends no command."""
-    consumer = {"name": "C", "ack_policy": "explicit"}
-    streams = [{"name": "ALL", "num_replicas": 3, "subjects": ["all"], "consumers": [consumer]}]
-    streams += [{"name": f"ONE{n}", "subjects": [f"one.{n}"]} for n in range(9)]
+    """A replicated object is critical; one without servers is named, and ends no command.
+
+    They are so many that a list is read, which shows streams without servers as empty.
+    """
+    ack, singles = {"ack_policy": "explicit"}, [f"P{n}" for n in range(8)]
+    consumers = [{"name": "C"} | ack, *({"name": n, "num_replicas": 1} | ack for n in singles)]
+    streams = [{"name": "ALL", "num_replicas": 3, "subjects": ["all"], "consumers": consumers}]
+    streams += [{"name": f"ONE{n}", "subjects": [f"one.{n}"]} for n in range(MIN_STREAMS)]
     with Raw(cluster["n1"].url, cluster["n1"].user, cluster["n1"].password) as raw:
         space = write_space(tmp_path, cluster["n1"], streams)
         _, result = space.apply()
         assert result.exit_code == 0, [step.error for step in result.steps]
-        down = next(key for n in range(9) if (key := find_leader(raw, f"ONE{n}")) != "n1")
-        alone = {f"ONE{n}" for n in range(9) if find_leader(raw, f"ONE{n}") == down}
+        raw.publish("all", b"1")
+        down = next(key for n in range(MIN_STREAMS) if (key := find_leader(raw, f"ONE{n}")) != "n1")
+        alone = {f"ONE{n}" for n in range(MIN_STREAMS) if find_leader(raw, f"ONE{n}") == down}
+        lost_consumers = {name for name in singles if find_leader(raw, f"ALL.{name}") == down}
     healthy = jsplan(tmp_path, "status")
     cluster[down].stop()
     cluster["n1"].wait_until(lambda: sees_loss(cluster["n1"], "ALL", alone), "notice the loss", 60)
 
-    status, drift, plan = (jsplan(tmp_path, command) for command in ("status", "drift", "plan"))
+    status, drift, plan = (
+        jsplan(tmp_path, command, "-v") for command in ("status", "drift", "plan")
+    )
+    streams[0]["retention"] = "interest"
+    space.write(streams=streams)
+    change = jsplan(tmp_path, "plan", "--target", "main/stream/ALL")
 
     assert "CRITICAL" not in healthy.text
     assert healthy.code == 0
@@ -76,6 +88,13 @@ def test_a_server_that_is_down(cluster: Sandbox, tmp_path: Path) -> None:
         assert f"{lost}: exists but cannot be read" in status.text
         assert f"{lost}: no server that has it answers" in drift.text
         assert f"{lost}: exists but cannot be read: stream is offline [JS415]" in plan.text
+    for name in lost_consumers:
+        lost = f"main/consumer/ALL/{name}"
+        assert f"{lost}: exists but cannot be read: consumer is offline [JS415]" in plan.text
+    assert change.code == 1, change.text
+    assert any(
+        f"consumer {name} of stream ALL cannot be read" in change.text for name in lost_consumers
+    )
     assert "No server that has it answers. Start one of them" in plan.text
     assert plan.code == 1
 

@@ -222,7 +222,7 @@ async def _purge_finished(
     if stream.compact.get("retention") != "workqueue" or old == "workqueue":
         return
     names = {consumer.name for consumer in consumers}
-    present = await context.api(step).consumers(stream.address.stream)
+    present = await context.api(step).all_consumers(stream.address.stream)
     if any(info["name"] in names for info in present):  # an interrupted apply has purged
         return
     positions = [(c, await _find_position(context, step, c)) for c in consumers]

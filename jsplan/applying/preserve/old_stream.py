@@ -87,7 +87,7 @@ async def read_positions(
     """Read configuration (before the pause) and position of every consumer of the stream."""
     stream, known = step.target_address, record.get("consumers", {})
     consumers, seen = dict[str, Any](), list[dict[str, Any]]()
-    for info in await context.api(step).consumers(stream.stream):
+    for info in await context.api(step).all_consumers(stream.stream):
         name = str(info["name"])
         if name.startswith(INTERNAL_CONSUMER_PREFIXES):
             continue
