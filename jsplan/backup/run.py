@@ -51,8 +51,8 @@ class BackupResult:
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
         return self.manifest.to_json() | {
-            "saved": sorted(self.saved),
-            "kept": sorted(self.kept),
+            "saved": self.saved,
+            "kept": self.kept,
             "exit_code": self.exit_code,
         }
 
@@ -94,6 +94,8 @@ class BackupRun:
             self.folder.write()
         manifest.complete, manifest.finished_at = not manifest.missing, format_timestamp()
         self.folder.write()
+        self.result.saved.sort()
+        self.result.kept.sort()
         self.result.exit_code = int(self._exit_code())
         return self.result
 

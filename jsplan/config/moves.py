@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from jsplan.address import Address, changes_only_domain, has_same_wildcards, is_glob, matches
@@ -26,22 +26,9 @@ def read_moved(
     Both sides have the same shape, and nothing is declared under the old address.
     """
     out = []
-    for written in parsing.read_list(section, "`moved`", findings):
-        node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(node, "a moved entry", ("from", "to"), findings):
-            continue
-        origin, to = (_read_address(node, key, "a moved entry", findings) for key in ("from", "to"))
-        if origin is None or to is None:
-            continue
+    for node, origin, to in _read_sides(section, "moved", scope, findings):
         _check_shape(node, origin, to, findings)
-        domain = to.split("/")[0]
-        if not is_glob(domain) and domain not in domains:
-            findings.error(
-                "JS122",
-                node.value["to"],
-                f'there is no domain "{domain}"',
-                f"`to` is what is declared now.{did_you_mean(domain, domains)}",
-            )
+        _check_domain(node.value["to"], to, "`to` is what is declared now.", domains, findings)
         _refuse_declared(node.value["from"], origin, "moved", declared, findings)
         out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
@@ -59,19 +46,11 @@ def read_relocate(
     Both sides have the same shape. `from` is declared nowhere, and `to` is.
     """
     out: list[Relocate] = []
-    for written in parsing.read_list(section, "`relocate`", findings):
-        node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(node, "a relocate entry", ("from", "to"), findings):
-            continue
-        origin, to = (
-            _read_address(node, key, "a relocate entry", findings) for key in ("from", "to")
-        )
-        if origin is None or to is None:
-            continue
+    for node, origin, to in _read_sides(section, "relocate", scope, findings):
         if _check_sides(node, origin, to, "relocated", findings):
             _check_relocated_kind(node, origin, to, findings)
         for key, text in (("from", origin), ("to", to)):
-            _check_domain(node.value[key], text, domains, findings)
+            _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
         _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
         _require_declared(node.value["to"], to, declared, findings)
         if any(other.old_address == origin or other.new_address == to for other in out):
@@ -100,23 +79,13 @@ def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) 
         findings.error("JS149", node.value["from"], *_NOT_RENAMED[kind])
 
 
-_NOT_RENAMED: Final = {
-    "kv": (
-        "a bucket cannot get another name: its keys are subjects with its name",
-        (
-            "Declare the new bucket with the old one as a source, switch the clients, then take"
-            " the source and the old bucket out of the files."
-        ),
-    ),
-    "object_store": (
-        "an object store cannot get another name: its objects are subjects with its name",
-        "Create the new one, copy the objects with a client, then remove the old one.",
-    ),
-}
+_BOTH_DECLARED: Final = (
+    "Both sides of a relocation are declared domains. Remove the entry if it is done."
+)
 
 
 def _check_domain(
-    node: Node, address: str, domains: Mapping[str, Domain], findings: Findings
+    node: Node, address: str, advice: str, domains: Mapping[str, Domain], findings: Findings
 ) -> None:
     domain = address.split("/")[0]
     if not is_glob(domain) and domain not in domains:
@@ -124,8 +93,7 @@ def _check_domain(
             "JS122",
             node,
             f'there is no domain "{domain}"',
-            "Both sides of a relocation are declared domains. Remove the entry if it is done."
-            f"{did_you_mean(domain, domains)}",
+            f"{advice}{did_you_mean(domain, domains)}",
         )
 
 
@@ -171,6 +139,20 @@ def read_removed(
             _refuse_declared(node.value["address"], address, "removed", declared, findings)
             out.append(Removed(address, destroy, source_range(node.place), guard))
     return tuple(out)
+
+
+def _read_sides(
+    section: Node | None, key: str, scope: Scope, findings: Findings
+) -> Iterator[tuple[Node, str, str]]:
+    """Yield the entries of `moved:` or `relocate:` with their `from` and `to`."""
+    what = f"a {key} entry"
+    for written in parsing.read_list(section, f"`{key}`", findings):
+        node = interpolate(written, scope, findings)
+        if not parsing.check_mapping(node, what, ("from", "to"), findings):
+            continue
+        origin, to = (_read_address(node, side, what, findings) for side in ("from", "to"))
+        if origin is not None and to is not None:
+            yield node, origin, to
 
 
 def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | None:
@@ -240,6 +222,21 @@ _RENAME_HELP: Final = {
         " Create the new one, copy the objects, then remove the old one."
     ),
     "": "Nothing can be renamed in place. Create it under the new name, then remove the old one.",
+}
+
+
+_NOT_RENAMED: Final = {
+    "kv": (
+        "a bucket cannot get another name: its keys are subjects with its name",
+        (
+            "Declare the new bucket with the old one as a source, switch the clients, then take"
+            " the source and the old bucket out of the files."
+        ),
+    ),
+    "object_store": (
+        "an object store cannot get another name: its objects are subjects with its name",
+        "Create the new one, copy the objects with a client, then remove the old one.",
+    ),
 }
 
 

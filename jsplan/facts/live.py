@@ -77,6 +77,16 @@ class LiveObject:
         return self.server.get("name") not in (None, self.server.get("leader"))
 
     @property
+    def peers(self) -> list[dict[str, Any]]:
+        """The replicas beside the leader, or all of them while there is none; empty without one."""
+        return self.server.get("replicas") or []
+
+    @property
+    def offline_peers(self) -> list[str]:
+        """The names of the peers whose server is down."""
+        return sorted(str(peer.get("name")) for peer in self.peers if peer.get("offline"))
+
+    @property
     def is_stable(self) -> bool:
         """True if no cluster is moving or scaling the stream: it has a leader and all replicas.
 
@@ -84,9 +94,8 @@ class LiveObject:
         """
         if not self.is_clustered:
             return True
-        others = self.server.get("replicas") or []
-        complete = len(others) + 1 == (self.raw.get("num_replicas") or 1)
-        ready = all(peer.get("current") or peer.get("offline") for peer in others)
+        complete = len(self.peers) + 1 == (self.raw.get("num_replicas") or 1)
+        ready = all(peer.get("current") or peer.get("offline") for peer in self.peers)
         return (
             "desired" not in self.server and bool(self.server.get("leader")) and complete and ready
         )

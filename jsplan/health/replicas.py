@@ -25,7 +25,7 @@ def describe_cluster(live: LiveObject) -> dict[str, Any] | None:
     if not live.is_clustered:
         return None
     leader = live.server.get("leader") or None
-    replicas = [_describe_replica(peer, leader=False) for peer in _peers(live)]
+    replicas = [_describe_replica(peer, leader=False) for peer in live.peers]
     if leader:
         own = {"name": leader, "current": True}
         replicas.insert(0, _describe_replica(own, leader=True))
@@ -35,11 +35,6 @@ def describe_cluster(live: LiveObject) -> dict[str, Any] | None:
         "replicas": replicas,
         "desired": _describe_move(live.server.get("desired")),
     }
-
-
-def _peers(live: LiveObject) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = live.server.get("replicas") or []
-    return found
 
 
 def _describe_replica(peer: Mapping[str, Any], *, leader: bool) -> dict[str, Any]:
@@ -72,10 +67,9 @@ def find_replica_breach(live: LiveObject) -> Breach | None:
     keys = list_keys(live.raw.get("metadata") or {})
     if PEERS in keys or not is_enabled(keys) or not live.is_clustered:
         return None
-    peers, moving = _peers(live), "desired" in live.server
-    listed = len(peers) + bool(live.server.get("leader"))
+    offline, moving = live.offline_peers, "desired" in live.server
+    listed = len(live.peers) + bool(live.server.get("leader"))
     declared = int(live.raw.get("num_replicas") or 0) or max(1, listed)
-    offline = sorted(str(peer.get("name")) for peer in peers if peer.get("offline"))
     facts = [f"{', '.join(offline)} offline"] if offline else []
     if not live.server.get("leader") and (offline or not moving):
         facts.insert(0, "no leader")

@@ -150,11 +150,6 @@ def _replicas(config: Mapping[str, Any]) -> int:
     return int(config.get("num_replicas") or 1)
 
 
-def _peers(reading: Reading) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = reading.live.server.get("replicas") or []
-    return found
-
-
 def _is_alone(reading: Reading) -> bool:
     return not reading.live.is_clustered or _replicas(reading.live.raw) <= 1
 
@@ -164,20 +159,20 @@ def _check_peers(reading: Reading, expected: int) -> str:
         return "it is not replicated"
     if not reading.live.server.get("leader"):
         return "it has no leader"
-    count = len(_peers(reading)) + 1
+    count = len(reading.live.peers) + 1
     if count != expected:
         return count_text(count, "replica")
-    offline = [str(peer.get("name")) for peer in _peers(reading) if peer.get("offline")]
+    offline = reading.live.offline_peers
     return f"{', '.join(offline)} offline" if offline else ""
 
 
 def _check_peer_lag(reading: Reading, most: int) -> str:
-    late = [p for p in _peers(reading) if int(p.get("lag") or 0) > most]
+    late = [p for p in reading.live.peers if int(p.get("lag") or 0) > most]
     return f"{late[0]['name']} is {int(late[0]['lag']):,} operations behind" if late else ""
 
 
 def _check_peer_seen(reading: Reading, most: int) -> str:
-    silent = [p for p in _peers(reading) if int(p.get("active") or 0) > most]
+    silent = [p for p in reading.live.peers if int(p.get("active") or 0) > most]
     if not silent:
         return ""
     return f"{silent[0]['name']} was last seen {format_duration(_round(silent[0]['active']))} ago"

@@ -11,12 +11,11 @@ import pytest
 
 from jsplan.documents.schema_state import PHASES
 from jsplan.options import DriftOptions
-from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
 from tests.support import stream_content
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.simulated_kill import SimulatedKill, kill_after, kill_before_phase
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
@@ -198,19 +197,8 @@ def test_a_kill_before_a_phase_is_recorded(
     """An apply after a kill finds a phase that is done on the servers, but not in state."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
-    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
-        append = LocalBackend.append
-
-        def append_until_phase(
-            backend: LocalBackend, state: State, *changes: dict[str, Any]
-        ) -> None:
-            if any(change.get("replacing", {}).get("phase") == phase for change in changes):
-                mortal.remaining = 0
-            append(backend, state, *changes)
-
-        patch.setattr(LocalBackend, "append", append_until_phase)
-        with pytest.raises(SimulatedKill):
-            scene.space.apply(allow_hazards=PERMITTED)
+    with kill_before_phase(phase), pytest.raises(SimulatedKill):
+        scene.space.apply(allow_hazards=PERMITTED)
     scene.require_nothing_lost()
 
     _, result = scene.space.apply(allow_hazards=PERMITTED)

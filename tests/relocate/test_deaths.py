@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jsplan.documents.schema_state import RELOCATION_PHASES
-from jsplan.state import LocalBackend, State
 from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, Route, Scene
 from tests.support import stream_content
-from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.simulated_kill import SimulatedKill, kill_after, kill_before_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,19 +67,8 @@ def test_death_at_every_write(route: Route, tmp_path: Path, clean_hub_leaf: Sand
 
 def die_before_phase(scene: Scene, phase: str) -> None:
     """Apply, and die when this phase is about to be recorded."""
-    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
-        append = LocalBackend.append
-
-        def append_until_phase(
-            backend: LocalBackend, state: State, *changes: dict[str, Any]
-        ) -> None:
-            if any(change.get("replacing", {}).get("phase") == phase for change in changes):
-                mortal.remaining = 0
-            append(backend, state, *changes)
-
-        patch.setattr(LocalBackend, "append", append_until_phase)
-        with pytest.raises(SimulatedKill):
-            scene.space.apply(allow_hazards=PERMITTED)
+    with kill_before_phase(phase), pytest.raises(SimulatedKill):
+        scene.space.apply(allow_hazards=PERMITTED)
 
 
 @pytest.mark.parametrize("phase", RELOCATION_PHASES)

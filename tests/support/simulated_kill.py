@@ -64,6 +64,23 @@ def kill_at_request(verb: str, *, answered: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def kill_before_phase(phase: str) -> Iterator[None]:
+    """Let an apply die when it is about to record this phase of a replacement or relocation."""
+    with kill_after() as counter, pytest.MonkeyPatch.context() as patch:
+        append = LocalBackend.append
+
+        def append_until_phase(
+            backend: LocalBackend, state: State, *changes: dict[str, Any]
+        ) -> None:
+            if any(change.get("replacing", {}).get("phase") == phase for change in changes):
+                counter.remaining = 0
+            append(backend, state, *changes)
+
+        patch.setattr(LocalBackend, "append", append_until_phase)
+        yield
+
+
 def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     append, finish = LocalBackend.append, LocalBackend.finish
 

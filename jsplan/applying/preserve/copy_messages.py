@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
+    ProgressWatch,
     params,
     require_lock,
     require_not_stopped,
@@ -191,7 +192,7 @@ async def _wait_until_filled(
 ) -> None:
     """Wait until the stream is complete. Raises StepFailed when no message arrives any more."""
     wanted = _expected_counts(require_record(context, step), origin, step)
-    before, since, pause = None, time.monotonic(), 0.02
+    watch, pause = ProgressWatch(STALL_TIMEOUT), 0.02
     while True:
         require_not_stopped(context)
         live = await context.read(step.target_address)
@@ -199,9 +200,7 @@ async def _wait_until_filled(
         last, count = int(state.get("last_seq") or 0), int(state.get("messages") or 0)
         if (last >= wanted["last_seq"]) if mirrors else (count >= wanted["messages"]):
             return
-        if (last, count) != before:
-            before, since = (last, count), time.monotonic()
-        elif time.monotonic() - since > STALL_TIMEOUT:
+        if watch.has_stalled((last, count)):
             text = (
                 f"{step.target_address} has {count:,} messages up to sequence {last:,}, "
                 f"and none arrived for {STALL_TIMEOUT:.0f}s"

@@ -59,6 +59,21 @@ def require_lock(context: StepContext, seconds: float) -> None:
         raise
 
 
+class ProgressWatch:
+    """A watch over a copy by the server: it says when nothing has moved for `timeout` seconds."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._before: object = None
+        self._since = time.monotonic()
+
+    def has_stalled(self, progress: object) -> bool:
+        """Return True if `progress` is what it was `timeout` seconds ago."""
+        if progress != self._before:
+            self._before, self._since = progress, time.monotonic()
+        return time.monotonic() - self._since > self.timeout
+
+
 async def wait_until_ready(context: StepContext, address: Address) -> LiveObject | None:
     """Wait until a cluster has elected the object's leader and has all replicas.
 

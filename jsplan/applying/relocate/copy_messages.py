@@ -8,10 +8,10 @@ message of ours marks the end, and is deleted again on both sides.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
 from jsplan.applying.preserve.journal import (
+    ProgressWatch,
     params,
     require_lock,
     require_not_stopped,
@@ -94,7 +94,7 @@ def _allowed_hazards(context: StepContext, step: Step) -> dict[str, int]:
 
 async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[str, Any]) -> None:
     """Wait until few messages are missing. The origin may receive more all the time."""
-    before, since, pause = -1, time.monotonic(), 0.02
+    watch, pause = ProgressWatch(STALL_TIMEOUT), 0.02
     while True:
         require_not_stopped(context)
         origin = await read_origin(context, step, record)
@@ -103,9 +103,7 @@ async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[s
         is_near = last + SMALL_LAG >= int(origin.state.get("last_seq") or 0)
         if is_near and last >= await last_stored(context, step, origin):
             return
-        if last != before:
-            before, since = last, time.monotonic()
-        elif time.monotonic() - since > STALL_TIMEOUT:
+        if watch.has_stalled(last):
             raise StepFailed(
                 f"{target.address} has messages up to sequence {last:,} of {origin.address}, and "
                 f"none arrived for {STALL_TIMEOUT:.0f}s. {origin.address} was not touched. The "
@@ -162,15 +160,13 @@ async def promote(context: StepContext, step: Step) -> None:
 async def _wait_for_rest(
     context: StepContext, step: Step, record: dict[str, Any], last_seq: int
 ) -> None:
-    before, since, pause = -1, time.monotonic(), 0.005
+    watch, pause = ProgressWatch(CUTOVER_STALL_TIMEOUT), 0.005
     while True:
         target = await read_target(context, step, record)
         last = int(target.state.get("last_seq") or 0)
         if last >= last_seq:
             return
-        if last != before:
-            before, since = last, time.monotonic()
-        elif time.monotonic() - since > CUTOVER_STALL_TIMEOUT:
+        if watch.has_stalled(last):
             raise StepFailed(
                 f"{target.address} has messages up to sequence {last:,} of {last_seq:,}, and none "
                 f"arrived for {CUTOVER_STALL_TIMEOUT:.0f}s"

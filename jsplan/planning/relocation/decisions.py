@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.facts.live import get_retention
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.consumer_position import choose_position_method
@@ -190,20 +190,12 @@ def _interrupted(inputs: PlanInputs, relocation: Relocation) -> Diagnostic:
 
 
 def _finding(
-    inputs: PlanInputs, relocation: Relocation, severity: str, text: str, detail: str
+    inputs: PlanInputs, relocation: Relocation, severity: Severity, text: str, detail: str
 ) -> Diagnostic:
     declared = inputs.declared(relocation.target)
     place = relocation.range or (declared.range if declared else None)
     code = "JS496" if relocation.range is None else "JS495"
-    assert severity in ("error", "warning")
-    return Diagnostic(
-        "error" if severity == "error" else "warning",
-        code,
-        text,
-        detail,
-        str(relocation.target),
-        place,
-    )
+    return Diagnostic(severity, code, text, detail, str(relocation.target), place)
 
 
 # --- obstacles -----------------------------------------------------------------------------------
