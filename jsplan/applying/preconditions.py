@@ -161,7 +161,7 @@ async def _list_existing(
         if len(addresses) >= MIN_STREAMS:
             with suppress(ApiError):
                 facts = DomainFacts(domain, reachable=True, info=await apis[domain].request("INFO"))
-                found |= await list_streams(apis[domain], facts, addresses)
+                found |= (await list_streams(apis[domain], facts, addresses))[0]
     return found
 
 

@@ -4,8 +4,8 @@ STREAM.LIST and CONSUMER.LIST answer what INFO answers, except for `_nats.*` met
 name of a server without a cluster (measured in `tests/facts/test_lists.py`). Each page begins at an
 offset in the order of names, so an object is on no page if one before it is deleted between two
 requests. A cluster lists objects whose servers do not answer with a state of zeros, and names them
-in `missing`: they are not taken from the list. An object that no page shows may exist: the caller
-asks for it by INFO.
+in `missing`: they are not taken from the list. An object that no page shows may exist, unless one
+page shows all: the caller asks for it by INFO.
 """
 
 from __future__ import annotations
@@ -31,30 +31,36 @@ CONCURRENT_PAGES: Final = 4
 Found = dict[Address, LiveObject]
 
 
-async def list_streams(api: DomainApi, facts: DomainFacts, wanted: Collection[Address]) -> Found:
-    """Return the wanted streams that the list of the domain shows.
+async def list_streams(
+    api: DomainApi, facts: DomainFacts, wanted: Collection[Address]
+) -> tuple[Found, set[Address]]:
+    """Return the wanted streams that the list of the domain shows, and those that do not exist.
 
-    None where few are wanted, and where this user may not list. Raises nothing: an error of the
-    list says little about INFO.
+    The second only where all streams are on one page. Both are empty where few are wanted, and
+    where this user may not list. Raises nothing: an error of the list says little about INFO.
     """
     if len(wanted) < MIN_STREAMS or facts.streams > MAX_UNWANTED * len(wanted):
-        return {}
+        return {}, set()
     if is_import(api.domain):  # which may export INFO alone
-        return {}
+        return {}, set()
     names = {address.stream: address for address in wanted}
     found: Found = {}
+    absent: set[Address] = set()
 
     def take(page: Mapping[str, Any]) -> None:
-        unknown = set(page.get("missing") or ())
-        for info in page.get("streams") or ():
+        unread = {*(page.get("missing") or ()), *(page.get("offline") or ())}
+        listed = page.get("streams") or ()
+        for info in listed:
             name = info["config"]["name"]
-            address = names.get(name) if name not in unknown else None
+            address = names.get(name) if name not in unread else None
             if address is not None and not is_backfill_incomplete(info["config"]):
                 found[address] = parse_stream(address, info)
+        if page.get("total") == len(listed) == len({i["config"]["name"] for i in listed} - unread):
+            absent.update(names[name] for name in names.keys() - {a.stream for a in found})
 
     await _read_pages(api, "STREAM.LIST", "streams", take)
     await _fill_servers(api, found)
-    return found
+    return found, absent
 
 
 async def list_consumers(
@@ -69,9 +75,9 @@ async def list_consumers(
     found: Found = {}
 
     def take(page: Mapping[str, Any]) -> None:
-        unknown = set(page.get("missing") or ())
+        unread = {*(page.get("missing") or ()), *(page.get("offline") or ())}
         for info in page.get("consumers") or ():
-            if info["name"] not in unknown and (address := names.get(info["name"])) is not None:
+            if info["name"] not in unread and (address := names.get(info["name"])) is not None:
                 found[address] = parse_consumer(address, info)
 
     await _read_pages(api, f"CONSUMER.LIST.{stream.address.stream}", "consumers", take)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import chain
 
 from jsplan.address import Address
@@ -117,16 +117,23 @@ async def _read_domain(
         keep(await list_consumers(api, found, consumers[stream]))
 
     try:
-        keep(await list_streams(api, live.domains[domain.key], streams))
-        await run_parallel(read, _unread(streams, live), workers)
+        found, absent = await list_streams(api, live.domains[domain.key], streams)
+        keep(found)
+        on_read(len(absent))
+        await run_parallel(read, _unread(streams, live, absent), workers)
+        for stream in streams:
+            if stream not in live.objects and stream not in live.unreadable:
+                on_read(len(consumers.pop(stream, ())))  # it has no consumers either
         await run_parallel(read_list, consumers, workers)
         await run_parallel(read, _unread(chain.from_iterable(consumers.values()), live), workers)
     except OFFLINE_ERRORS as error:
         mark_offline(live, domain.key, error)
 
 
-def _unread(addresses: Iterable[Address], live: Live) -> list[Address]:
-    return [address for address in addresses if address not in live.objects]
+def _unread(
+    addresses: Iterable[Address], live: Live, absent: Container[Address] = ()
+) -> list[Address]:
+    return [a for a in addresses if a not in live.objects and a not in absent]
 
 
 def _fill_server_names(live: Live) -> None:

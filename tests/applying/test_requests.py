@@ -41,6 +41,30 @@ def create_consumer(raw: Raw, stream: str, **fields: Any) -> None:
     raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.C", {"stream_name": stream, "config": config})
 
 
+@pytest.mark.parametrize("count", [MANY, MIN_STREAMS], ids=["few", "many"])
+def test_the_requests_of_a_plan_that_creates(
+    count: int, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A plan asks for no consumer of a stream that does not exist, and one page shows all streams.
+
+    Where it is complete, no stream that it omits is asked for.
+    """
+    with Raw((hub := clean_hub_leaf["hub"]).url, hub.user, hub.password) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.S0", {"name": "S0", "subjects": ["s0"]})
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(count))
+    with audit_requests(clean_hub_leaf) as seen:
+        plan = space.plan()
+
+    assert plan.summary["add"] == 2 * count - 1
+    sent = Counter(".".join(line.removeprefix("hub ").split(".")[:2]) for line in seen)
+    wanted = (
+        {"STREAM.LIST": 1, "STREAM.INFO": 1} if count >= MIN_STREAMS else {"STREAM.INFO": count}
+    )
+    assert {verb: sent[verb] for verb in ("STREAM.LIST", "STREAM.INFO", "CONSUMER.INFO")} == {
+        "STREAM.LIST": 0, "CONSUMER.INFO": 1
+    } | wanted  # fmt: skip
+
+
 def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A stream is read before its creation, after it, and before that of its consumer.
 
