@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,9 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
         else ""
     )
     before, after = change.before, change.after
+    if kind == "kv_entry":
+        pages = _lay_out(before), _lay_out(after)
+        before, after = pages if None not in pages and pages[0] != pages[1] else (before, after)
     if (
         before is None and after is None
     ):  # both sides are empty only where the new value is unknown yet
@@ -144,6 +148,16 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
             f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}",
             tail,
         )
+
+
+def _lay_out(value: Any) -> str | None:
+    """Return a JSON object or list with one element to a line; None for another value."""
+    if not isinstance(value, str) or not value.startswith(("{", "[")):
+        return None
+    try:
+        return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _is_page(value: Any) -> bool:

@@ -8,6 +8,8 @@ from jsplan.documents.plan import FieldChange
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.field_paths import row_of, top_level
 from jsplan.render.json import dumps
+from jsplan.render.lines import Lines
+from jsplan.render.resource_text import add_field_change
 from jsplan.render.values import non_default_leaves, size
 from tests.render import samples
 
@@ -155,3 +157,27 @@ def test_json_is_sorted_and_survives_half_a_surrogate() -> None:
     """A name that is no valid UTF-8 is escaped."""
     assert dumps({"b": 1, "a": "\ud800"}) == '{\n  "a": "\\ud800",\n  "b": 1\n}\n'
     assert dumps({"b": 1, "a": "ü"}) == '{\n  "a": "ü",\n  "b": 1\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("fast", "slow", ['~ value: "fast" -> "slow"']),
+        ('{"a":1,"b":2}', '{"a":1,"b":3}', ['-   "b": 2', '+   "b": 3']),
+        ("x\ny\n", "x\nz\n", ["- y", "+ z"]),
+        ('{"a": 1}', '{"a":1}', [r'~ value: "{\"a\": 1}" -> "{\"a\":1}"']),
+        ("[1]", "[" * 100_000, ["~ value: "]),
+        ("{", "{}", ['~ value: "{" -> "{}"']),
+    ],
+    ids=["text", "json", "lines", "spaces", "deep", "not json"],
+)
+def test_the_change_of_a_value_in_a_bucket(before: str, after: str, shown: list[str]) -> None:
+    """JSON and text of several lines are compared line by line; the rest is shown as it is."""
+    lines = Lines()
+
+    add_field_change(lines, "kv_entry", FieldChange("value", before, after, "in_place"))
+
+    texts = [line.strip() for line in lines.plain().splitlines()]
+    changed = [text for text in texts if text[:2] in ("+ ", "- ", "~ ") and text != "~ value:"]
+    assert len(changed) == len(shown)
+    assert all(text.startswith(wanted) for text, wanted in zip(changed, shown, strict=True))
