@@ -45,7 +45,7 @@ def create_consumer(raw: Raw, stream: str, **fields: Any) -> None:
 def test_the_requests_of_a_plan_that_creates(
     count: int, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """A plan asks for no consumer of a stream that does not exist, and one page shows all streams.
+    """A plan asks for no consumer of a stream that does not exist; one page shows all streams.
 
     Where it is complete, no stream that it omits is asked for.
     """

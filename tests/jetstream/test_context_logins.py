@@ -446,7 +446,11 @@ def test_no_secret_of_a_context_is_shown(
         "utf-8",
     )
     written = ""
-    for words in (["plan", "-o", "p.jsplan"], ["apply", "-y"], ["status", "--json"]):
+    for words in (
+        ["plan", "-o", str(tmp_path / "p.jsplan")],
+        ["apply", "-y"],
+        ["status", "--json"],
+    ):
         code = main(["-C", str(tmp_path), "-vv", *words])
         printed = capsys.readouterr()
         written += printed.out + printed.err

@@ -172,7 +172,7 @@ def test_json_is_sorted_and_survives_half_a_surrogate() -> None:
     ids=["text", "json", "lines", "spaces", "deep", "not json"],
 )
 def test_the_change_of_a_value_in_a_bucket(before: str, after: str, shown: list[str]) -> None:
-    """JSON and text of several lines are compared line by line; the rest is shown as it is."""
+    """JSON and text of several lines are compared line by line; the rest is unchanged."""
     lines = Lines()
 
     add_field_change(lines, "kv_entry", FieldChange("value", before, after, "in_place"))
