@@ -62,10 +62,7 @@ class Scene:
 
     def reset(self, **fields: Any) -> None:
         """Empty both domains, apply the first files, publish, and write the files after it."""
-        for domain in ("hub", "leaf"):
-            with self.raw(domain) as raw:
-                delete_all_streams(raw)
-        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
+        self.empty()
         self.declare_before()
         self.space.apply()
         with self.raw(self.before) as raw:
@@ -76,6 +73,13 @@ class Scene:
             self.expected = stream_content.messages(raw, "A")
             self.unread = self.count_unread(raw, "A")
         self.declare_after(**fields)
+
+    def empty(self) -> None:
+        """Delete every stream of both domains, and the state."""
+        for domain in ("hub", "leaf"):
+            with self.raw(domain) as raw:
+                delete_all_streams(raw)
+        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
 
     def declare_before(self) -> None:
         """Write the files in which the stream is at its old address."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
@@ -38,10 +39,14 @@ def writes(subject: str) -> bool:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """The moment of the kill: before or after the n-th request, counted from 0."""
+    """The moment of the kill: before or after the n-th request, counted from 0.
+
+    `counted` says by the subject which requests count; without it all do.
+    """
 
     number: int
     moment: Moment
+    counted: Callable[[str], bool] | None = None
 
 
 class KillProxy:
@@ -49,6 +54,7 @@ class KillProxy:
 
     def __init__(self, port: int, boundary: KillPoint | None = None) -> None:
         self.seen: list[str] = []
+        self._counted = 0
         self._boundary = boundary
         self._upstream = port
         self._victim: subprocess.Popen[bytes] | None = None
@@ -119,10 +125,15 @@ class KillProxy:
                         self._kill()
 
     def _passes(self, subject: str, reply: bytes) -> bool:
-        number = len(self.seen)
         self.seen.append(subject)
-        if self._boundary is None or number != self._boundary.number:
-            return number < self._boundary.number if self._boundary else True
+        if self._boundary is None:
+            return True
+        counted = self._boundary.counted
+        if counted is not None and not counted(subject):
+            return self._counted <= self._boundary.number
+        number, self._counted = self._counted, self._counted + 1
+        if number != self._boundary.number:
+            return number < self._boundary.number
         if self._boundary.moment == "before it arrives":
             self._kill()
             return False
