@@ -15,6 +15,7 @@ from jsplan.sandbox import Sandbox, binary
 from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
+from tests.sequences.relocation_cases import RELOCATED
 from tests.sequences.show import format_outcome
 from tests.sequences.shrink import shrink_case
 
@@ -34,6 +35,7 @@ def main() -> int:
         "--meddled", action="store_true", help="with another person between plan and apply"
     )
     parser.add_argument("--earlier", action="store_true", help="with a plan applied before")
+    parser.add_argument("--relocated", action="store_true", help="with relocations")
     parser.add_argument("--named", help="a fixed case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
@@ -49,11 +51,16 @@ def main() -> int:
 
 def _cases(wanted: argparse.Namespace) -> list[Case]:
     if wanted.named:
-        return [f.case for name, f in FIXED.items() if wanted.named in ("all", name)]
+        return [f.case for name, f in (FIXED | RELOCATED).items() if wanted.named in ("all", name)]
     first = wanted.seed[-1]
     seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
     return [
-        make_case(seed, with_outside_change=wanted.meddled, with_earlier_apply=wanted.earlier)
+        make_case(
+            seed,
+            with_outside_change=wanted.meddled,
+            with_earlier_apply=wanted.earlier,
+            with_relocation=wanted.relocated,
+        )
         for seed in seeds
     ]
 

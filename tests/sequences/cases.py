@@ -60,7 +60,8 @@ class Edit:
     """One edit of the files.
 
     `what` is `set` (fields of a stream or bucket; None takes one out), `consumer` (fields of a consumer), `add` and `drop` (a
-    consumer), `swap` (two streams or two consumers exchange a field), `declare` and `remove` (a stream or bucket).
+    consumer), `swap` (two streams or two consumers exchange a field), `declare` and `remove` (a stream or bucket),
+    `relocate` (another domain or name for a stream or bucket, which comes with its messages).
     """
 
     what: str
@@ -82,6 +83,8 @@ class Edit:
             sections[section].remove(body)
         elif self.what == "set":
             merge(body, self.fields)
+        elif self.what == "relocate":
+            _relocate(sections, section, body, self.fields)
         elif self.what == "swap" and not self.consumer:
             other = next((b for s, b in bodies(sections) if name_of(s, b) == self.other), None)
             if other is not None:
@@ -127,6 +130,16 @@ class Case:
         for edit in self.edits:
             edit.apply(sections)
         return sections
+
+    @property
+    def moved(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """Domain and stream of what the last edits relocate: from each new one to the old one."""
+        known = self.before_apply.get("relocate", [])
+        return {
+            stream_at(row["to"]): stream_at(row["from"])
+            for row in self.after.get("relocate", [])
+            if row not in known
+        }
 
     @property
     def before_apply(self) -> Sections:
@@ -186,6 +199,29 @@ def address_of(section: str, body: Body) -> str:
     """The address of a declared stream, bucket or object store."""
     kind = {"streams": "stream", "kv": "kv", "object_stores": "object_store"}[section]
     return f"{body['domain']}/{kind}/{name_of(section, body)}"
+
+
+def stream_at(address: str) -> tuple[str, str]:
+    """The domain and the stream on the server of an address."""
+    domain, kind, name = address.split("/")
+    return domain, {"kv": "KV_", "object_store": "OBJ_"}.get(kind, "") + name
+
+
+def address_at(section: str, key: tuple[str, str]) -> str:
+    """The address of a stream on the server that is declared in this section."""
+    prefix = NAMES[section][1]
+    return address_of(section, {"domain": key[0], NAMES[section][0]: key[1].removeprefix(prefix)})
+
+
+def _relocate(sections: Sections, section: str, body: Body, fields: Body) -> None:
+    """Change domain or name, with the entry that says so and with what copies from it."""
+    old, name = address_of(section, body), name_of(section, body)
+    merge(body, fields)
+    sections.setdefault("relocate", []).append({"from": old, "to": address_of(section, body)})
+    for _, other in bodies(sections):
+        for origin in (other.get("mirror"), *(other.get("sources") or ())):
+            if origin and origin["name"] == name and section == "streams":
+                origin |= {"name": body["name"], "domain": body["domain"]}
 
 
 def merge(body: Body, fields: Body) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.sequences.cases import address_of, bodies, stream_of
+from tests.sequences.cases import address_at, address_of, bodies, stream_of
 from tests.sequences.model import DueMessages, due_messages, first_delivery, wants
 from tests.support.explained_steps import require_explained
 
@@ -113,12 +113,21 @@ def check_messages(
 
     `slack`: another person worked in between, so up to 10 % or so many more may be gone, and fewer are no lie.
     """
+    moved = {old: new for new, old in case.moved.items()}
     for section, body in bodies(case.before_apply):
         key = (str(body["domain"]), stream_of(section, body))
         if key not in before:
             continue
         address = address_of(section, body)
         was, now = before[key], after.get(key)
+        target = moved.get(key, key)
+        if target != key and (left := now) is not None:
+            # Half done by another person: either side has all of it.
+            now = max(
+                left, after.get(target, left), key=lambda s: len(s.bodies.keys() & was.bodies)
+            )
+        elif target != key:
+            now = after.get(target)
         kept = now.bodies if now else {}
         acknowledged = _copied_bodies(case, body, before, after)
         gone = {b: m.seq for b, m in was.bodies.items() if b not in kept}
@@ -128,7 +137,11 @@ def check_messages(
             if slack is None and said.high != len(was.messages):
                 yield Finding("count", address, f"DELETES_STREAM says {said}: {len(was.messages)}")
             continue
-        said = announced.bounds("DELETES_MESSAGES", [address, *_consumer_addresses(announced, key)])
+        there = address_at(section, target)
+        said = announced.bounds(
+            "DELETES_MESSAGES",
+            {address, there}.union(*(_consumer_addresses(announced, k) for k in (key, target))),
+        )
         drained = _announced_consumption(case, announced, body)
         yield from _check_counts(address, len(gone), said, drained, slack, lost)
         if now is not None:
@@ -215,6 +228,7 @@ class ConsumedResult:
     got: list[Delivery]
     workqueue: bool
     out: frozenset[int] = frozenset()
+    old_key: tuple[str, str] = ("", "")
 
 
 def check_consumer(
@@ -223,7 +237,7 @@ def check_consumer(
     """It was given what was pending, and nothing besides but what was announced."""
     address = f"{one.key[0]}/consumer/{one.key[1]}/{one.after['name']}"
     now = after[one.key]
-    old = before.get(one.key)
+    old = before.get(one.old_key)
     fresh = old is None or one.before is None or one.books is None
     if announced.actions.get(address) == ("delete", "create"):
         # A consumer that was given nothing has no position to lose.

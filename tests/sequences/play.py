@@ -138,6 +138,8 @@ class _CaseRun:
         outcome.findings += found
         if code == 0 and not case.between:
             self._check_converged()
+            for key in set(self.case.moved.values()) & after.keys():
+                outcome.findings.append(Finding("left", "/stream/".join(key), "is still there"))
             self._check_consumers(announced, before, after)
             self._check_notified(after)
 
@@ -416,22 +418,26 @@ class _CaseRun:
         """Consume each declared consumer to its end."""
         old = {k: c for k, _, c in _declared(self.case.before_apply)}
         for (domain, stream, name), address, body in _declared(self.case.after):
-            key, was = (domain, stream), old.get((domain, stream, name))
+            key = (domain, stream)
+            old_key = self.case.moved.get(key, key)
+            was = old.get((*old_key, name))
             if key not in after or name not in after[key].consumers:
                 self.outcome.findings.append(Finding("missing", f"{address}/{name}", "is gone"))
                 continue
-            if was is not None and self.known is not None and (*key, name) not in self.known:
+            if was is not None and self.known is not None and (*old_key, name) not in self.known:
                 continue
-            books = self._log_of(key, name)
+            books = self._log_of(old_key, name)
             got = self.sides[domain].drain(stream, name, books.unacknowledged)
             workqueue = after[key].config["retention"] == "workqueue"
             others = (
-                self._log_of(key, other)
+                self._log_of(old_key, other)
                 for d, s, other in old
-                if (d, s) == key and other != name and other in after[key].consumers
+                if (d, s) == old_key and other != name and other in after[key].consumers
             )
             out = {seq for other in others for seq in other.position.outstanding}
-            one = ConsumedResult(key, address, was, body, books, got, workqueue, frozenset(out))
+            one = ConsumedResult(
+                key, address, was, body, books, got, workqueue, frozenset(out), old_key
+            )
             self.outcome.findings += checks.check_consumer(announced, one, before, after)
 
     def _check_notified(self, after: Snapshot) -> None:

@@ -52,18 +52,28 @@ class _CaseBuilder:
         return self.rng.random() < share
 
     def subject(self, stream: Body, token: str) -> str:
-        return f"{self.token}.{stream['name'][len(self.token) :].lower()}.{token}"
+        return f"{self.token}.{stream['name'][len(self.token)].lower()}.{token}"
 
 
 def make_case(
-    seed: int, *, with_outside_change: bool = False, with_earlier_apply: bool = False
+    seed: int,
+    *,
+    with_outside_change: bool = False,
+    with_earlier_apply: bool = False,
+    with_relocation: bool = False,
 ) -> Case:
-    """Make the case of a seed, with another person in between or with an earlier apply."""
+    """Make the case of a seed.
+
+    With another person in between, with an earlier apply, or with streams and buckets that move.
+    """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
+    kind += "r" if with_relocation else ""
     rng = random.Random(f"{seed}{kind}")
     making = _CaseBuilder(rng, f"{kind or 's'}{seed}x")
     for name in "ABC"[: rng.choice((1, 1, 2, 2, 3))]:
         making.streams.append(_origin(making, name))
+        if with_relocation and making.chance(0.8):
+            making.streams[-1]["retention"] = "limits"
     _copies(making)
     _buckets(making)
     _load(making)
@@ -71,14 +81,21 @@ def make_case(
     first: tuple[Edit, ...] = ()
     second_load: tuple[Publish, ...] = ()
     if with_earlier_apply:
-        first = _edits(making, (1, 1, 2, 3), _ALL_KINDS)
+        more = {_relocation: 30} if with_relocation else {}
+        first = _edits(making, (1, 1, 2, 3), _ALL_KINDS | more)
         second_load = tuple(
             _publish(making, stream, rng.randint(1, 5))
             for stream in making.streams
             if stream.get("subjects") and making.chance(0.4)
         )
-    edits = _edits(making, (2, 2, 3, 3, 4), _ALL_KINDS if with_earlier_apply else _KINDS)
-    between = tuple(_outside_change(making)) if with_outside_change else ()
+    kinds = _ALL_KINDS if with_earlier_apply or with_relocation else _KINDS
+    # Another person finds the streams where they were.
+    early = tuple(_outside_change(making)) if with_outside_change and with_relocation else ()
+    moves = _moves(making) if with_relocation and making.chance(0.5) else ()
+    edits = (*moves, *_edits(making, (1, 2, 2, 3) if with_relocation else (2, 2, 3, 3, 4), kinds))
+    if with_relocation and not moves:
+        edits += _moves(making)
+    between = early or (tuple(_outside_change(making)) if with_outside_change else ())
     options = {"safe_below": rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
     return Case(making.token, before, load, edits, between, options, first, second_load)
@@ -324,7 +341,7 @@ def _subjects(making: _CaseBuilder, stream: Body) -> list[Edit]:
     wanted = [making.subject(stream, t) for t in tokens]
     if making.chance(0.4):
         wanted = [
-            f"{making.token}.{stream['name'][len(making.token) :].lower()}.>",
+            making.subject(stream, ">"),
             f"{making.token}.more.>",
         ]
     if any(w in s.get("subjects", ()) for s in others for w in wanted):
@@ -533,6 +550,34 @@ def _delivery(making: _CaseBuilder, stream: Body) -> list[Edit]:
             {"replay_policy": "original"},
         )
     return [Edit("consumer", stream["name"], consumer["name"], fields=rng.choice(choices))]
+
+
+def _moves(making: _CaseBuilder) -> tuple[Edit, ...]:
+    """Relocate one to three of the streams and buckets, each once."""
+    rng, everything = making.rng, [*making.streams, *making.buckets, *making.objects]
+    found: list[Edit] = []
+    for body in rng.sample(everything, min(len(everything), rng.choice((1, 1, 2, 3)))):
+        edits = _relocation(making, body)
+        for edit in edits:
+            edit.apply(making.sections)
+        found += edits
+    return tuple(found)
+
+
+def _relocation(making: _CaseBuilder, body: Body) -> list[Edit]:
+    """Let a stream get another domain, name or both; a bucket keeps its name."""
+    rng = making.rng
+    fitting = body.get("retention", "limits") == "limits"
+    mirrored = any((s.get("mirror") or {}).get("name") == body.get("name") for s in making.streams)
+    if (not fitting or mirrored or body.get("mirror") or body.get("sources")) and making.chance(
+        0.9
+    ):
+        return []
+    other = {"domain": "leaf" if body["domain"] == "hub" else "hub"}
+    if "bucket" in body:
+        return [Edit("relocate", body["bucket"], fields=other)]
+    name = {"name": f"{body['name']}{rng.choice('UVWX')}"}
+    return [Edit("relocate", body["name"], fields=rng.choice((other, other, name, other | name)))]
 
 
 #: Functions that make edits of a kind, with their weights.

@@ -18,6 +18,7 @@ from jsplan.workflows.drift import drift
 from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
+from tests.sequences.relocation_cases import RELOCATED
 from tests.sequences.show import format_outcome
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, hub_leaf_space
@@ -59,6 +60,16 @@ def play_all(
     assert not some or words["applied"] + words["stale"] > len(cases) / 2
 
 
+@pytest.mark.parametrize("name", RELOCATED)
+def test_known_relocations(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Each mended sequence with a relocation loses and repeats nothing, or is refused."""
+    fixed = RELOCATED[name]
+    outcome = play(fixed.case, hub_leaf, tmp_path)
+
+    assert outcome.findings == [], format_outcome(outcome)
+    assert outcome.word in fixed.ends, format_outcome(outcome)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", FIXED)
 def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
@@ -97,6 +108,21 @@ def test_plans_of_several_edits(
     play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
 
 
+#: The kinds with relocations, whose targets need 2.12.
+RELOCATED_KINDS: dict[str, dict[str, bool]] = {
+    f"{kind}, relocated": more | {"with_relocation": True} for kind, more in KINDS.items()
+}
+
+
+@pytest.mark.parametrize("kind", RELOCATED_KINDS)
+def test_plans_with_relocations(
+    kind: str, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
+    """The same for streams and buckets that move among other edits."""
+    cases = [make_case(seed, **RELOCATED_KINDS[kind]) for seed in range(15)]
+    play_all(cases, hub_leaf, record_property)
+
+
 #: Seeds that once found something, by kind.
 FOUND = {
     "alone": (
@@ -121,13 +147,13 @@ def test_seeds_that_found_something(
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", LARGE_PORTIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS | RELOCATED_KINDS)
 def test_very_many_plans(
     kind: str, first: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
     """The same for thousands of seeds that `make test` does not play."""
-    seeds = range(first, first + LARGE_PORTION)
-    play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
+    seeds, more = range(first, first + LARGE_PORTION), (KINDS | RELOCATED_KINDS)[kind]
+    play_all([make_case(seed, **more) for seed in seeds], hub_leaf, record_property)
 
 
 @pytest.mark.matrix

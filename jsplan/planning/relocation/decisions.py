@@ -79,6 +79,7 @@ def _decide_relocation(
             ),
             "Remove one of the two entries.",
         )
+    problem = problem or _replaced_downstream(inputs, relocation, decisions)
     if relocation.conflict and not relocation.record:
         problem = (
             f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
@@ -108,6 +109,29 @@ def _decide_relocation(
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
     return found
+
+
+def _replaced_downstream(
+    inputs: PlanInputs, relocation: Relocation, decisions: Mapping[Address, ResourceDecision]
+) -> tuple[str, str] | None:
+    """Describe a stream that would copy the target from its start, since it is replaced too."""
+    for edge in inputs.topology.edges:
+        decision = decisions.get(edge.downstream)
+        if (
+            edge.origin == relocation.target
+            and decision is not None
+            and decision.live is not None
+            and decision.actions == ["create", "delete"]
+            and find_old_source(inputs, relocation, decision.live, edge.config) is not None
+        ):
+            return (
+                (
+                    f"cannot be relocated from {relocation.origin}: {edge.downstream} sources it, "
+                    "and is replaced in the same plan"
+                ),
+                f"Replace {edge.downstream} in an earlier or a later plan.",
+            )
+    return None
 
 
 def _decide_consumer(

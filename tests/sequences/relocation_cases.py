@@ -1,0 +1,38 @@
+"""Sequences with relocations, each of a mended error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.sequences.cases import Case, Edit
+from tests.sequences.fixed_cases import KEPT, FixedCase, consumer, publish, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ERRORED: Final = frozenset({"errored"})
+
+
+def _downstream_cases() -> Iterator[tuple[str, FixedCase]]:
+    """A stream that sources a relocated one."""
+    t = "ra0x"
+    copy = {
+        "name": f"{t}M",
+        "domain": "hub",
+        "lifecycle": KEPT,
+        "sources": [{"name": f"{t}S", "domain": "hub"}],
+        "consumers": [consumer("C")],
+    }
+    case = Case(
+        t,
+        {"streams": [stream(t, "limits"), copy]},
+        (publish(t, "abc"),),
+        (
+            Edit("relocate", f"{t}S", fields={"domain": "leaf"}),
+            Edit("set", f"{t}M", fields={"storage": "memory"}),
+        ),
+    )
+    yield "a stream that sources a relocated one is replaced", FixedCase(case, ERRORED)
+
+
+RELOCATED: Final[dict[str, FixedCase]] = dict(_downstream_cases())
