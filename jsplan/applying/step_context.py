@@ -77,7 +77,8 @@ class StepContext:
     `state_failure` is the error after which state cannot be written: no
     further step begins. `fingerprints` are those that steps left behind, `stream_versions` the
     streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
-    objects that were deleted and restored with their stream to their new ones.
+    objects that were deleted and restored with their stream to their new ones. `mirrored_at` has
+    for each mirror that this apply created when that was (s, monotonic).
     """
 
     plan: Plan
@@ -93,6 +94,7 @@ class StepContext:
     fingerprints: dict[str, str] = field(default_factory=dict)
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
+    mirrored_at: dict[Address, float] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
     _consumers: dict[str, list[Address]] | None = None
     _checks: dict[str, Step] = field(init=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from jsplan.errors import ConflictError
 from jsplan.jetstream import DomainApi
+from jsplan.jetstream.connection import NatsConnection
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
@@ -18,6 +20,7 @@ from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import NoResponders
 from tests.support.refused_request import refuse_request
+from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, approve
 
@@ -110,6 +113,36 @@ def test_a_paused_hub_during_the_cutover_restores_the_origin(
     _, again = scene.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in again.steps if s.error] == []
     scene.require_relocated()
+
+
+def test_an_unwritten_end_marker_is_no_message(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A message that is published with its sequence, after the origin is restored, is kept."""
+    scene = Scene(tmp_path, clean_hub_leaf, RENAMED)
+    scene.reset()
+    with pytest.MonkeyPatch.context() as patch, kill_after() as mortal:
+        request = NatsConnection.request
+
+        async def die_at_marker(link: NatsConnection, subject: str, *rest: Any, **more: Any) -> Any:
+            if subject.startswith("jsplan.staging."):
+                mortal.remaining = -1
+                raise SimulatedKill
+            return await request(link, subject, *rest, **more)
+
+        patch.setattr(NatsConnection, "request", die_at_marker)
+        with pytest.raises(SimulatedKill):
+            scene.space.apply(allow_hazards=PERMITTED)
+    scene.declare_before()
+
+    def publish() -> None:
+        with scene.raw("leaf") as raw:
+            assert json.loads(raw.request("A.1", b"a message")[1])["seq"] == scene.count + 1
+
+    with at_first_request("STREAM.UPDATE.A", "leaf", publish):
+        _, result = scene.space.apply()
+
+    assert [s.error for s in result.steps if s.error] == []
+    with scene.raw("leaf") as raw:
+        assert stream_content.messages(raw, "A")[-1][3] == b"a message"
 
 
 def _answers(scene: Scene) -> bool:

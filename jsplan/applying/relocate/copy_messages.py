@@ -8,8 +8,11 @@ message of ours marks the end, and is deleted again on both sides.
 from __future__ import annotations
 
 import asyncio
+import base64
+import time
 from typing import Any, Final
 
+from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
     ProgressWatch,
     params,
@@ -25,6 +28,7 @@ from jsplan.applying.relocate.journal import (
     origin_address,
     read_origin,
     read_target,
+    require_complete,
     target_address,
 )
 from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
@@ -33,11 +37,14 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import END_MARKER
 from jsplan.planning.relocation.progress import RELOCATES
+from jsplan.units import SECOND
 
 #: Seconds without a new message after which a copy is abandoned: before the origin is quiesced, and
 #: after it, when publishers wait.
 STALL_TIMEOUT: Final = 60.0
-CUTOVER_STALL_TIMEOUT: Final = 15.0
+CUTOVER_STALL_TIMEOUT: Final = 5.0
+#: Seconds after its creation for which a mirror of this apply counts as connected.
+CONNECTED_SECONDS: Final = 5.0
 #: Messages that the copy may lack when the origin is quiesced. A server copies them at once.
 SMALL_LAG: Final = 1_000
 #: Deleted messages of the origin that are deleted in the copy too. More are a sign of a mistake.
@@ -50,9 +57,10 @@ async def create_mirror(context: StepContext, step: Step) -> None:
     require_not_stopped(context)
     await _record_start(context, step)
     record = require_record(context, step)
-    await read_origin(context, step, record)
+    origin = await read_origin(context, step, record)
     if found is not None:
         require_ours(found, record)
+        require_complete(origin, found)
         if not found.raw.get("mirror"):
             # An earlier attempt was rolled back after it was promoted: it lacks newer messages.
             await context.send_if_exists(step, f"STREAM.DELETE.{target_address(step).stream}")
@@ -61,6 +69,7 @@ async def create_mirror(context: StepContext, step: Step) -> None:
         assert step.request is not None
         await update_record(context, step, phase="started", compared=0)
         await context.send(step, step.request["api"], step.request["payload"])
+        context.mirrored_at[target_address(step)] = time.monotonic()
         found = await wait_until_ready(context, target_address(step))
     if found is None:
         raise StepFailed(
@@ -113,6 +122,35 @@ async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[s
         pause = min(0.5, pause * 1.5)
 
 
+async def wait_until_connected(context: StepContext, step: Step, record: dict[str, Any]) -> None:
+    """Wait until the mirror hears from its origin, before publishers have to wait for it.
+
+    A server sends a heartbeat to a mirror every second. A mirror whose connection was lost tries
+    again after 10 s or more (measured on 2.15).
+    """
+    since, pause = time.monotonic(), 0.02
+    if since - context.mirrored_at.get(target_address(step), since - CONNECTED_SECONDS) < (
+        CONNECTED_SECONDS
+    ):
+        return
+    while True:
+        require_not_stopped(context)
+        target, waited = await read_target(context, step, record), time.monotonic() - since
+        if not target.raw.get("mirror"):
+            return
+        heard = next((int(flow.get("active") or 0) for flow in target.flows), -1)
+        if 0 <= heard < waited * SECOND:
+            return
+        if waited > STALL_TIMEOUT:
+            origin = origin_address(step)
+            raise StepFailed(
+                f"{target.address} does not hear from {origin} for {STALL_TIMEOUT:.0f}s. {origin} "
+                "was not touched. The next apply continues"
+            )
+        await asyncio.sleep(pause)
+        pause = min(0.2, pause * 1.5)
+
+
 async def last_stored(context: StepContext, step: Step, stream: LiveObject) -> int:
     """Return the sequence of the last message that the stream has; 0 if it has none."""
     last = int(stream.state.get("last_seq") or 0)
@@ -136,10 +174,9 @@ async def last_stored(context: StepContext, step: Step, stream: LiveObject) -> i
 async def promote(context: StepContext, step: Step) -> None:
     """Wait for the rest of the quiesced origin, and turn the mirror into a stream of its own."""
     record = require_record(context, step)
-    origin, target = (
-        await read_origin(context, step, record),
-        await read_target(context, step, record),
-    )
+    target = await read_target(context, step, record)
+    origin = await read_origin(context, step, record)
+    require_complete(origin, target)
     if target.raw.get("mirror"):
         await _write_end_marker(context, step, origin)
         origin = await read_origin(context, step, require_record(context, step))
@@ -177,10 +214,8 @@ async def _wait_for_rest(
 
 async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject) -> None:
     """Write an end marker where the last message is deleted: a mirror needs an end."""
-    last, record = int(origin.state.get("last_seq") or 0), require_record(context, step)
-    if last == 0 or last >= (record.get("end_marker") or last + 1):
-        return
-    if await last_stored(context, step, origin) == last:
+    last = int(origin.state.get("last_seq") or 0)
+    if last == 0 or await last_stored(context, step, origin) == last:
         return
     if origin.raw.get("deny_delete"):
         raise StepFailed(
@@ -200,18 +235,23 @@ async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject
         ) from None
 
 
-async def _delete_end_marker(context: StepContext, step: Step) -> None:
-    """Delete the end marker on both sides, if there is one."""
+async def delete_end_marker(context: StepContext, step: Step, address: Address) -> None:
+    """Delete the end marker from one side, if it is there.
+
+    It is known by its payload: one that was recorded and never written may be the next message.
+    """
     mark = require_record(context, step).get("end_marker")
     if not mark:
         return
+    found = await context.api(at(step, address)).get_message(address.stream, {"seq": mark})
+    if found is not None and base64.b64decode(found.get("data") or "") == END_MARKER:
+        await context.send(at(step, address), f"STREAM.MSG.DELETE.{address.stream}", {"seq": mark})
+
+
+async def _delete_end_marker(context: StepContext, step: Step) -> None:
+    """Delete the end marker from both sides, if there is one."""
     for address in (target_address(step), origin_address(step)):
-        api = context.api(at(step, address))
-        message = await api.get_message(address.stream, {"seq": mark})
-        if message is not None:
-            await context.send(
-                at(step, address), f"STREAM.MSG.DELETE.{address.stream}", {"seq": mark}
-            )
+        await delete_end_marker(context, step, address)
 
 
 async def _delete_extra(

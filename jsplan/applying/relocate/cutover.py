@@ -17,13 +17,16 @@ from jsplan.applying.preserve.journal import (
     require_record,
     update_record,
 )
+from jsplan.applying.relocate.copy_messages import delete_end_marker, wait_until_connected
 from jsplan.applying.relocate.journal import (
+    MessagesLost,
     at,
     delete_copy,
     origin_address,
     read_origin,
     read_target,
     require_activated,
+    require_complete,
 )
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
@@ -32,7 +35,7 @@ from jsplan.errors import ApiError, JsplanError
 from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
-RESTORED: Final = "the origin has its subjects back, and nothing of it is lost"
+RESTORED: Final = "the origin has its subjects back"
 
 
 async def quiesce(context: StepContext, step: Step) -> None:
@@ -40,7 +43,9 @@ async def quiesce(context: StepContext, step: Step) -> None:
     await context.check_precondition(step)
     require_not_stopped(context)
     record = require_record(context, step)
-    await read_target(context, step, record)
+    await wait_until_connected(context, step, record)
+    target = await read_target(context, step, record)
+    require_complete(await read_origin(context, step, record), target)
     await update_record(context, step, phase="quiesced")
     assert step.request is not None
     await context.send(step, step.request["api"], step.request["payload"])
@@ -85,6 +90,13 @@ async def delete_origin(context: StepContext, step: Step) -> None:
         if live.created != record["old"]["created"] or not (quiesced and unchanged):
             raise StepFailed(f"{live.address} was changed by another client; it was not deleted")
     await require_activated(context, step, target)
+    last = int(target.state.get("last_seq") or 0)
+    if last < int(record["last_seq"]):
+        raise StepFailed(
+            f"{target.address} ends at sequence {last:,}, and had messages up to "
+            f"{record['last_seq']:,}: its server lost messages. {step.address} was not deleted. "
+            f"Delete {target.address}, and the next apply copies it again"
+        )
     if int(record.get("compared") or 0) < int(record["last_seq"]):
         raise StepFailed(f"{target.address} was not compared; {step.address} was not deleted")
     await context.begin(step)
@@ -107,7 +119,8 @@ def with_origin_restored(operation: Operation) -> Operation:
             if outcome is None:
                 raise
             text = str(error) or _lost_domain(context, step)
-            raise StepFailed(f"{text}; {outcome}") from None
+            kept = "" if isinstance(error, MessagesLost) else ", and nothing of it is lost"
+            raise StepFailed(f"{text}; {outcome}{kept}") from None
 
     return run_or_restore
 
@@ -133,7 +146,7 @@ async def _restore(context: StepContext, step: Step) -> str | None:
         live = await read_origin(context, step, record)
         if not is_quiesced(origin_address(step), live, record["id"]):
             return None
-        await _restore_origin(context, step, record, record["old"]["config"])
+        await _restore_origin(context, step, record["old"]["config"])
         await update_record(context, step, phase="mirrored", compared_from=0, end_marker=0)
         with suppress(JsplanError, StepNotStarted):  # else the next apply deletes it
             await delete_copy(context, step, record, keep_mirror=True)
@@ -148,14 +161,10 @@ async def _is_inactive(context: StepContext, step: Step, record: dict[str, Any])
     return belongs_to_replacement(live.raw, record["id"])
 
 
-async def _restore_origin(
-    context: StepContext, step: Step, record: dict[str, Any], config: dict[str, Any]
-) -> None:
+async def _restore_origin(context: StepContext, step: Step, config: dict[str, Any]) -> None:
     origin = origin_address(step)
     await context.send(at(step, origin), f"STREAM.UPDATE.{origin.stream}", config)
-    mark = record.get("end_marker")
-    if mark and await context.api(at(step, origin)).get_message(origin.stream, {"seq": mark}):
-        await context.send(at(step, origin), f"STREAM.MSG.DELETE.{origin.stream}", {"seq": mark})
+    await delete_end_marker(context, step, origin)
 
 
 async def restore(context: StepContext, step: Step) -> None:
@@ -165,7 +174,7 @@ async def restore(context: StepContext, step: Step) -> None:
     record = require_record(context, step)
     assert step.request is not None
     await read_origin(context, step, record)
-    await _restore_origin(context, step, record, step.request["payload"])
+    await _restore_origin(context, step, step.request["payload"])
     await delete_copy(context, step, record, keep_mirror=False)
     live = await read_origin(context, step, record)
     lost = unkept_fields(step, live)

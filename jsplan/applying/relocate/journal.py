@@ -25,6 +25,10 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import belongs_to_replacement
 
 
+class MessagesLost(StepFailed):
+    """The server of one side lost messages that the other side has."""
+
+
 def origin_address(step: Step) -> Address:
     """Return the address of the origin."""
     return Address.parse(params(step)["relocated"])
@@ -50,6 +54,20 @@ async def read_origin(context: StepContext, step: Step, record: dict[str, Any]) 
     return live
 
 
+def require_complete(origin: LiveObject, copy: LiveObject) -> None:
+    """Raise StepFailed where the copy has newer messages, so that the origin has lost its own.
+
+    The last sequence of a stream never falls. The copy must have been read before the origin.
+    """
+    ours, theirs = (int(side.state.get("last_seq") or 0) for side in (copy, origin))
+    if ours > theirs:
+        raise MessagesLost(
+            f"{origin.address} ends at sequence {theirs:,}, and its copy {copy.address} at "
+            f"{ours:,}: the server of {origin.address} lost messages. Nothing was deleted. Look at "
+            f"both; to end the relocation and keep both: jsplan state rm {copy.address}"
+        )
+
+
 async def require_activated(context: StepContext, step: Step, target: LiveObject) -> None:
     """Raise StepFailed unless the target is activated; record it where that is not recorded."""
     record = require_record(context, step)
@@ -63,12 +81,16 @@ async def require_activated(context: StepContext, step: Step, target: LiveObject
 async def delete_copy(
     context: StepContext, step: Step, record: dict[str, Any], *, keep_mirror: bool
 ) -> None:
-    """Delete the copy, unless it still follows the origin as a mirror (`keep_mirror`)."""
+    """Delete the copy, unless it still follows the origin as a mirror (`keep_mirror`).
+
+    Raises StepFailed where it may be the only one with some messages.
+    """
     target = target_address(step)
     live = await context.read(target)
     if live is None or (keep_mirror and live.raw.get("mirror")):
         return
     require_ours(live, record)
+    require_complete(await read_origin(context, step, record), live)
     await context.send_if_exists(at(step, target), f"STREAM.DELETE.{target.stream}")
 
 
