@@ -100,7 +100,9 @@ class DeletionCheck:
         if (uncopied := await self._describe_uncopied_excess(step)) is not None:
             return uncopied
         stream, consumer = _hazard_key(
-            Address.parse(step.address) if step.op == "stream.compare" else step.target_address
+            Address.parse(step.address)
+            if step.op in ("stream.compare", "relocate.quiesce")
+            else step.target_address
         )
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
         measurements = await self._list_measurements(step, live, expected=hazard is not None)
@@ -177,6 +179,8 @@ class DeletionCheck:
             ]
         if step.op == "stream.quiesce" and live is not None:
             measurements.append(await self._replaced_measurement(step))
+        if step.op == "relocate.quiesce" and live is not None:
+            measurements.append(self._relocated_measurement(step, live))
         if step.op in ("stream.create", "stream.update") and expected:
             measurements += self._origin_measurements(step, live)
         if step.op in _LOSING_OPS or step.op == "consumer.create_placeholder":
@@ -236,6 +240,19 @@ class DeletionCheck:
             return None
         measurement = replace(measurement, address=Address.parse(step.address))
         return staging_measurement(measurement, staged.address, record)
+
+    def _relocated_measurement(self, step: Step, origin: LiveObject) -> MeasurementRequest | None:
+        """Measure what the limits of the target delete, of the messages of the origin now."""
+        last = next(
+            s for s in self.plan.steps if s.op == "relocate.activate" and s.address == step.address
+        )
+        record = self.replacements.get((step.params or {})["state_address"])
+        config = record["old"]["config"] if record else origin.raw
+        before = replace(origin, raw=config, _config=None, _compact=None)
+        found = update_measurement(
+            before, _target_config(last), self._level(last.domain), replaced=True
+        )
+        return replace(found, address=Address.parse(step.address)) if found is not None else None
 
     async def _replaced_measurement(self, step: Step) -> MeasurementRequest | None:
         """Measure what the consumers of a replaced stream delete, while the old one exists."""

@@ -35,4 +35,23 @@ def _downstream_cases() -> Iterator[tuple[str, FixedCase]]:
     yield "a stream that sources a relocated one is replaced", FixedCase(case, ERRORED)
 
 
-RELOCATED: Final[dict[str, FixedCase]] = dict(_downstream_cases())
+def _meddled_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Messages that arrive between plan and apply, and that the target has no room for."""
+    t = "ra1x"
+    case = Case(
+        t,
+        {"streams": [stream(t, "limits")]},
+        (publish(t, "abcabca"),),
+        (
+            Edit("relocate", f"{t}S", fields={"domain": "leaf"}),
+            Edit("set", f"{t}S", fields={"max_msgs": 5}),
+        ),
+        (publish(t, "bcbcaa"),),
+        {"safe_below": 0},
+    )
+    yield "more is deleted than the plan said", FixedCase(case, frozenset({"stale"}))
+
+
+RELOCATED: Final[dict[str, FixedCase]] = {
+    name: fixed for group in (_downstream_cases, _meddled_cases) for name, fixed in group()
+}
