@@ -86,6 +86,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.consumer": consumers.create_consumer,
     "relocate.delete": cutover.delete_origin,
     "relocate.restore": cutover.restore,
+    "relocate.release": cutover.release,
     "kv_entry.create": write_entry,
     "kv_entry.update": write_entry,
     "kv_entry.delete": delete_entry,

@@ -55,12 +55,16 @@ async def _read_relocations(execution: Execution) -> list[Relocation]:
     online = execution.apis.keys() - execution.lost_domains.keys()
     for name, record in execution.state.replacements.items():
         sides = [Address.parse(text) for text in (record.get(RELOCATES, name), name)]
-        offline = [side for side in sides if side.domain not in online]
-        if RELOCATES in record and not offline:
-            with suppress(ApiError):
-                origin, target = [await read_object(execution.apis[a.domain], a) for a in sides]
-                known = Relocation(sides[0], sides[1], None, record)
-                found.append(determine_relocation(known, origin, target))
+        if RELOCATES not in record or sides[0].domain not in online:
+            continue
+        known = Relocation(sides[0], sides[1], None, record)
+        with suppress(ApiError):
+            origin = await read_object(execution.apis[sides[0].domain], sides[0])
+            if sides[1].domain not in online:
+                found.append(known.with_origin_alone(origin))
+                continue
+            target = await read_object(execution.apis[sides[1].domain], sides[1])
+            found.append(determine_relocation(known, origin, target))
     return found
 
 

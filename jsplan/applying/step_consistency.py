@@ -129,6 +129,7 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     ),
     "relocate.delete": OpRule("stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, deletes=True),
     "relocate.restore": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
+    "relocate.release": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
     "kv_entry.create": OpRule("kv_entry", params=("before",)),
     "kv_entry.update": OpRule("kv_entry", params=("before",)),
     "kv_entry.delete": OpRule("kv_entry", params=("before",), deletes=True),

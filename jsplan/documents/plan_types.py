@@ -22,6 +22,7 @@ Op = Literal[
     "replication.verify",
     "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
     "relocate.activate", "relocate.consumer", "relocate.delete", "relocate.restore",
+    "relocate.release",
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.

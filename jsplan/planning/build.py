@@ -39,6 +39,7 @@ from jsplan.planning.preserve.start_override import config_with_start, has_unkno
 from jsplan.planning.relocation.decisions import (
     ORIGIN_RELOCATED,
     TARGET_RELOCATED,
+    check_waiting_relocations,
     decide_relocations,
 )
 from jsplan.planning.relocation.downstream import plan_relocated_sources
@@ -220,6 +221,7 @@ def _diagnostics(
         *check_undeclared_domains(inputs),
     ]
     found += check_domains(inputs, decisions)
+    found += check_waiting_relocations(inputs)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
         text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
         found.append(

@@ -34,7 +34,8 @@ from jsplan.planning.preserve.stream_steps import (
     draft_rollback,
     draft_staging_cleanup,
 )
-from jsplan.planning.relocation.steps import draft_relocation, order_relocations
+from jsplan.planning.relocation.decisions import RELOCATION_WAITS
+from jsplan.planning.relocation.steps import draft_release, draft_relocation, order_relocations
 from jsplan.planning.replication.checks import (
     draft_replication_checks,
     is_state_only,
@@ -98,7 +99,9 @@ def _draft_decision(
     *,
     delays_limits: bool,
 ) -> Iterable[Draft]:
-    if decision.relocation is not None:
+    if decision.relocation is not None and decision.reason == RELOCATION_WAITS:
+        yield draft_release(decision.relocation)
+    elif decision.relocation is not None:
         yield from draft_relocation(inputs, decision, _draft_relocated(inputs, decision))
     elif decision.address.kind != "consumer" and decision.preserves:
         yield from draft_replacement(

@@ -20,6 +20,7 @@ from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
+from jsplan.planning.relocation.progress import Relocation
 from jsplan.planning.relocation.progress import determine_progress as determine_relocation
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
@@ -119,20 +120,26 @@ async def _read_staging_streams(pool: Pool, inputs: PlanInputs) -> PlanInputs:
             streams[address] = determine_progress(
                 address, record, inputs.live.get(address), await read_object(api, staging)
             )
-    relocations = {
-        target: determine_relocation(
-            found,
-            *[
-                await read_object(pool.api(inputs.workspace.domains[side.domain]), side)
-                for side in (found.origin, target)
-            ],
-        )
-        for target, found in inputs.relocations.items()
-        if found.record
-        and all(inputs.live.is_reachable(side.domain) for side in (found.origin, target))
-    }
     return replace(
         inputs,
-        relocations=relocations,
+        relocations=await _read_relocations(pool, inputs),
         interrupted=replace(inputs.interrupted, streams=streams),
     )
+
+
+async def _read_relocations(pool: Pool, inputs: PlanInputs) -> dict[Address, Relocation]:
+    """Determine the progress of interrupted relocations whose origin answers."""
+    domains, found = inputs.workspace.domains, dict[Address, Relocation]()
+    for target, relocation in inputs.relocations.items():
+        side = relocation.origin
+        if not relocation.record or not inputs.live.is_reachable(side.domain):
+            continue
+        origin = await read_object(pool.api(domains[side.domain]), side)
+        found[target] = (
+            determine_relocation(
+                relocation, origin, await read_object(pool.api(domains[target.domain]), target)
+            )
+            if inputs.live.is_reachable(target.domain)
+            else relocation.with_origin_alone(origin)
+        )
+    return found

@@ -36,7 +36,7 @@ def _downstream_cases() -> Iterator[tuple[str, FixedCase]]:
 
 
 def _meddled_cases() -> Iterator[tuple[str, FixedCase]]:
-    """Messages that arrive between plan and apply, and that the target has no room for."""
+    """Messages that arrive after the plan, more than the limits of the target hold."""
     t = "ra1x"
     case = Case(
         t,

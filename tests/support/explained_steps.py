@@ -53,6 +53,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "relocate.consumer": {_CREATED},
     "relocate.delete": {_DELETED},
     "relocate.restore": {_CHANGED},
+    "relocate.release": {_CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets an adopted resource.
 _FINDINGS = {

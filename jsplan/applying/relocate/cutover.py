@@ -167,6 +167,27 @@ async def _restore_origin(context: StepContext, step: Step, config: dict[str, An
     await delete_end_marker(context, step, origin)
 
 
+async def release(context: StepContext, step: Step) -> None:
+    """Give the origin its subjects back while the domain of the copy is offline.
+
+    The record stays: the relocation continues later. Raises StepFailed where the copy may have been
+    activated.
+    """
+    await context.check_precondition(step)
+    require_not_stopped(context)
+    if require_record(context, step)["phase"] in ("activating", "activated"):
+        raise StepFailed(f"the copy of {step.target_address} may be activated; nothing was written")
+    assert step.request is not None
+    await context.send(step, step.request["api"], step.request["payload"])
+    await delete_end_marker(context, step, step.target_address)
+    await update_record(context, step, phase="mirrored", compared_from=0, end_marker=0)
+    live = await context.read(step.target_address)
+    wanted = step.request["payload"].get("subjects")
+    if live is None or live.raw.get("subjects") != wanted:
+        raise StepFailed(f"{step.target_address} does not have its subjects")
+    context.note_result(step, live)
+
+
 async def restore(context: StepContext, step: Step) -> None:
     """Go back: update the origin to the files, delete the copy, and forget the relocation."""
     await context.check_precondition(step)

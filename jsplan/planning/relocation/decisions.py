@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TARGET_RELOCATED: Final = "create_by_relocation"
 ORIGIN_RELOCATED: Final = "delete_because_relocated"
 RELOCATION_ROLLED_BACK: Final = "relocation_rolled_back"
+RELOCATION_WAITS: Final = "relocation_waits"
 RELOCATION_REFUSED: Final = "relocation_refused"
 #: A position behind every message.
 _MAX_SEQUENCE: Final = 1 << 62
@@ -48,6 +49,9 @@ def decide_relocations(
         return found
     for relocation in inputs.relocations.values():
         if not {relocation.origin, relocation.target} & decisions.keys():
+            continue
+        if relocation.must_release and not inputs.options.destroy:
+            found |= _decide_release(inputs, relocation, decisions)
             continue
         if inputs.options.destroy:
             text = f"{relocation.summary}, and the plan destroys all resources"
@@ -187,6 +191,27 @@ def _decide_rollback(
     return _refuse(relocation, decisions, error)
 
 
+def _decide_release(
+    inputs: PlanInputs, relocation: Relocation, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    """Decide that the origin gets its subjects back, as long as the target is offline."""
+    origin = decisions.get(relocation.origin)
+    if origin is None or origin.live is None:
+        return {}
+    return {
+        origin.address: replace(
+            origin,
+            actions=["update"],
+            reason=RELOCATION_WAITS,
+            relocation=relocation,
+            after=dict(origin.live.compact),
+            fields=[],
+            adopts=False,
+            diagnostics=[_interrupted(inputs, relocation)],
+        )
+    }
+
+
 def _refuse(
     relocation: Relocation, decisions: Mapping[Address, ResourceDecision], error: Diagnostic
 ) -> dict[Address, ResourceDecision]:
@@ -208,9 +233,16 @@ def _refuse(
 
 
 def _interrupted(inputs: PlanInputs, relocation: Relocation) -> Diagnostic:
-    detail = "To finish it: jsplan apply." if relocation.is_activated else INTERRUPTED_HINT
-    found = _finding(inputs, relocation, "warning", relocation.summary, detail)
+    found = _finding(inputs, relocation, "warning", relocation.summary, relocation.hint)
     return replace(found, code="JS496")
+
+
+def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
+    """Yield a warning for each relocation whose publishers wait for a target that is offline."""
+    for relocation in inputs.relocations.values():
+        waits = relocation.is_target_offline and relocation.is_quiesced
+        if waits and not relocation.must_release:
+            yield _interrupted(inputs, relocation)
 
 
 def _finding(

@@ -118,6 +118,8 @@ def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
             continue
         why = inputs.live.domains[offline[0]].offline_text
         downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+        if relocation.must_release:
+            together = together - {relocation.origin}
         text = f"{relocation.target} is relocated from {relocation.origin}, and {why}"
         found |= dict.fromkeys(together | downstream, text)
     return found
@@ -135,7 +137,9 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
     for target, relocation in inputs.relocations.items():
         sides = (relocation.origin, target)
         if not all(inputs.live.is_reachable(side.domain) for side in sides):
-            found[target] = relocation
+            found[target] = now = relocation.with_origin_alone(inputs.live.get(relocation.origin))
+            if now.must_release and (previous := now.previous_origin):
+                objects[relocation.origin] = previous
             continue
         now = determine_progress(
             relocation, inputs.live.get(relocation.origin), inputs.live.get(target)

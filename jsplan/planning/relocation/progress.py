@@ -35,7 +35,8 @@ class Relocation:
     `range` is the entry in the files; None if only state knows the relocation. `record` is that of
     an interrupted one, else empty. `origin_now` and `target_now` are the streams as they are now.
     `next_step` is `mirror`, `rest`, `delete`, or `clear` where only the record is left. `conflict`
-    explains why an interrupted one cannot be resumed.
+    explains why an interrupted one cannot be resumed. `is_target_offline`: only the origin was
+    read.
     """
 
     origin: Address
@@ -46,6 +47,7 @@ class Relocation:
     target_now: LiveObject | None = None
     next_step: str = "mirror"
     conflict: str = ""
+    is_target_offline: bool = False
 
     @property
     def id(self) -> str:
@@ -64,6 +66,34 @@ class Relocation:
     def is_quiesced(self) -> bool:
         """Check whether the origin has no subjects now."""
         return self.origin_now is not None and is_quiesced(self.origin, self.origin_now, self.id)
+
+    @property
+    def must_release(self) -> bool:
+        """Check whether publishers wait for a target that is offline and was not activated."""
+        return (
+            self.is_target_offline
+            and bool(self.record)
+            and self.record["phase"] not in ("activating", "activated")
+            and self.is_quiesced
+        )
+
+    def with_origin_alone(self, origin: LiveObject | None) -> Relocation:
+        """Return it with its current origin, where only that can be read and is the same."""
+        if origin is None or not self.record or origin.created != self.record["old"]["created"]:
+            return self
+        return replace(self, origin_now=origin, is_target_offline=True)
+
+    @property
+    def hint(self) -> str:
+        """The way to end an interrupted relocation."""
+        if self.must_release:
+            return (
+                f"jsplan apply gives {self.origin} its subjects back. The relocation continues "
+                f"when {self.target.domain} answers again."
+            )
+        if self.is_target_offline:
+            return f"When {self.target.domain} answers again: jsplan apply."
+        return "To finish it: jsplan apply." if self.is_activated else INTERRUPTED_HINT
 
     @property
     def previous_origin(self) -> LiveObject | None:
@@ -86,6 +116,10 @@ class Relocation:
         if self.is_activated:
             return f"the relocation of {self.origin} was interrupted after its messages had moved"
         messages = f"Its messages are in {self.origin}"
+        if self.is_target_offline:
+            known = self.must_release
+            messages = f"{self.target.domain} is offline. {messages}"
+            messages += "" if known else f", or in {self.target}"
         subjects = self.record["old"]["config"].get("subjects") or ()
         if self.is_quiesced:
             return (
@@ -102,7 +136,7 @@ def list_rejecting(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
             "address": str(found.origin),
             "rejected": list(found.record["old"]["config"].get("subjects") or ()),
             "summary": found.summary,
-            "detail": INTERRUPTED_HINT,
+            "detail": found.hint,
         }
         for found in sorted(relocations, key=lambda found: found.origin)
         if found.record and not found.is_activated and found.is_quiesced

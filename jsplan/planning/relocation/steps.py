@@ -259,6 +259,21 @@ def _draft_restore(inputs: PlanInputs, relocation: Relocation, update: Draft) ->
     )
 
 
+def draft_release(relocation: Relocation) -> Draft:
+    """Draft that the origin gets its subjects back while the target is offline."""
+    assert relocation.origin_now is not None
+    payload = relocation.record["old"]["config"]
+    return Draft(
+        (relocation.origin, "update"),
+        "relocate.release",
+        f"give {_label(relocation.origin)} its subjects back, as {relocation.target.domain} is "
+        "offline",
+        {"api": f"STREAM.UPDATE.{relocation.origin.stream}", "payload": payload},
+        relocation.origin_now.fingerprint,
+        params={"state_address": str(relocation.target)},
+    )
+
+
 def order_relocations(inputs: PlanInputs, drafts: Drafts) -> None:
     """Let the deletion of each origin wait for everything that the target needs."""
     for relocation in inputs.relocations.values():
