@@ -24,10 +24,14 @@ class PlanOptions(PlanningOptions):
     `lock_timeout` is ns. `backup` is a folder: streams are backed up below it before their messages
     are deleted. `server_version` is the release to rehearse on, None for those of the real servers.
     `waves` are the terms of `--wave`; in one wave `max_failures` domains may fail.
-    `deferred` applies the rest of a saved plan. `clock` decides on the windows of backfills.
+    `moves` are the streams that a cluster moves or scales at once, per domain; without `follow` a
+    step does not wait for that. `deferred` applies the rest of a saved plan. `clock` decides on the
+    windows of backfills.
     """
 
     parallelism: int = 10
+    moves: int = 2
+    follow: bool = True
     lock_timeout: int = 10 * SECOND
     rehearse: bool = False
     server_version: str | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jsplan.address import Address
+from jsplan.applying.follow_move import follow_move
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.schedule import Schedule
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
@@ -44,7 +45,8 @@ class Execution:
     steps that have begun, by id. `before_write` is called right
     before each write (see `StepContext`). `operations` run kinds of steps that only the caller has
     the means for, by `op`. `imports` are objects that were checked and are only taken into state,
-    `contents` the values of entries in the files.
+    `contents` the values of entries in the files. With `follow` a step that lets a cluster move a
+    stream is done when the cluster is; at most `moves` of them run at once per domain.
     """
 
     plan: Plan
@@ -54,6 +56,8 @@ class Execution:
     emit: Callable[[ApplyEvent], None]
     stop: asyncio.Event
     parallelism: int = 10
+    moves: int = 2
+    follow: bool = True
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
     imports: dict[Address, LiveObject] = field(default_factory=dict)
@@ -88,7 +92,7 @@ class Execution:
         chosen = self.plan.steps if some is None else some
         if not self.results:
             self.emit(ApplyStarted(len(self.plan.steps)))
-        schedule = Schedule(chosen, self.parallelism)
+        schedule = Schedule(chosen, self.parallelism, self.moves)
 
         async def run_to_end(step: Step) -> None:
             started = time.monotonic()
@@ -96,7 +100,10 @@ class Execution:
             begin(schedule.release(step))
             if step.request is not None and status != "skipped":
                 status, error = await self._wait_until_durable(status, error)
-            self._record_result(step, status, error, started)
+            note = None
+            if status == "done" and step.moves_stream and self.follow:
+                status, error, note = await self._follow(step)
+            self._record_result(step, status, error, started, note)
             begin(schedule.finish(step))
 
         def begin(steps: Iterable[Step]) -> None:
@@ -141,6 +148,14 @@ class Execution:
         except ApiError as error:
             return "failed", error.full_text
         return "done", None
+
+    async def _follow(self, step: Step) -> tuple[StepStatus, str | None, str | None]:
+        """Wait for the cluster: status, error and note of the step, which is already in state."""
+        self.running.pop(step.id, None)  # nothing that a Ctrl-C has to wait for
+        try:
+            return "done", None, await follow_move(self.context, step, self.emit)
+        except StepFailed as error:
+            return error.status, str(error), None
 
     async def _wait_until_durable(self, status: StepStatus, error: str | None) -> Outcome:
         """Wait until the journal of a step is on the disk, as steps that depend on it require.
@@ -189,10 +204,15 @@ class Execution:
         )
 
     def _record_result(
-        self, step: Step, status: StepStatus, error: str | None, started: float
+        self,
+        step: Step,
+        status: StepStatus,
+        error: str | None,
+        started: float,
+        note: str | None = None,
     ) -> None:
         self.running.pop(step.id, None)
-        result = StepResult(step.id, step.address, step.op, status, error)
+        result = StepResult(step.id, step.address, step.op, status, error, note)
         self.results[step.id] = result
         if error != INTERRUPTED:
             self.emit(StepFinished(result, step.title, time.monotonic() - started))

@@ -12,14 +12,15 @@ from jsplan.documents.plan_types import VERIFY_OP
 class Schedule:
     """The order of some steps of a plan. Each method returns the steps that begin now.
 
-    A step holds one of `parallelism` slots of its domain from its begin to `release`. Steps that
-    only verify replication may wait for long, so they take no slot. Dependencies outside of these
-    steps are done.
+    A step holds one of `parallelism` slots of its domain from its begin to `release`. A step that
+    lets a cluster move a stream also holds one of `moves` slots of its domain, until `finish`.
+    Steps that only verify replication may wait for long, so they take no slot. Dependencies outside
+    of these steps are done.
     """
 
-    def __init__(self, steps: Collection[Step], parallelism: int) -> None:
+    def __init__(self, steps: Collection[Step], parallelism: int, moves: int = 2) -> None:
         self._steps = steps
-        self._parallelism = max(1, parallelism)
+        self._parallelism, self._moves = max(1, parallelism), max(1, moves)
         self._waiting_for = dict.fromkeys((step.id for step in steps), 0)
         self._dependents: dict[str, list[Step]] = {}
         for step in steps:
@@ -27,7 +28,9 @@ class Schedule:
                 self._waiting_for[step.id] += 1
                 self._dependents.setdefault(other, []).append(step)
         self._ready: dict[str, deque[Step]] = defaultdict(deque)
+        self._ready_moves: dict[str, deque[Step]] = defaultdict(deque)
         self._active: Counter[str] = Counter()
+        self._moving: Counter[str] = Counter()
 
     def start(self) -> list[Step]:
         """Begin with the steps that wait for none."""
@@ -45,7 +48,11 @@ class Schedule:
         dependents = self._dependents.pop(step.id, [])
         for other in dependents:
             self._waiting_for[other.id] -= 1
-        return self._begin(other for other in dependents if not self._waiting_for[other.id])
+        begun = []
+        if step.moves_stream:
+            self._moving[step.domain] -= 1
+            begun = self._fill_slots(step.domain)
+        return begun + self._begin(o for o in dependents if not self._waiting_for[o.id])
 
     def _begin(self, steps: Iterable[Step]) -> list[Step]:
         begun: list[Step] = []
@@ -53,13 +60,19 @@ class Schedule:
             if step.op == VERIFY_OP:
                 begun.append(step)
             else:
-                self._ready[step.domain].append(step)
+                waiting = self._ready_moves if step.moves_stream else self._ready
+                waiting[step.domain].append(step)
                 begun += self._fill_slots(step.domain)
         return begun
 
     def _fill_slots(self, domain: str) -> list[Step]:
         free = self._parallelism - self._active[domain]
-        ready = self._ready[domain]
-        begun = [ready.popleft() for _ in range(min(free, len(ready)))]
+        ready, moves = self._ready[domain], self._ready_moves[domain]
+        begun = [
+            moves.popleft()
+            for _ in range(min(free, len(moves), self._moves - self._moving[domain]))
+        ]
+        self._moving[domain] += len(begun)
+        begun += [ready.popleft() for _ in range(min(free - len(begun), len(ready)))]
         self._active[domain] += len(begun)
         return begun

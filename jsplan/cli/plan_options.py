@@ -129,6 +129,21 @@ _EXECUTION_OPTIONS = (
     lock_timeout_option,
 )
 _OPTIONS = (*_SELECTION_OPTIONS, *_EXECUTION_OPTIONS)
+_MOVE_OPTIONS = (
+    click.option(
+        "--moves",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Let a cluster move or scale at most N streams of a domain at once.",
+    ),
+    click.option(
+        "--no-wait",
+        is_flag=True,
+        help="Do not wait until clusters have moved or scaled streams.",
+    ),
+)
 _APPROVAL_OPTIONS = (
     click.option("-y", "--auto-approve", is_flag=True, help="Approve the plan without a question."),
     click.option("--no-input", is_flag=True, help="Never ask; fail if approval is needed."),
@@ -172,6 +187,11 @@ def backup_option(function: F) -> F:
     return click.option("--backup", type=AbsolutePath(), metavar="DIR", help=text)(function)
 
 
+def move_options(function: F) -> F:
+    """Add `--moves` and `--no-wait`, which go to `build_plan_options` with the others."""
+    return _add_options(_MOVE_OPTIONS, function)
+
+
 def approval_options(function: F) -> F:
     """Add `--auto-approve` and `--no-input`."""
     return _add_options(_APPROVAL_OPTIONS, function)
@@ -182,8 +202,9 @@ def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     from jsplan.options import PlanOptions
 
     backfill = not given.pop("no_backfill", False)
+    follow = not given.pop("no_wait", False)
     fields = {_FIELD_BY_OPTION.get(name, name): value for name, value in given.items()}
-    options = PlanOptions(**fields, **more, backfill=backfill)
+    options = PlanOptions(**fields, **more, backfill=backfill, follow=follow)
     if options.refresh_only and (options.destroy or options.replace):
         raise UsageError(
             "--refresh-only changes no server, so it does not go with --destroy or --replace"

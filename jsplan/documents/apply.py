@@ -16,7 +16,8 @@ StepStatus = Literal["done", "failed", "skipped", "unknown"]
 class StepResult:
     """The result of one step.
 
-    `unknown`: the call was sent and no answer came. The next plan reads the result.
+    `unknown`: the call was sent and no answer came. The next plan reads the result. `note` is what
+    remains after a step that is done, such as a replica on a server that is offline.
     """
 
     id: str
@@ -24,16 +25,18 @@ class StepResult:
     op: str
     status: StepStatus
     error: str | None = None
+    note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `steps`."""
-        return {
+        """The element of `steps`; `note` is left out where there is none."""
+        out = {
             "id": self.id,
             "address": self.address,
             "op": self.op,
             "status": self.status,
             "error": self.error,
         }
+        return out | ({"note": self.note} if self.note else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,31 @@ class MessagesMoved:
     seconds: float
 
 
-ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | ObjectsRead | StepFinished
+@dataclass(frozen=True, slots=True)
+class MoveProgress:
+    """Progress of a cluster that moves or scales a stream, after step `id` and `seconds`.
+
+    `lag` is how many operations its replicas lack together, of the `highest` seen. `reason` is what
+    the cluster waits for, empty where it does not say.
+    """
+
+    id: str
+    title: str
+    reason: str
+    lag: int
+    highest: int
+    seconds: float
+
+
+ApplyEvent = (
+    ApplyStarted
+    | StepStarted
+    | BytesMoved
+    | MessagesMoved
+    | MoveProgress
+    | ObjectsRead
+    | StepFinished
+)
 
 
 @dataclass(slots=True)

@@ -247,6 +247,15 @@ class Step:
         return self.target_address.domain
 
     @property
+    def moves_stream(self) -> bool:
+        """True if a cluster moves or scales the stream after the call has returned.
+
+        Such a call waits for an earlier move of its own stream.
+        """
+        stable = self.precondition.get("wait_until_stable")
+        return self.op == "stream.update" and stable == str(self.target_address)
+
+    @property
     def required_domains(self) -> set[str]:
         """The domains that must answer: its own, and those of the origins that it checks.
 

@@ -93,7 +93,9 @@ STEP_RESULT = object_of(
         "op": one_of(*get_args(Op)),
         "status": one_of(*get_args(StepStatus)),
         "error": or_null(TEXT),
-    }
+    },
+    {"note": TEXT},
+    "`note`: what remains after a step that is done.",
 )
 REPLICATION = object_of(
     {

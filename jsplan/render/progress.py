@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from jsplan.documents.apply import (
     ApplyStarted,
     BytesMoved,
     MessagesMoved,
+    MoveProgress,
     ObjectsRead,
     StepFinished,
     StepStarted,
@@ -52,7 +54,8 @@ def finished_line(event: StepFinished) -> str:
     """Return `done create stream ORDERS (0.1s)`, with the error of the step if it has one."""
     result = event.result
     line = f"{_STATUS_LABELS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
-    return line + (f": {safe(result.error)}" if result.error else "")
+    text = result.error or result.note
+    return line + (f": {safe(text)}" if text else "")
 
 
 def format_copied(event: MessagesMoved) -> str:
@@ -60,6 +63,13 @@ def format_copied(event: MessagesMoved) -> str:
     done = min(event.done, event.total) if event.total else event.done
     line = f"{done:,} of {event.total:,} messages" if event.total else f"{done:,} messages"
     return line + format_pace(done, event.total, event.seconds)
+
+
+def format_move(event: MoveProgress) -> str:
+    """Return `2,345 of 5,596 operations left, 1,200/s, 3s left; waiting for quorum`."""
+    pace = format_pace(event.highest - event.lag, event.highest, event.seconds)
+    left = f"{event.lag:,} of {event.highest:,} operations left" if event.lag else ""
+    return "; ".join(filter(None, [left and left + pace, safe(event.reason)])) or "waiting"
 
 
 def format_pace(done: int, total: int, seconds: float) -> str:
@@ -81,11 +91,12 @@ class PlainProgress:
         self._stream = stream
         self._clock = clock
         self._total = self._done = 0
-        self._began = self._last_report = 0.0
+        self._began = 0.0
+        self._last_reports: dict[str, float] = {}
 
     def phase(self, text: str) -> None:
         """Report the start of a phase."""
-        self._last_report = 0.0
+        self._last_reports.clear()
         self._write(f"{safe(text)} ...")
 
     def event(self, event: ApplyEvent) -> None:
@@ -94,21 +105,23 @@ class PlainProgress:
             self._total, self._done, self._began = event.steps, 0, self._clock()
         if isinstance(event, MessagesMoved) and self._is_due(event):
             self._write(f"{safe(event.title)}: {format_copied(event)}")
+        if isinstance(event, MoveProgress) and self._is_due(event):
+            self._write(f"{safe(event.title)}: {format_move(event)}")
         if not isinstance(event, StepFinished):
             return
         self._done += 1
         head = f"[{self._done}/{self._total}] " if self._total else ""
-        if self._total <= MAX_STEP_LINES or event.result.status != "done":
+        if self._total <= MAX_STEP_LINES or event.result.status != "done" or event.result.note:
             self._write(head + finished_line(event))
         elif self._done == self._total or self._done % (self._total // PROGRESS_LINES) == 0:
             pace = format_pace(self._done, self._total, self._clock() - self._began)
             self._write(f"{head}steps finished{pace}")
 
-    def _is_due(self, event: MessagesMoved) -> bool:
-        """Return True if the next line about a copy is due."""
-        if event.seconds - self._last_report < REPORT_SECONDS:
+    def _is_due(self, event: MessagesMoved | MoveProgress) -> bool:
+        """Return True if the next line about a copy or a move is due."""
+        if event.seconds - self._last_reports.get(event.id, 0.0) < REPORT_SECONDS:
             return False
-        self._last_report = event.seconds
+        self._last_reports[event.id] = event.seconds
         return True
 
     def warn(self, text: str) -> None:
@@ -147,6 +160,10 @@ class JsonProgress(PlainProgress):
                     total=event.total,
                     seconds=round(event.seconds, 1),
                 )
+            return
+        if isinstance(event, MoveProgress):
+            if self._is_due(event):
+                self._record("info", **asdict(event) | {"seconds": round(event.seconds, 1)})
             return
         if isinstance(event, ApplyStarted):
             self._record("info", steps=event.steps, status="started")

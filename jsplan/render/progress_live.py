@@ -16,10 +16,23 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from jsplan.documents.apply import ApplyStarted, BytesMoved, MessagesMoved, ObjectsRead, StepStarted
+from jsplan.documents.apply import (
+    ApplyStarted,
+    BytesMoved,
+    MessagesMoved,
+    MoveProgress,
+    ObjectsRead,
+    StepStarted,
+)
 from jsplan.render.escape import safe
 from jsplan.render.lines import wrap
-from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied, format_pace
+from jsplan.render.progress import (
+    MAX_STEP_LINES,
+    finished_line,
+    format_copied,
+    format_move,
+    format_pace,
+)
 from jsplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -47,6 +60,7 @@ class LiveProgress:
         self._running: dict[str, tuple[str, float]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
         self._copies: dict[str, MessagesMoved] = {}
+        self._moves: dict[str, str] = {}
         self._read: ObjectsRead | None = None
         self._noun = "step"
         self._phase, self._began = "", time.monotonic()
@@ -73,6 +87,9 @@ class LiveProgress:
         if isinstance(event, MessagesMoved):
             self._copies[event.id] = event
             return
+        if isinstance(event, MoveProgress):
+            self._moves[event.id] = f": {format_move(event)}"
+            return
         if isinstance(event, ObjectsRead):
             self._read = event
             return
@@ -82,9 +99,10 @@ class LiveProgress:
             return
         self._running.pop(event.result.id, None)
         self._moved.pop(event.result.id, None)
+        self._moves.pop(event.result.id, None)
         self._done += 1
         done = event.result.status == "done"
-        if self._total <= MAX_STEP_LINES or not done:
+        if self._total <= MAX_STEP_LINES or not done or event.result.note:
             self._print_line(finished_line(event), "green" if done else "bold red")
 
     def warn(self, text: str) -> None:
@@ -140,7 +158,7 @@ class LiveProgress:
         running = list(self._running.items())[:8]
         rows: list[RenderableType] = [
             Text(
-                f"    {title} {_format_seconds(now - began)}",
+                f"    {title}{self._moves.get(id_, '')} {_format_seconds(now - began)}",
                 "dim",
                 overflow="ellipsis",
                 no_wrap=True,

@@ -192,6 +192,8 @@ async def execute_plan(
         observer.event,
         asyncio.Event(),
         options.parallelism,
+        options.moves,
+        options.follow,
         before_write=backups.before_write if backups else None,
         operations=operations or {},
         imports=imports,

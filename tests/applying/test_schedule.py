@@ -50,3 +50,31 @@ def test_a_verification_takes_no_slot() -> None:
     assert ids(schedule.start()) == ["a", "v"]
     assert schedule.release(verification) == []
     assert ids(schedule.release(step("a"))) == ["b"]
+
+
+def test_moves_have_slots_of_their_own() -> None:
+    """So many steps that move a stream run at once, until the cluster is done; others continue."""
+    steps = [step("a"), step("b"), step("c"), step("x")]
+    for move in steps[:3]:
+        move.precondition["wait_until_stable"] = move.address
+    schedule = Schedule(steps, 3, moves=1)
+
+    assert ids(schedule.start()) == ["a", "x"]
+    assert schedule.release(steps[0]) == []
+    assert ids(schedule.finish(steps[0])) == ["b"]
+    assert schedule.release(steps[3]) == []
+    assert schedule.release(steps[1]) == []
+    assert ids(schedule.finish(steps[1])) == ["c"]
+
+
+def test_the_next_move_waits_for_a_slot_of_the_domain_too() -> None:
+    """A move that has ended lets the next begin only where a request may be sent."""
+    steps = [step("a"), step("b"), step("x")]
+    for move in steps[:2]:
+        move.precondition["wait_until_stable"] = move.address
+    schedule = Schedule(steps, 1, moves=1)
+
+    assert ids(schedule.start()) == ["a"]
+    assert ids(schedule.release(steps[0])) == ["x"]
+    assert schedule.finish(steps[0]) == []
+    assert ids(schedule.release(steps[2])) == ["b"]

@@ -109,6 +109,13 @@ def test_plan_options_arrive(calls: RecordedCalls) -> None:
     )
 
 
+def test_options_about_moves_arrive(calls: RecordedCalls) -> None:
+    """`--moves` and `--no-wait` of an apply reach the workflow."""
+    main(["apply", "-y", "--moves", "5", "--no-wait"])
+
+    assert calls.options == PlanOptions(moves=5, follow=False)
+
+
 def test_defaults_are_those_of_the_workflows(calls: RecordedCalls) -> None:
     """Without options the workflow gets its own defaults, so that both interfaces agree."""
     assert main(["plan"]) == 0

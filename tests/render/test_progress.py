@@ -11,6 +11,7 @@ from rich.text import Text
 from jsplan.documents.apply import (
     ApplyStarted,
     BytesMoved,
+    MoveProgress,
     ObjectsRead,
     StepFinished,
     StepResult,
@@ -182,3 +183,19 @@ def test_lines_and_frames_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 
     lines = [Text.from_ansi(line).plain.rstrip() for line in visible_lines(stream.getvalue())]
     assert [line for line in lines if line] == [f"Warning: line {n}" for n in range(600)]
+
+
+def test_a_move_in_a_log_has_a_line_every_ten_seconds_and_its_note_at_the_end() -> None:
+    """Operations left, rate and reason; a step that is done keeps what remains."""
+    stream = StringIO()
+    progress = PlainProgress(stream)
+    for lag, seconds in ((3000, 1.0), (2000, 10.0), (1500, 15.0), (0, 20.0)):
+        progress.event(MoveProgress("s1", "hub/stream/A: moving", "adding n3", lag, 3000, seconds))
+    result = StepResult("s1", "hub/stream/A", "stream.update", "done", note="n2 offline")
+    progress.event(StepFinished(result, "update stream A", 21.0))
+
+    assert stream.getvalue().splitlines() == [
+        "hub/stream/A: moving: 2,000 of 3,000 operations left, 100/s, 20s left; adding n3",
+        "hub/stream/A: moving: adding n3",
+        "done: update stream A (21.0s): n2 offline",
+    ]

@@ -11,6 +11,7 @@ from jsplan.cli.plan_options import (
     approval_options,
     backup_option,
     build_plan_options,
+    move_options,
     planning_options,
     refuse_plan_options,
 )
@@ -53,6 +54,7 @@ QUESTION = "Do you want jsplan to do this?"
     is_flag=True,
     help="Apply only what an earlier apply of PLANFILE deferred, because domains were offline.",
 )
+@move_options
 @backup_option
 @approval_options
 @planning_options

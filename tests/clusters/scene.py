@@ -1,0 +1,75 @@
+"""Three servers with a tag each, and workspaces on them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.sites import Account, Site
+from tests.conftest import PROGRAM
+from tests.support.raw import Raw
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: The error of a cluster without a leader.
+NO_LEADER: Final = 10008
+PASSWORD: Final = "secret"
+TAGS: Final = (("az:1",), ("az:2",), ("az:3",))
+SITE: Final = Site("c", (Account("A"),), cluster="C", size=3, tags=TAGS)
+
+
+@contextlib.contextmanager
+def start_cluster() -> Iterator[Sandbox]:
+    """Start `c-1`, `c-2` and `c-3`; server N has the tag `az:N`."""
+    with Sandbox.of_sites([SITE], PASSWORD, binary=PROGRAM) as sandbox:
+        yield sandbox
+
+
+def make_space(folder: Path, cluster: Sandbox) -> Space:
+    """Return a workspace whose one domain, `main`, is reached through `c-1`."""
+    connection = {"url": cluster["c-1"].url, "user": "A", "password": PASSWORD}
+    return Space(
+        folder,
+        {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": {"main": connection},
+            "domains": {"main": {"connection": "main", "js_domain": None}},
+            "defaults": {"domain": "main"},
+        },
+    )
+
+
+def connect(cluster: Sandbox, account: str = "A", timeout: float = 5) -> Raw:
+    """Connect to `c-1`."""
+    return Raw(cluster["c-1"].url, account, PASSWORD, timeout=timeout)
+
+
+def ask(cluster: Sandbox, subject: str, payload: Any = None, account: str = "A") -> dict[str, Any]:
+    """Ask until there is an answer: an election takes some seconds."""
+    for _ in range(30):
+        with contextlib.suppress(OSError), connect(cluster, account, 2) as raw:
+            answer = raw.api(subject, payload)
+            if answer.get("error", {}).get("err_code") != NO_LEADER:
+                return answer
+        time.sleep(0.2)
+    raise AssertionError(f"no answer to {subject}")
+
+
+def find_servers(cluster: Sandbox, stream: str) -> tuple[str, list[str]]:
+    """Return the leader of a stream, and its other servers that have all messages."""
+    found = ask(cluster, f"$JS.API.STREAM.INFO.{stream}").get("cluster", {})
+    others = [peer["name"] for peer in found.get("replicas") or [] if peer.get("current")]
+    return found.get("leader", ""), sorted(others)
+
+
+def find_bystander(cluster: Sandbox) -> int:
+    """Return the number of a server that is neither `c-1` nor leads the cluster."""
+    answer = ask(cluster, "$SYS.REQ.SERVER.PING.JSZ", account="SYS")
+    leader = answer["data"]["meta_cluster"]["leader"]
+    return 2 if leader == "c-3-server" else 3

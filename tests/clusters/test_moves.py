@@ -1,0 +1,187 @@
+"""An apply follows what a cluster does after it: moves and scalings of streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.documents.apply import MoveProgress
+from jsplan.options import PlanOptions
+from jsplan.workflows import apply as applying
+from tests.clusters.scene import (
+    ask,
+    connect,
+    find_bystander,
+    find_servers,
+    make_space,
+    start_cluster,
+)
+from tests.support.workspaces import RecordingObserver, approve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyEvent, ApplyResult
+    from jsplan.sandbox import Sandbox
+    from tests.support.workspaces import Space
+
+AT_1: dict[str, Any] = {"placement": {"tags": ["az:1"]}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """Three servers that stay up."""
+    with start_cluster() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def broken() -> Iterator[Sandbox]:
+    """Three servers that the test stops."""
+    with start_cluster() as sandbox:
+        yield sandbox
+
+
+def apply(space: Space, observer: RecordingObserver | None = None, **stream: Any) -> ApplyResult:
+    """Apply one stream `A`."""
+    space.write(streams=[{"name": "A", "subjects": ["a"]} | stream])
+    watching = observer or RecordingObserver()
+    return applying.apply(space.load, PlanOptions(), approve, watching)[1]
+
+
+def fill(cluster: Sandbox, size: int = 20_000, count: int = 500) -> None:
+    """Publish messages, so that a replica has something to fetch."""
+    with connect(cluster) as raw:
+        for _ in range(count):
+            raw.publish("a", b"x" * size)
+        raw.flush()
+
+
+@pytest.mark.matrix
+def test_an_apply_ends_when_the_cluster_has_moved_and_scaled(
+    cluster: Sandbox, tmp_path: Path
+) -> None:
+    """Scaled to 3 and to 1, and moved by tag: the apply ends when the servers have done it."""
+    space, observer = make_space(tmp_path, cluster), RecordingObserver()
+    results = [apply(space, **AT_1)]
+    fill(cluster)
+    found = []
+    changes: list[dict[str, Any]] = [{"num_replicas": 3}, {}, {"placement": {"tags": ["az:2"]}}]
+    for changed in changes:
+        results.append(apply(space, observer, **changed))
+        found.append(find_servers(cluster, "A"))
+        assert not space.plan().steps
+
+    assert [result.exit_code for result in results] == [0, 0, 0, 0], results
+    assert found[0] == ("c-1-server", ["c-2-server", "c-3-server"])
+    assert found[1][1] == []
+    assert found[2] == ("c-2-server", [])
+    moves = [event for event in observer.events if isinstance(event, MoveProgress)]
+    assert moves
+    assert ask(cluster, "$JS.API.STREAM.INFO.A")["state"]["messages"] == 500
+
+
+class InterruptingObserver(RecordingObserver):
+    """Sends Ctrl-C while the cluster moves a stream."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """Interrupt the first report of a move."""
+        if isinstance(event, MoveProgress) and not any(
+            isinstance(earlier, MoveProgress) for earlier in self.events
+        ):
+            os.kill(os.getpid(), signal.SIGINT)
+        super().event(event)
+
+
+@pytest.mark.matrix
+def test_ctrl_c_leaves_a_move_to_the_servers(broken: Sandbox, tmp_path: Path) -> None:
+    """The step is done and in state, and says how to follow and to cancel the move.
+
+    Until it has ended the server refuses each update (10124); the system account can cancel it.
+    """
+    space, number = make_space(tmp_path, broken), find_bystander(broken)
+    apply(space, **AT_1)
+    fill(broken, count=50)
+    broken[f"c-{number}"].pause()
+
+    result = apply(space, InterruptingObserver(), placement={"tags": [f"az:{number}"]})
+
+    assert result.exit_code == 130
+    (step,) = result.steps
+    assert (step.status, step.error) == ("done", None)
+    assert step.note == (
+        "the cluster continues alone. Follow it with: jsplan status. Only the system account can "
+        "cancel it: nats req '$JS.API.ACCOUNT.STREAM.CANCEL_MOVE.ACCOUNT.A' ''"
+    )
+    back = ask(broken, "$JS.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["a"]} | AT_1)
+    assert back["error"]["err_code"] == 10124
+    broken[f"c-{number}"].resume()
+    broken["c-1"].wait_until(
+        lambda: find_servers(broken, "A") == (f"c-{number}-server", []), "move", 60
+    )
+    assert not space.plan().steps
+
+
+@pytest.mark.matrix
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_move_to_a_server_that_does_not_answer(broken: Sandbox, tmp_path: Path) -> None:
+    """A move that cannot end is named with its cause; cancelled, the next plan has it again."""
+    space, number = make_space(tmp_path, broken), find_bystander(broken)
+    apply(space, **AT_1)
+    fill(broken, count=50)
+    broken[f"c-{number}"].pause()
+
+    result = apply(space, placement={"tags": [f"az:{number}"]})
+
+    assert result.exit_code == 6
+    (step,) = result.steps
+    assert step.status == "failed"
+    assert step.error is not None
+    assert "main/stream/A is written, but the cluster does not finish: " in step.error
+    assert f"c-{number}-server" in step.error
+    cancelled = ask(broken, "$JS.API.ACCOUNT.STREAM.CANCEL_MOVE.A.A", {}, account="SYS")
+    assert "error" not in cancelled
+    broken[f"c-{number}"].resume()
+    broken["c-1"].wait_until(lambda: find_servers(broken, "A") == ("c-1-server", []), "return", 60)
+    ask(broken, "$JS.API.INFO")
+    assert [planned.op for planned in space.plan().steps] == ["stream.update"]
+
+
+@pytest.mark.matrix
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_server_that_is_down(
+    broken: Sandbox, tmp_path: Path, server_version: tuple[int, int, int]
+) -> None:
+    """A move to it is refused at once; a scaling ends, and names what remains.
+
+    Up to 2.11 a scaling is refused too.
+    """
+    space, number = make_space(tmp_path, broken), find_bystander(broken)
+    apply(space, **AT_1)
+    fill(broken, count=50)
+    broken[f"c-{number}"].stop()
+
+    refused = apply(space, placement={"tags": [f"az:{number}"]})
+    nowhere = apply(space, placement={"tags": ["az:9"]})
+    scaled = apply(space, num_replicas=3)
+    three = find_servers(broken, "A")
+    alone = apply(space)
+
+    assert "no suitable peers for placement" in (refused.steps[0].error or "")
+    assert "tags not matched ['az:9']" in (nowhere.steps[0].error or "")
+    if server_version < (2, 12):
+        assert "no suitable peers for placement" in (scaled.steps[0].error or "")
+        return
+    assert scaled.exit_code == 0, scaled
+    assert scaled.steps[0].note == (
+        f"c-{number}-server offline: 1 replica of 3 without the messages until then"
+    )
+    assert three == ("c-1-server", [f"c-{5 - number}-server"])
+    assert (alone.exit_code, alone.steps[0].note) == (0, None)
+    assert find_servers(broken, "A")[1] == []
