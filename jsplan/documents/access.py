@@ -17,7 +17,8 @@ Status = Literal["ok", "missing", "unknown"]
 class Need:
     """One subject from account `owner` to account `user`.
 
-    `status` is None if it was not checked. `detail` is the result of the check.
+    `status` is None if it was not checked. `detail` is the result of the check. `optional`: only
+    servers with the feature flag `js_ack_fc_v2` need it.
     """
 
     owner: str
@@ -29,6 +30,7 @@ class Need:
     needed_by: list[str]
     status: Status | None = None
     detail: str = ""
+    optional: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The element of `needs`."""
@@ -41,6 +43,7 @@ class Need:
             "response_type": self.response_type,
             "needed_by": self.needed_by,
         }
+        out |= {"optional": True} if self.optional else {}
         return out if self.status is None else out | {"status": self.status, "detail": self.detail}
 
 
@@ -67,9 +70,14 @@ class Access:
     accounts: list[AccountGrants] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
+    @property
+    def required(self) -> list[Need]:
+        """The needs that are not optional: only these decide whether something is missing."""
+        return [need for need in self.needs if not need.optional]
+
     def with_status(self, status: Status) -> list[Need]:
-        """Return the needs with this status."""
-        return [need for need in self.needs if need.status == status]
+        """Return the required needs with this status."""
+        return [need for need in self.required if need.status == status]
 
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
+from jsplan.topology.access import REPLY_FLAG
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def _flows(found: Access, console: Console) -> None:
     _line(console, f"# {count_text(len(flows), 'flow')} between accounts:")
     for flow in flows:
         _line(console, f"#   {flow}")
+    if any(need.optional for need in found.needs):
+        _line(console, f"# {REPLY_FLAG}: for servers since 2.14 that have or will have this flag")
 
 
 def _account(account: AccountGrants, console: Console, style: str) -> None:
@@ -61,12 +64,16 @@ def _render_check(found: Access, console: Console) -> None:
     for need in found.needs:
         assert need.status is not None
         mark, style = MARKS[need.status]
+        if need.optional and need.status != "ok":
+            mark, style = "-", "dim"
         _line(
             console,
-            f"{mark} {describe_need(need)}" + (f": {need.detail}" if need.detail else ""),
+            f"{mark} {describe_need(need)}"
+            + (f" (only with {REPLY_FLAG})" if need.optional else "")
+            + (f": {need.detail}" if need.detail else ""),
             style,
         )
-        if need.status == "missing":
+        if need.status == "missing" and not need.optional:
             for why in need.needed_by:
                 _line(console, f"    needed: {why}")
     _line(console, summary_line(found), "red" if found.with_status("missing") else "green")
@@ -85,8 +92,11 @@ def summary_line(found: Access) -> str:
     missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))
     parts = [f"{missing} missing"] if missing else []
     parts += [f"{unknown} not known"] if unknown else []
-    subjects = count_text(len(found.needs), "subject")
-    return f"Access: {', '.join(parts) or 'nothing missing'} of {subjects}."
+    optional = [need for need in found.needs if need.optional]
+    subjects = count_text(len(found.needs) - len(optional), "subject")
+    lacking = sum(1 for need in optional if need.status != "ok")
+    more = f" {lacking} of {len(optional)} for {REPLY_FLAG} are not there." if lacking else ""
+    return f"Access: {', '.join(parts) or 'nothing missing'} of {subjects}.{more}"
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -3,12 +3,16 @@
 Pure. Measured on 2.10 to 2.15 (server_semantics, section 5): a flow makes its consumer with
 `CONSUMER.CREATE.<stream>`, or with `CONSUMER.CREATE.<stream>.>` if it has exactly one filter; it
 answers flow control on `$JS.FC.<stream>.>`, without which it stalls after about 2 MB; and messages
-are delivered on the prefix of the import.
+are delivered on the prefix of the import. With the feature flag `js_ack_fc_v2` (2.14 and later, off
+until 2.16) acknowledgements and flow control have the domain and a hash of the account in front of
+the stream. A client cannot see the flag, so both forms are listed, the second as optional.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -22,6 +26,11 @@ from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import is_import
 
 PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
+#: The feature flag of the servers that decides on the form of replies.
+REPLY_FLAG: Final = "js_ack_fc_v2"
+#: A server without a domain, in subjects of the second form.
+NO_DOMAIN: Final = "_"
+_HASH_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 #: The requests that jsplan sends for a stream or consumer that it manages through an import.
 _OF_STREAM: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.DELETE")
 _OF_CONSUMER: Final = ("CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE")
@@ -34,7 +43,7 @@ class Grant:
     `stream` flows from owner to user. `owner_domain` and `user_domain` are the domains over whose
     connections the two accounts are reached, `flows` the flows that need it. `streams_responses`:
     one request has many answers, and a service for one answer lets one message of a batch through
-    (measured).
+    (measured). `optional`: only servers with the feature flag `js_ack_fc_v2` need it.
     """
 
     owner: str
@@ -46,6 +55,7 @@ class Grant:
     user_domain: str
     streams_responses: bool = False
     flows: tuple[str, ...] = ()
+    optional: bool = False
 
     def covers(self, other: Grant) -> bool:
         """Check whether the other one adds nothing to this one."""
@@ -53,6 +63,7 @@ class Grant:
         return (
             same
             and self.streams_responses >= other.streams_responses
+            and self.optional <= other.optional
             and is_subset(other.subject, self.subject)
             and is_subset(other.local_subject, self.local_subject)
         )
@@ -97,6 +108,7 @@ def _merge_grants(found: Iterable[Grant]) -> list[Grant]:
                 known,
                 flows=why,
                 streams_responses=known.streams_responses or grant.streams_responses,
+                optional=known.optional and grant.optional,
             )
     uncovered = [
         g
@@ -149,7 +161,7 @@ class _GrantBuilder:
         remote = own_api_prefix(self._workspace.domains[edge.origin.domain])
         ends = (edge.origin.domain, self._topology.routes.canonicalize(edge.downstream.domain), why)
         self._add_grant("service", f"{remote}.{make}", f"{api}.{make}", ends)
-        self._add_grant("service", f"$JS.FC.{stream}.>", f"$JS.FC.{stream}.>", ends)
+        self._add_replies("FC", f"{stream}.>", ends)
         prefix = self._delivery_subject(edge, api, external.get("deliver") or "")
         if prefix:
             self._add_grant("stream", f"{prefix}.>", f"{prefix}.>", ends)
@@ -252,13 +264,19 @@ class _GrantBuilder:
             remote = own_api_prefix(self._workspace.domains[address.domain])
             self._add_grant("service", f"{remote}.{take}", f"{api}.{take}", ends, streamed=True)
         if (body.get("ack_policy") or "none") not in ("none", "flow_control"):
-            self._add_grant(
-                "service", f"$JS.ACK.{stream}.{name}.>", f"$JS.ACK.{stream}.{name}.>", ends
-            )
+            self._add_replies("ACK", f"{stream}.{name}.>", ends)
         if body.get("flow_control") or body.get("ack_policy") == "flow_control":
-            self._add_grant(
-                "service", f"$JS.FC.{stream}.{name}.>", f"$JS.FC.{stream}.{name}.>", ends
-            )
+            self._add_replies("FC", f"{stream}.{name}.>", ends)
+
+    def _add_replies(
+        self, kind: Literal["ACK", "FC"], rest: str, ends: tuple[str, str, str]
+    ) -> None:
+        """Add the grants of acknowledgements or flow control, in both forms."""
+        owner, domain = self._account_of(ends[0]), self._workspace.domains[ends[0]]
+        assert owner is not None
+        new = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{hash_account(owner)}.{rest}"
+        self._add_grant("service", f"$JS.{kind}.{rest}", f"$JS.{kind}.{rest}", ends)
+        self._add_grant("service", new, new, ends, optional=True)
 
     def _add_grant(
         self,
@@ -268,13 +286,14 @@ class _GrantBuilder:
         ends: tuple[str, str, str],
         *,
         streamed: bool = False,
+        optional: bool = False,
     ) -> None:
         origin, user, why = ends
         owner, taker = self._account_of(origin), self._account_of(user)
         assert owner is not None
         assert taker is not None
         self.grants.append(
-            Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,))
+            Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,), optional)
         )
 
     def _crosses_accounts(self, origin: str, user: str, *, imported: bool = True) -> bool:
@@ -319,6 +338,12 @@ def _has_single_filter(config: Mapping[str, Any]) -> bool:
         if transforms
         else bool(config.get("filter_subject"))
     )
+
+
+def hash_account(account: str) -> str:
+    """Return the hash of an account in subjects: of its public key, or its configured name."""
+    digest = hashlib.sha256(account.encode()).digest()[:8]
+    return "".join(_HASH_DIGITS[byte % len(_HASH_DIGITS)] for byte in digest)
 
 
 def own_api_prefix(domain: Domain) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jsplan.subjects import is_subset
-from jsplan.topology.access import PUBLIC_KEY, Grant
+from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG, Grant
 
 
 @dataclass(slots=True)
 class Export:
     """One export of an account, with the accounts that import it.
 
-    `token_position` is the place of the importing account's key (from 1).
+    `token_position` is the place of the importing account's key (from 1). `optional` as in `Grant`.
     """
 
     kind: str
@@ -23,6 +23,7 @@ class Export:
     streamed: bool = False
     importers: list[str] = field(default_factory=list)
     token_position: int | None = None
+    optional: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the element of the documents."""
@@ -32,6 +33,7 @@ class Export:
             "accounts": sorted(self.importers),
         }
         found |= {"response_type": "stream"} if self.streamed else {}
+        found |= {"optional": True} if self.optional else {}
         return found | (
             {"account_token_position": self.token_position} if self.token_position else {}
         )
@@ -52,8 +54,10 @@ def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
         if grant.owner == account:
             subject, token = _with_token_position(grant)
             export = found.setdefault(
-                (grant.kind, subject), Export(grant.kind, subject, token_position=token)
+                (grant.kind, subject),
+                Export(grant.kind, subject, token_position=token, optional=grant.optional),
             )
+            export.optional &= grant.optional
             export.streamed |= grant.streams_responses
             export.importers += [grant.user] if grant.user not in export.importers else []
     wide = [
@@ -95,14 +99,20 @@ def render_account_config(account: str, grants: Sequence[Grant]) -> str:
         [grant for grant in grants if grant.user == account],
     )
     lines = (
-        ["exports: [", *(f"    {_render_export(export)}" for export in offered), "]"]
+        ["exports: [", *(_line(_render_export(e), optional=e.optional) for e in offered), "]"]
         if offered
         else []
     )
     lines += (
-        ["imports: [", *(f"    {_render_import(grant)}" for grant in taken), "]"] if taken else []
+        ["imports: [", *(_line(_render_import(g), optional=g.optional) for g in taken), "]"]
+        if taken
+        else []
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _line(element: str, *, optional: bool) -> str:
+    return f"    {element}" + (f"  # {REPLY_FLAG}" if optional else "")
 
 
 def _render_export(export: Export) -> str:

@@ -66,12 +66,14 @@ def _build_need(grant: Grant) -> Need:
         grant.local_subject,
         response,
         list(grant.flows),
+        optional=grant.optional,
     )
 
 
 def _build_account_access(name: str, needed: list[Grant]) -> AccountGrants:
     taken = [
         {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local_subject}
+        | ({"optional": True} if g.optional else {})
         for g in needed
         if g.user == name
     ]

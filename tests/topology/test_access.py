@@ -24,7 +24,8 @@ def required_access(
     found, diagnostics = compute_grants(
         workspace, build_topology(workspace), accounts if accounts is not None else ACCOUNTS
     )
-    return [f"{g.kind} {g.subject} -> {g.user}" for g in found], [d.code for d in diagnostics]
+    required = [f"{g.kind} {g.subject} -> {g.user}" for g in found if not g.optional]
+    return required, [d.code for d in diagnostics]
 
 
 MIRROR = "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub%s}}]\n"

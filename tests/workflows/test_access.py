@@ -105,6 +105,7 @@ def test_printed_exports_and_imports(tmp_path: Path) -> None:
     assert lines(found, "ACC") == (
         "exports: [\n"
         '    {service: "$JS.FC.ORDERS.>", accounts: [IMP]}\n'
+        '    {service: "$JS.FC.hub.jal3Zke2.ORDERS.>", accounts: [IMP]}  # js_ack_fc_v2\n'
         '    {service: "$JS.hub.API.CONSUMER.CREATE.ORDERS", accounts: [IMP]}\n'
         '    {service: "$JS.hub.API.CONSUMER.CREATE.ORDERS.>", accounts: [IMP]}\n'
         '    {stream: "deliver.acc.imp.>", accounts: [IMP]}\n'
@@ -113,6 +114,7 @@ def test_printed_exports_and_imports(tmp_path: Path) -> None:
     assert lines(found, "IMP") == (
         "imports: [\n"
         '    {service: {account: ACC, subject: "$JS.FC.ORDERS.>"}}\n'
+        '    {service: {account: ACC, subject: "$JS.FC.hub.jal3Zke2.ORDERS.>"}}  # js_ack_fc_v2\n'
         '    {service: {account: ACC, subject: "$JS.hub.API.CONSUMER.CREATE.ORDERS"}, to: "JS.acc@hub.API.CONSUMER.CREATE.ORDERS"}\n'
         '    {service: {account: ACC, subject: "$JS.hub.API.CONSUMER.CREATE.ORDERS.>"}, to: "JS.acc@hub.API.CONSUMER.CREATE.ORDERS.>"}\n'
         '    {stream: {account: ACC, subject: "deliver.acc.imp.>"}}\n'
@@ -128,12 +130,13 @@ def test_printed_exports_and_imports(tmp_path: Path) -> None:
     ]
     assert [sorted(need.needed_by) for need in found.needs] == [
         sorted(whole + part),
+        sorted(whole + part),
         whole,
         part,
         sorted(whole + part),
     ]
     nsc = {a.account: a.nsc for a in found.accounts}
-    assert nsc["ACC"][1] == (
+    assert nsc["ACC"][2] == (
         "nsc add export --account ACC --name '$JS.hub.API.CONSUMER.CREATE.ORDERS' --subject '$JS.hub.API.CONSUMER.CREATE.ORDERS' --service"
     )
     assert nsc["IMP"][-1] == (
@@ -150,9 +153,12 @@ def sandboxes() -> Iterator[list[Sandbox]]:
         sandbox.close()
 
 
-def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str]) -> Space:
+def start_static(
+    folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str], extra: str = ""
+) -> Space:
     """Start servers with these accounts, and open a workspace on them."""
-    sandboxes.append(start_servers(static_accounts(blocks), static_user("ACC"), binary=PROGRAM))
+    text = static_accounts(blocks) + extra
+    sandboxes.append(start_servers(text, static_user("ACC"), binary=PROGRAM))
     sandboxes[-1].start()
     return space(folder, sandboxes[-1]["hub"].url)
 
@@ -169,12 +175,40 @@ def test_static_accounts_pass_a_large_flow(tmp_path: Path, sandboxes: list[Sandb
     assert (result.exit_code, plan.summary["add"]) == (0, 5)
     assert workspace.plan().steps == []
     found = check_access(workspace)
-    assert [(need.status, need.detail) for need in found.needs] == [("ok", "")] * 4
+    assert [(need.status, need.detail) for need in found.needs] == [("ok", "")] * 5
     url = sandboxes[-1]["hub"].url
     publish_and_compare(
         url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024
     )
     assert workspace.plan().steps == []
+
+
+@pytest.mark.matrix
+def test_the_form_of_replies_that_a_server_uses_is_enough(
+    tmp_path: Path, sandboxes: list[Sandbox], server_version: tuple[int, int, int]
+) -> None:
+    """With `js_ack_fc_v2` a flow needs only the second form, and without it only the first."""
+    printed = required_access(space(tmp_path))
+    blocks = {name: lines(printed, name) for name in ("ACC", "IMP")}
+    is_new = server_version >= (2, 14)
+    first, second = "$JS.FC.ORDERS.>", "$JS.FC.hub.jal3Zke2.ORDERS.>"
+    workspace = start_static(
+        tmp_path,
+        sandboxes,
+        {name: without_line(text, first if is_new else second) for name, text in blocks.items()},
+        "feature_flags { js_ack_fc_v2: true }\n" if is_new else "",
+    )
+    assert workspace.apply()[1].exit_code == 0
+
+    url = sandboxes[-1]["hub"].url
+    publish_and_compare(
+        url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 10_000, 1024
+    )
+    found = check_access(workspace)
+    assert {need.subject for need in found.needs if need.status != "ok"} == {
+        first if is_new else second
+    }
+    assert len(found.with_status("missing")) == is_new
 
 
 def jwt_server(
@@ -247,8 +281,15 @@ def test_each_missing_part_is_named_alone(
         )
     workspace = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
     workspace.write(connections=connections, domains=domains, imports=imports, streams=streams)
-    printed = {account.account: account.nsc for account in required_access(workspace).accounts}
-    subjects = [need.subject for need in required_access(workspace).needs if need.owner == "ACC0"]
+    needed = required_access(workspace)
+    optional = [need.subject for need in needed.needs if need.optional]
+    printed = {
+        account.account: [
+            line for line in account.nsc if not any(subject in line for subject in optional)
+        ]
+        for account in needed.accounts
+    }
+    subjects = [need.subject for need in needed.required if need.owner == "ACC0"]
     assert {len(commands) for commands in printed.values()} == {len(subjects)} == {count // 2}
     for n in range(count):
         del printed[f"{'ACC' if n < count // 2 else 'IMP'}{n}"][n % (count // 2)]
@@ -357,6 +398,7 @@ def test_slow_answers_change_no_status(
 
     assert {need.subject: need.status for need in found.needs} == {
         "$JS.FC.ORDERS.>": "missing",
+        "$JS.FC.hub.jal3Zke2.ORDERS.>": "ok",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS": "ok",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS.>": "ok",
         "deliver.acc.imp.>": "ok",
@@ -434,6 +476,7 @@ def test_a_wide_export_without_an_import(
     found = {need.subject: need.detail for need in check_access(workspace, "sys").needs}
     assert found == {
         "$JS.FC.ORDERS.>": "account ACC does not export it",
+        "$JS.FC.hub.jal3Zke2.ORDERS.>": "account ACC does not export it",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS": "account IMP does not import it",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS.>": "account IMP does not import it",
         "deliver.acc.imp.>": "account ACC does not export it",

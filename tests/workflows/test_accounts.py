@@ -361,7 +361,7 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
                 ("$JS.FC.aggregate-test-leaf.>", "IMPORT_MIRROR"),
                 ("$JS.hub.API.CONSUMER.CREATE.aggregate-test-leaf.>", "IMPORT_MIRROR"),
             ]
-            assert len(found.with_status("ok")) == len(found.needs) - 2
+            assert len(found.with_status("ok")) == len(found.required) - 2
 
 
 @pytest.mark.matrix

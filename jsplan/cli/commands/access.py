@@ -44,5 +44,5 @@ def command(ctx: click.Context, check: bool, system_connection: str | None, styl
     from jsplan.render import access_text
 
     output.result(found.to_json, lambda console: access_text.render(found, console, style=style))
-    proven = not found.checked or len(found.with_status("ok")) == len(found.needs)
+    proven = not found.checked or len(found.with_status("ok")) == len(found.required)
     return int(ExitCode.OK if proven else ExitCode.ERROR)
