@@ -84,7 +84,7 @@ class Address(NamedTuple):
     def parent(self) -> Address | None:
         """The stream or bucket of a consumer, the bucket of an entry; None for the other kinds."""
         if self.kind == "kv_entry":
-            return Address(self.domain, "kv", self.name.partition("/")[0])
+            return _bucket_of(self.domain, self.name)
         return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
 
     @classmethod
@@ -129,6 +129,12 @@ def _parse(text: str) -> Address:
 def _parent_of(domain: str, name: str) -> Address:
     """Return the stream of a consumer; a plan of many asks for each twenty times."""
     return Address.of_stream(domain, name.split("/", 1)[0])
+
+
+@lru_cache(maxsize=1 << 16)
+def _bucket_of(domain: str, name: str) -> Address:
+    """Return the bucket of an entry."""
+    return Address(domain, "kv", name.partition("/")[0])
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.kv_entry import read_revision
 from jsplan.facts.live import LiveObject
 from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER
-from jsplan.resources.kv_entry import VALUE, digest_value, subject_of
+from jsplan.resources.kv_entry import TTL, VALUE, digest_value, subject_of, ttl_header
 
 #: Refuses a write if the key has another revision: `0` is none.
 EXPECTED_REVISION = "Nats-Expected-Last-Subject-Sequence"
@@ -23,7 +23,7 @@ DELETE_MARKER = {"KV-Operation": "DEL"}
 async def write_entry(context: StepContext, step: Step) -> None:
     """Put the value of an entry, if its key is still as planned. Raises StepFailed."""
     content = content_of(context, step)
-    await _publish(context, step, content, {})
+    await _publish(context, step, content, ttl_header((step.expect or {}).get(TTL) or 0))
 
 
 async def delete_entry(context: StepContext, step: Step) -> None:

@@ -21,18 +21,21 @@ from jsplan.disk import is_file, is_folder
 from jsplan.resources.kv_entry import (
     KV_ENTRY,
     MAX_PAYLOAD,
+    TTL,
+    TTL_HEADER_SIZE,
     VALUE,
     WRITE_HEADERS,
     digest_value,
     is_key,
 )
+from jsplan.units import SECOND
 
 #: The keys of a bucket that this module reads.
 ENTRY_KEYS: Final = ("entries", "entries_from")
 #: The files of one `entries_from`, and the bytes of all files of a workspace.
 MAX_FILES: Final = 20_000
 MAX_BYTES: Final = 256 << 20
-_LONG_FORM: Final = ("value", "file", "sensitive", "lifecycle")
+_LONG_FORM: Final = ("value", "file", "ttl", "sensitive", "lifecycle")
 _FOLDER_KEYS: Final = ("dir", "prefix", "prune", "sensitive", "lifecycle")
 _EMPTY: Final = 'Write "" for an empty value, or remove the key.'
 
@@ -98,7 +101,7 @@ class KvEntryReader:
 
     def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
         findings, settings, value = self.files.findings, Lifecycle(), node
-        sensitive = False
+        sensitive, ttl = False, 0
         if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
             hint = "To store a mapping with this key, write it below `value:`."
             if not parsing.check_mapping(
@@ -107,6 +110,7 @@ class KvEntryReader:
                 return
             settings = self._read_lifecycle(node)
             sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+            ttl = self._read_ttl(bucket, key, node.get("ttl"))
             if node.is_given("value") and node.is_given("file"):
                 findings.error(
                     "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
@@ -121,16 +125,40 @@ class KvEntryReader:
                 content = self._read_file(path, file.place) if path is not None else None
                 if content is not None and path is not None:
                     hidden = sensitive or file.secret or self._is_outside(path)
-                    self._declare(bucket, key, content, at, settings, sensitive=hidden)
+                    self._declare(bucket, key, content, at, settings, sensitive=hidden, ttl=ttl)
                 return
             value = node.value.get("value") or node.value["file"]
         if value.unknown:
-            self._declare(bucket, key, None, at, settings, sensitive=True)
+            self._declare(bucket, key, None, at, settings, sensitive=True, ttl=ttl)
             return
         content = self._encode(key, value)
         if content is not None:
             hidden = sensitive or is_secret(value)
-            self._declare(bucket, key, content, at, settings, sensitive=hidden)
+            self._declare(bucket, key, content, at, settings, sensitive=hidden, ttl=ttl)
+
+    def _read_ttl(self, bucket: DeclaredResource, key: str, node: Node | None) -> int:
+        """Read the `ttl` of an entry in ns; 0 for none. Its bucket must let messages have one."""
+        if node is None or node.value is None:
+            return 0
+        findings = self.files.findings
+        try:
+            ttl = int(KV_ENTRY.by_name[TTL].parse(node.value))
+        except ValueError as error:
+            findings.error("JS130", node, f"`ttl` of entry {key}: {error}", "Write it as in 30m.")
+            return 0
+        if ttl % SECOND or ttl < 0:
+            findings.error(
+                "JS138", node, f"`ttl` of entry {key} is not a number of seconds", "Round it."
+            )
+        if not (bucket.body.get("limit_marker_ttl") or bucket.body.get("allow_msg_ttl")):
+            findings.error(
+                "JS138",
+                node,
+                f"entry {key} has a `ttl`, which its bucket refuses",
+                "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11.",
+                str(bucket.address),
+            )
+        return ttl
 
     def _read_lifecycle(self, node: Node) -> Lifecycle:
         found = node.get("lifecycle")
@@ -247,6 +275,7 @@ class KvEntryReader:
         settings: Lifecycle,
         *,
         sensitive: bool,
+        ttl: int = 0,
     ) -> None:
         findings, where = self.files.findings, source_range(at)
         address = Address(bucket.address.domain, "kv_entry", f"{bucket.address.name}/{key}")
@@ -268,9 +297,11 @@ class KvEntryReader:
                 str(address),
             )
             return
-        if content is not None and (problem := _size_problem(bucket, len(content))):
+        extra = TTL_HEADER_SIZE if ttl else 0
+        if content is not None and (problem := _size_problem(bucket, len(content) + extra)):
             findings.error("JS138", at, f"{address} {problem}", "Store less.", str(address))
         body: dict[str, Any] = {VALUE: digest_value(content) if content is not None else None}
+        body |= {TTL: ttl} if ttl else {}
         self.declared[address] = DeclaredResource(
             address,
             body,

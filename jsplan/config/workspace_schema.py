@@ -14,6 +14,7 @@ from jsplan.config.files import TOP_LEVEL_KEYS
 from jsplan.documents.schema_types import DIALECT
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
+from jsplan.resources.kv_entry import KV_ENTRY, TTL
 from jsplan.resources.nested import ORIGIN
 from jsplan.resources.server_features import SERVER_VERSIONS
 
@@ -266,8 +267,9 @@ def _kv_value() -> Schema:
     """A value, or the long form: a mapping with `value` or `file`."""
     value: Schema = {"description": "Text and numbers as written, anything else as JSON."}
     file = _text("A file whose content is the value, relative to this one.")
+    ttl = field_schema(KV_ENTRY.by_name[TTL])
     long_form = [
-        _object({name: schema} | _kv_settings(), (name,))
+        _object({name: schema, "ttl": ttl} | _kv_settings(), (name,))
         for name, schema in (("value", value), ("file", file))
     ]
     return _any(

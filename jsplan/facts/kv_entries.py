@@ -16,7 +16,7 @@ from jsplan.facts.kv_entry import KeyRevision, bucket_name, parse_entry, read_re
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import mark_offline, run_parallel
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.kv_entry import is_deleted, subject_of
+from jsplan.resources.kv_entry import is_deleted, parse_ttl, subject_of
 from jsplan.resources.server_features import BATCH_LEVEL
 
 #: Keys of one batch. The server answers at most 1,024 (413, "Too Many Results").
@@ -136,7 +136,10 @@ async def _read_batch(
             address = left.pop(own.get(b"Nats-Subject", b""), None)
             if address is not None:
                 content = None if is_deleted(headers) else payload
-                found[address] = KeyRevision(int(own[b"Nats-Sequence"]), content)
+                stored_at = own.get(b"Nats-Time-Stamp", b"").decode()
+                found[address] = KeyRevision(
+                    int(own[b"Nats-Sequence"]), content, parse_ttl(headers), stored_at
+                )
         if not answers or b"Nats-Num-Pending: 0\r\n" in end:
             break
     return found

@@ -106,6 +106,7 @@ def _entry_of(live: LiveObject, record: dict[str, Any]) -> Entry:
         depends_on=record["depends_on"],
         starts=record.get("starts", {}),
         seen=live.answered_at,
+        sensitive=record.get("sensitive", False),
     )
 
 

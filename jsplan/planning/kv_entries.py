@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from jsplan.address import Address, is_selected, matches
@@ -24,14 +25,19 @@ from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.kv_entry import (
     KV_ENTRY,
+    TTL,
     VALUE,
     describe_value,
     is_key,
     readable_text,
 )
 from jsplan.state.document import Entry
+from jsplan.units import SECOND, instant_of, parse_instant
 
 PRUNED: Final = "delete_because_pruned"
+EXPIRED: Final = "expired"
+#: Difference in ns between the clocks of server and client that makes no expired value missing.
+CLOCK_DIFFERENCE: Final = 5 * SECOND
 WITH_BUCKET: Final = "replace_with_stream"
 #: Why the entries of a bucket are left for a later plan.
 REPLACEMENT_UNFINISHED: Final = "its bucket is in the middle of a replacement"
@@ -84,7 +90,7 @@ def decide_entries(
     for address in selected:
         if is_unknown(inputs.declared(address)):
             continue
-        decision = decide(inputs, address)
+        decision = _keep_expired(inputs, buckets, decisions, decide(inputs, address))
         if decision.reason != "not_managed":
             found[address] = decision
     found |= {d.address: d for d in _decide_pruned(inputs, buckets) if d.address not in found}
@@ -92,6 +98,38 @@ def decide_entries(
         address: _follow_bucket(inputs, decision, decisions.get(_bucket_of(buckets, address)))
         for address, decision in sorted(found.items())
     }
+
+
+def is_expired(entry: Entry | None, now: datetime) -> bool:
+    """Check whether the server has deleted the value of an entry after its own `ttl`.
+
+    `seen` is the server's time of the write that state knows.
+    """
+    ttl = int(entry.config.get(TTL) or 0) if entry is not None else 0
+    if entry is None or not ttl or not entry.seen:
+        return False
+    return instant_of(now) + CLOCK_DIFFERENCE >= parse_instant(entry.seen) + ttl
+
+
+def _keep_expired(
+    inputs: PlanInputs,
+    buckets: PlanInputs,
+    decisions: Mapping[Address, ResourceDecision],
+    decision: ResourceDecision,
+) -> ResourceDecision:
+    """Leave a value alone that expired as the files said: it is written again when they change."""
+    address, entry = decision.address, decision.entry
+    bucket = decisions.get(_bucket_of(buckets, address))
+    if (
+        entry is None
+        or decision.live is not None
+        or inputs.declared(address) is None
+        or inputs.declared_fields(address) != entry.declared
+        or (bucket is not None and bucket.actions not in (["no-op"], ["update"]))
+        or not is_expired(entry, inputs.now)
+    ):
+        return decision
+    return ResourceDecision(address, ["no-op"], EXPIRED, None, entry)
 
 
 def _bucket_of(buckets: PlanInputs, address: Address) -> Address:
@@ -248,13 +286,12 @@ def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChan
     if decision.after is not None and decision.actions not in (["delete"], ["forget"]):
         same = live is not None and live.raw == decision.after
         after = before if same else _shown(inputs, address, decision.after, live)
-    changed = bool(decision.fields)
-    fields = [FieldChange(VALUE, before and before[VALUE], after and after[VALUE], "in_place")]
+    fields = [_shown_field(field, before or {}, after or {}) for field in decision.fields]
     change = Change(
         actions=decision.actions,
         before=before,
         after=after,
-        fields=fields if changed else [],
+        fields=fields,
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
         sensitive=[VALUE] if not may_show(inputs, address) else [],
     )
@@ -270,6 +307,15 @@ def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChan
         depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
         previous_address=str(moved) if moved else None,
     )
+
+
+def _shown_field(
+    field: FieldChange, before: Mapping[str, object], after: Mapping[str, object]
+) -> FieldChange:
+    """Return a changed field with the value as both sides show it."""
+    if field.path != VALUE:
+        return field
+    return FieldChange(VALUE, before.get(VALUE), after.get(VALUE), "in_place")
 
 
 def may_show(inputs: PlanInputs, address: Address) -> bool:
@@ -302,9 +348,10 @@ def _shown(
     elif declared is not None and declared.body[VALUE] == digest:
         content = declared.content
     if content is None:
-        return {VALUE: digest}
+        return dict(config)
     text = readable_text(content) if _may_show_content(inputs, address, content) else None
-    return {VALUE: describe_value(config, len(content)) if text is None else text}
+    shown = describe_value(config, len(content)) if text is None else text
+    return {**config, VALUE: shown}
 
 
 def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> bool:
@@ -321,6 +368,8 @@ def detect_entry_drift(inputs: PlanInputs, address: Address) -> ResourceChange |
     if entry is None or address in inputs.moved_from:
         return None
     live = inputs.live.get(address)
+    if live is None and is_expired(entry, inputs.now):
+        return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
     found = detect_drift(address, entry, live, 0, ignore, now=inputs.now)
     if found is None:

@@ -22,10 +22,15 @@ from jsplan.planning.kv_entries import (
     detect_entry_drift,
     shown_text,
 )
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.order import partial_update_params
 from jsplan.planning.orphans import add_closing_changes
-from jsplan.planning.state_records import build_state_record, previous_address, provenance_of
+from jsplan.planning.state_records import (
+    build_state_record,
+    is_lifecycle_outdated,
+    previous_address,
+    provenance_of,
+)
 from jsplan.resources.kv_entry import VALUE
 
 
@@ -124,7 +129,7 @@ class _Drafter:
             op,
             verb,
             self._precondition(decision),
-            expect={VALUE: decision.after[VALUE]},
+            expect=dict(decision.after),
             record=self._record(decision, "created" if verb == "create" else provenance),
             params={"before": before} | ({"text": text} if text is not None else {}),
         )
@@ -180,6 +185,9 @@ class _Drafter:
         declared = self.inputs.workspace.resources.get(address)
         if self.inputs.options.refresh_only:
             return live.raw != entry.config
+        if decision.reason == UNTOUCHED and not is_lifecycle_outdated(self.inputs, decision, entry):
+            hidden = declared is not None and declared.sensitive
+            return hidden != entry.sensitive or address in self.inputs.interrupted.recovered
         # A default that an application changed stays as it was written.
         kept = declared is not None and VALUE in declared.lifecycle.ignore_changes
         remembered = {

@@ -110,7 +110,7 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
         return not inputs.options.refresh_only
     if inputs.options.refresh_only:
         return live.config != entry.config
-    if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
+    if decision.reason == UNTOUCHED and not is_lifecycle_outdated(inputs, decision, entry):
         return False
     record = build_state_record(inputs, decision, entry.origin)
     remembered = {
@@ -122,7 +122,7 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
 
 
-def _is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
+def is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
     """Check whether the guard, the dependencies or the address in state are outdated."""
     declared, address = inputs.declared(decision.address), decision.address
     guard = declared.lifecycle.prevent_destroy if declared else None

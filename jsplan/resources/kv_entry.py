@@ -10,13 +10,30 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from jsplan import units
 from jsplan.resources.fields import Field, Table, update_in_place
+from jsplan.units import SECOND
 
 #: The field of an entry. In configurations and in state it is the digest of the value.
 VALUE: Final = "value"
+#: The time in ns after which the server deletes the value.
+TTL: Final = "ttl"
+#: The header with that time, as clients write it: seconds, or a duration of Go.
+TTL_HEADER: Final = "Nats-TTL"
 KV_ENTRY: Final = Table(
     "kv_entry",
-    (Field(VALUE, "string", "The value.", default="", update=update_in_place),),
+    (
+        Field(VALUE, "string", "The value.", default="", update=update_in_place),
+        Field(
+            TTL,
+            "duration",
+            "The server deletes the value after this time. The bucket needs `limit_marker_ttl`.",
+            default=0,
+            minimum=SECOND,
+            level=1,
+            update=update_in_place,
+        ),
+    ),
 )
 #: Keys as every client accepts them (nats.go `kv.go`). They are subjects, so no part is empty.
 KEY_PATTERN: Final = re.compile(r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*")
@@ -26,9 +43,12 @@ MAX_KEY: Final = 1024
 MAX_SHOWN: Final = 4096
 #: Bytes of the headers of a conditional write. max_value_size counts headers too (10054).
 WRITE_HEADERS: Final = 80
+#: Bytes of the header of a TTL.
+TTL_HEADER_SIZE: Final = 32
 #: Largest message in bytes that a server can be configured for.
 MAX_PAYLOAD: Final = 64 << 20
 _DELETED: Final = (b"\r\nkv-operation:", b"\r\nnats-marker-reason:")
+_TTL: Final = re.compile(rb"\r\nnats-ttl:([^\r]*)", re.IGNORECASE)
 _INVISIBLE: Final = re.compile(
     r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 )
@@ -68,6 +88,21 @@ def is_deleted(headers: bytes) -> bool:
     """
     lowered = headers.lower()
     return any(name in lowered for name in _DELETED)
+
+
+def ttl_header(ttl: int) -> dict[str, str]:
+    """Return the header for a TTL in ns, which is whole seconds; empty for none."""
+    return {TTL_HEADER: f"{ttl // SECOND}s"} if ttl else {}
+
+
+def parse_ttl(headers: bytes) -> int:
+    """Return the TTL in ns of a message by its headers; 0 if it has none that is understood."""
+    found = _TTL.search(headers)
+    text = found[1].decode("latin-1").strip() if found else ""
+    try:
+        return int(text) * SECOND if text.isdecimal() else max(0, units.parse_duration(text))
+    except ValueError:  # such as `never`, which servers understand
+        return 0
 
 
 def subject_of(bucket: str, key: str) -> str:

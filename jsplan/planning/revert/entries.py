@@ -17,7 +17,7 @@ from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.facts.live import Live
 from jsplan.planning.revert.plan import FILES_DIFFER, NO_LOCATION
 from jsplan.planning.revert.targets import CONFLICT, LEFT_UNCHANGED, HistoryItem
-from jsplan.resources.kv_entry import VALUE, digest_value
+from jsplan.resources.kv_entry import TTL, VALUE, digest_value
 from jsplan.state.document import Entry
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}( \([\d,]+ bytes\))?")
@@ -72,7 +72,9 @@ def _revert_create(out: EntryReverts, address: Address, entry: Entry | None, liv
 def _revert_update(out: EntryReverts, address: Address, item: HistoryItem, live: Live) -> None:
     found, before = live.get(address), (item["before"] or {}).get(VALUE)
     after = ((item["after"] or {}).get("values") or {}).get(VALUE)
-    if not isinstance(before, str) or _DIGEST.fullmatch(before) or item.get("importing"):
+    if TTL in (item["before"] or {}) or TTL in ((item["after"] or {}).get("values") or {}):
+        out.notes.append(_note(address, "keeps its value: a revert does not put back a `ttl`"))
+    elif not isinstance(before, str) or _DIGEST.fullmatch(before) or item.get("importing"):
         out.notes.append(_note(address, _NOT_KNOWN))
     elif found is not None and found.raw[VALUE] == digest_value(before.encode()):
         out.notes.append(_note(address, "has the value that it had before"))
