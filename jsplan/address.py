@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
-Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry"]
+Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry", "object"]
 #: Every kind of an address.
 ADDRESS_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The kinds that have a section in the files. Entries are below their bucket.
 KINDS: Final[tuple[Kind, ...]] = ("stream", "consumer", "kv", "object_store")
+#: The kinds below a bucket or an object store, with the kind of that.
+CONTENT_PARENTS: Final[dict[str, Kind]] = {"kv_entry": "kv", "object": "object_store"}
 #: Prefix of the names of staging streams and placeholder consumers.
 #: They are never planned, imported or listed.
 STAGING_PREFIX = "JSPLAN_STAGING_"
@@ -36,15 +38,19 @@ _PREFIXES = tuple(_STREAM_PREFIXES)
 #: Runs of names that a list shows before it only counts the rest.
 MAX_SHOWN_RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
-#: The addresses of kinds that are below another resource. A key may have more slashes.
+#: The addresses of kinds that are below another resource. A key, or the name of an object, may
+#: have more slashes.
 _SHAPES: dict[str, str] = {
     "consumer": "DOMAIN/consumer/STREAM/CONSUMER",
     "kv_entry": "DOMAIN/kv_entry/BUCKET/KEY",
+    "object": "DOMAIN/object/BUCKET/NAME",
 }
 
 
 class Address(NamedTuple):
     """One resource in one domain. A consumer is named `STREAM/CONSUMER`, an entry `BUCKET/KEY`.
+
+    An object is named `BUCKET/NAME`.
 
     A tuple, because plans hold tens of thousands of them and compare them all the time.
     Sorts by domain, kind, name: the order of every list in the documents.
@@ -62,8 +68,9 @@ class Address(NamedTuple):
         """The name of the stream on the server that carries this resource."""
         if self.kind == "consumer":
             return self.name.split("/", 1)[0]
-        if self.kind == "kv_entry":
-            return "KV_" + self.name.split("/", 1)[0]
+        if self.kind in CONTENT_PARENTS:
+            prefix = "KV_" if self.kind == "kv_entry" else "OBJ_"
+            return prefix + self.name.split("/", 1)[0]
         return {"stream": "", "kv": "KV_", "object_store": "OBJ_"}[self.kind] + self.name
 
     @property
@@ -75,16 +82,21 @@ class Address(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of an entry in its bucket; raises ValueError for another kind."""
-        if self.kind != "kv_entry":
+        """The key of an entry, or the name of an object; raises ValueError for another kind."""
+        if self.kind not in CONTENT_PARENTS:
             raise ValueError(f"{self} is not an entry of a bucket")
         return self.name.split("/", 1)[1]
 
     @property
+    def is_content(self) -> bool:
+        """True for an entry of a bucket and for an object: they are written as messages."""
+        return self.kind in CONTENT_PARENTS
+
+    @property
     def parent(self) -> Address | None:
-        """The stream or bucket of a consumer, the bucket of an entry; None for the other kinds."""
-        if self.kind == "kv_entry":
-            return _bucket_of(self.domain, self.name)
+        """The stream or bucket of a consumer, entry or object; None for the other kinds."""
+        if self.kind in CONTENT_PARENTS:
+            return _bucket_of(self.domain, CONTENT_PARENTS[self.kind], self.name)
         return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
 
     @classmethod
@@ -119,7 +131,8 @@ def _parse(text: str) -> Address:
         raise ValueError(
             f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(ADDRESS_KINDS)}'
         )
-    if len(rest) != (2 if kind in _SHAPES else 1) and (kind != "kv_entry" or len(rest) < 2):
+    most = len(rest) if kind in CONTENT_PARENTS else 2 if kind in _SHAPES else 1
+    if not (2 if kind in _SHAPES else 1) <= len(rest) <= most:
         shape = _SHAPES.get(kind, f"DOMAIN/{kind}/NAME")
         raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
     return Address(domain, kind, "/".join(rest))
@@ -132,9 +145,9 @@ def _parent_of(domain: str, name: str) -> Address:
 
 
 @lru_cache(maxsize=1 << 16)
-def _bucket_of(domain: str, name: str) -> Address:
-    """Return the bucket of an entry."""
-    return Address(domain, "kv", name.partition("/")[0])
+def _bucket_of(domain: str, kind: Kind, name: str) -> Address:
+    """Return the bucket of an entry, or the object store of an object."""
+    return Address(domain, kind, name.partition("/")[0])
 
 
 @lru_cache(maxsize=1024)

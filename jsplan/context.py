@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from jsplan.address import Address, matches, matches_any
+from jsplan.address import CONTENT_PARENTS, Address, matches, matches_any
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean
@@ -114,7 +114,7 @@ def known_domains(context: Context) -> frozenset[str]:
 
 def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
     """Build the inputs of planning with an empty live side."""
-    resources = {a: e for a, e in context.state.resources.items() if a.kind != "kv_entry"}
+    resources = {a: e for a, e in context.state.resources.items() if not a.is_content}
     steps = {text: step for text, step in context.state.pending.items() if not _is_entry(text)}
     entries, moved = apply_moves(context.workspace, resources)
     pending, pending_moved = apply_moves_to_records(context.workspace, steps)
@@ -142,7 +142,7 @@ def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs
     An import takes none.
     """
     workspace = replace(context.workspace, resources=context.workspace.contents)
-    resources = {a: e for a, e in context.state.resources.items() if a.kind == "kv_entry"}
+    resources = {a: e for a, e in context.state.resources.items() if a.is_content}
     steps = {text: step for text, step in context.state.pending.items() if _is_entry(text)}
     entries, moved = apply_moves(workspace, resources)
     pending, pending_moved = apply_moves_to_records(workspace, steps)
@@ -182,7 +182,7 @@ def select_buckets(inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
 
 
 def _is_entry(address: str) -> bool:
-    return address.split("/", 2)[1] == "kv_entry"
+    return address.split("/", 2)[1] in CONTENT_PARENTS
 
 
 def _owner_tag(context: Context) -> str:

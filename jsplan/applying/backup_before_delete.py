@@ -53,7 +53,7 @@ def find_deleting_steps(plan: Plan) -> dict[str, Address]:
 def _is_deleting(step: Step) -> bool:
     """Return True if it deletes or empties a stream, as quiesce does, or deletes an entry of it."""
     api = str((step.request or {}).get("api") or "")
-    return step.op in ("stream.quiesce", "kv_entry.delete") or (
+    return step.op in ("stream.quiesce", "kv_entry.delete", "object.delete") or (
         api.startswith(("STREAM.DELETE.", "STREAM.PURGE."))
         and not step.target_address.stream.startswith(STAGING_PREFIX)
     )

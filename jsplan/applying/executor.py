@@ -16,6 +16,7 @@ from jsplan.applying.follow_move import follow_move
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.schedule import Schedule
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
+from jsplan.config.model import ContentFile
 from jsplan.documents.apply import (
     ApplyEvent,
     ApplyStarted,
@@ -61,7 +62,7 @@ class Execution:
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
     imports: dict[Address, LiveObject] = field(default_factory=dict)
-    contents: Mapping[Address, bytes] = field(default_factory=dict)
+    contents: Mapping[Address, bytes | ContentFile] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
     running: dict[str, str] = field(default_factory=dict)
     context: StepContext = field(init=False)

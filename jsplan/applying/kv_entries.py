@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.config.model import ContentFile
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.kv_entry import read_revision
@@ -42,14 +43,14 @@ def content_of(context: StepContext, step: Step) -> bytes:
     return content
 
 
-def find_content(step: Step, contents: Mapping[Address, bytes]) -> bytes | None:
+def find_content(step: Step, contents: Mapping[Address, bytes | ContentFile]) -> bytes | None:
     """Return the value of the plan, or of the files if the plan only has its digest.
 
     None if the digest is that of another value.
     """
     text, digest = (step.params or {}).get("text"), (step.expect or {}).get(VALUE)
     content = text.encode() if text is not None else contents.get(Address.parse(step.address))
-    return content if content is not None and digest_value(content) == digest else None
+    return content if isinstance(content, bytes) and digest_value(content) == digest else None
 
 
 async def _publish(
@@ -57,7 +58,7 @@ async def _publish(
 ) -> None:
     address = step.target_address
     live = await context.check_precondition(step)
-    _require_planned_value(step, live)
+    require_planned_value(step, live)
     revision = (
         live.state["revision"]
         if live is not None
@@ -76,27 +77,27 @@ async def _publish(
         await context.write(step, publish)
     except ServerRefusedError as error:
         if error.err_code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER):
-            raise _changed_error(step) from None
+            raise changed_error(step) from None
         raise
-    if not await _save_acknowledged(context, step, stored):
+    if not stored or not await save_acknowledged(context, step, stored[0]):
         await context.verify_write(step)
 
 
-async def _save_acknowledged(context: StepContext, step: Step, stored: list[int]) -> bool:
-    """Record a value whose write was acknowledged. False if that is not known to be complete.
+async def save_acknowledged(context: StepContext, step: Step, stored: int) -> bool:
+    """Record a value that was acknowledged with a revision. False if that is not complete.
 
     The acknowledgement proves the write, also where an application has overwritten it since. The
     next plan then shows the value of the application.
     """
-    if not stored or not step.expect:
+    if not step.expect:
         return False
     try:
         live = await context.read(step.target_address)
     except StepNotStarted:  # offline since; `verify_write` says so
         return False
-    if live is None or live.state["revision"] < stored[0]:
+    if live is None or live.state["revision"] < stored:
         return False
-    if live.state["revision"] > stored[0]:
+    if live.state["revision"] > stored:
         live = replace(live, raw=dict(step.expect), _config=None, _compact=None)
     if live.raw != step.expect:
         return False
@@ -105,14 +106,15 @@ async def _save_acknowledged(context: StepContext, step: Step, stored: list[int]
     return True
 
 
-def _require_planned_value(step: Step, live: LiveObject | None) -> None:
+def require_planned_value(step: Step, live: LiveObject | None) -> None:
     """Check the value where a fingerprint cannot: its bucket was replaced by this plan."""
     planned = (step.params or {})["before"] or None
     if (live.raw[VALUE] if live is not None else None) != planned:
-        raise _changed_error(step)
+        raise changed_error(step)
 
 
-def _changed_error(step: Step) -> StepFailed:
+def changed_error(step: Step) -> StepFailed:
+    """Return the error of a step whose key or object another client wrote."""
     return StepFailed(
         f"{step.address} was changed by another client since it was planned; nothing was written"
     )

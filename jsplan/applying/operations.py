@@ -8,6 +8,7 @@ from typing import Final
 from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
 from jsplan.applying.kv_entries import delete_entry, write_entry
+from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
 from jsplan.applying.relocate import compare, consumers, cutover
@@ -90,4 +91,8 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "kv_entry.create": write_entry,
     "kv_entry.update": write_entry,
     "kv_entry.delete": delete_entry,
+    "object.create": upload_object,
+    "object.update": upload_object,
+    "object.delete": delete_object,
+    "object.clean": clean_object,
 }

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from jsplan.address import Address
 from jsplan.applying.kv_entries import find_content
 from jsplan.applying.step_consistency import OP_RULES
-from jsplan.config.model import Workspace
-from jsplan.documents.plan import Plan
+from jsplan.config.model import ContentFile, Workspace
+from jsplan.documents.plan import Plan, Step
 from jsplan.errors import RefusedError, StalePlanError, UsageError
 from jsplan.planning.guards import is_guarded
 from jsplan.planning.hazards import is_permitted
+from jsplan.resources.kv_entry import VALUE
 from jsplan.state import State
 
 
@@ -54,10 +55,13 @@ def require_unguarded(plan: Plan, workspace: Workspace, state: State) -> None:
             )
 
 
-def contents_of(workspace: Workspace) -> Mapping[Address, bytes]:
-    """Return the values of entries that the files have."""
-    found = workspace.contents.items()
-    return {address: one.content for address, one in found if one.content is not None}
+def contents_of(workspace: Workspace) -> Mapping[Address, bytes | ContentFile]:
+    """Return the values of entries and the files of objects that the files have."""
+    found = {
+        address: one.content if one.content is not None else one.file
+        for address, one in workspace.contents.items()
+    }
+    return {address: one for address, one in found.items() if one is not None}
 
 
 def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
@@ -66,8 +70,11 @@ def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
     changed = [
         step.address
         for step in plan.steps
-        if step.op in ("kv_entry.create", "kv_entry.update")
-        and find_content(step, contents) is None
+        if (
+            step.op in ("kv_entry.create", "kv_entry.update")
+            and find_content(step, contents) is None
+        )
+        or (step.op in ("object.create", "object.update") and not _has_object(step, workspace))
     ]
     if changed:
         more = f" and {len(changed) - 10:,} more" if len(changed) > 10 else ""
@@ -76,6 +83,12 @@ def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
             "Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
+
+
+def _has_object(step: Step, workspace: Workspace) -> bool:
+    """Check whether the file of an object has the planned content."""
+    declared = workspace.contents.get(Address.parse(step.address))
+    return declared is not None and declared.body[VALUE] == (step.expect or {}).get(VALUE)
 
 
 def mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:

@@ -31,7 +31,7 @@ class OpRule:
     touches the origin of the relocated resource.
     """
 
-    kind: Literal["stream", "consumer", "kv_entry", "any"]
+    kind: Literal["stream", "consumer", "kv_entry", "object", "any"]
     verb: str = ""
     payload: PayloadKind = "nothing"
     action: str = ""
@@ -133,6 +133,10 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     "kv_entry.create": OpRule("kv_entry", params=("before",)),
     "kv_entry.update": OpRule("kv_entry", params=("before",)),
     "kv_entry.delete": OpRule("kv_entry", params=("before",), deletes=True),
+    "object.create": OpRule("object", params=("before",)),
+    "object.update": OpRule("object", params=("before",)),
+    "object.delete": OpRule("object", params=("before",), deletes=True),
+    "object.clean": OpRule("object", params=("leftovers",)),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),
     "state.update": OpRule("any"),

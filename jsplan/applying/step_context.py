@@ -15,6 +15,7 @@ from jsplan.address import Address
 from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.config.model import ContentFile
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import DELETE_OPS, UPDATE_OPS, VERIFY_OP
@@ -90,7 +91,7 @@ class StepContext:
     imports: dict[Address, LiveObject] = field(default_factory=dict)
     lost_domains: dict[str, str] = field(default_factory=dict)
     state_failure: StateError | None = None
-    contents: Mapping[Address, bytes] = field(default_factory=dict)
+    contents: Mapping[Address, bytes | ContentFile] = field(default_factory=dict)
     fingerprints: dict[str, str] = field(default_factory=dict)
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
@@ -121,20 +122,26 @@ class StepContext:
         if durable:
             await self.backend.sync()
 
-    async def begin(self, step: Step, live: LiveObject | None = None) -> None:
+    async def begin(
+        self, step: Step, live: LiveObject | None = None, uploads: Collection[str] = ()
+    ) -> None:
         """Journal that the step begins. `live` is the object that the step changes in place.
+
+        `uploads` are the ids of the chunks that the step writes and replaces.
 
         Raises StepNotStarted after Ctrl-C, StepFailed where the journal fails: nothing was sent.
         """
         if self.stop.is_set():
             raise StepNotStarted
-        begun = {
+        begun: dict[str, Any] = {
             "id": step.id,
             "address": step.address,
             "op": step.op,
             "expect": step.expect,
             "record": step.record,
         }
+        if uploads:
+            begun["uploads"] = list(uploads)
         for check in self._pending_checks(step.address):
             begun["check"] = check
         try:
@@ -364,6 +371,18 @@ class StepContext:
         try:
             api = self.api(step)
             return await self._await_answer(api, api.request(verb, payload, timeout=timeout))
+        except (ServerRefusedError, NotPermittedError):
+            raise
+        except ApiError as error:
+            raise StepFailed(f"{error}; the next plan continues from there", "unknown") from None
+
+    async def send_message(self, step: Step, subject: str, payload: bytes) -> dict[str, Any]:
+        """Store one of several messages of a step, and return the acknowledgement; see `send`."""
+        timeout = self._write_timeout()
+        try:
+            api = self.api(step)
+            sent = api.publish_plainly(subject, payload, {}, timeout=timeout)
+            return await self._await_answer(api, sent)
         except (ServerRefusedError, NotPermittedError):
             raise
         except ApiError as error:

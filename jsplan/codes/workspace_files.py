@@ -209,10 +209,17 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
         "Keep `domain`, or keep `external`.",
     ),
     "JS138": CodeText(
-        "An entry of a bucket cannot be kept there.",
+        "An entry of a bucket, or an object, cannot be kept there.",
         "It is larger than the bucket or a server takes, its bucket mirrors another one, or the "
         "`ttl` of the bucket deletes it again.",
         "Store less, raise `max_value_size`, or declare it in another bucket.",
+    ),
+    "JS139": CodeText(
+        "No object can be written to one object store alone.",
+        "Servers map KV buckets below the API prefix of a domain, but no object stores. A message "
+        "for an object reaches each stream of the account that stores its subject, also in linked "
+        "domains, and none in another account.",
+        "Give object stores of linked domains different names.",
     ),
     "JS140": CodeText(
         "An entry of `lifecycle` or `lint` is wrong.",

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from jsplan.address import Address
+from jsplan.address import Address, Kind
 from jsplan.config import lifecycle, parsing
 from jsplan.config.connections import resolve_file_path
 from jsplan.config.files import WorkspaceFiles
@@ -18,6 +18,7 @@ from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
 from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
 from jsplan.config.read import read_bytes
 from jsplan.disk import is_file, is_folder
+from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.kv_entry import (
     KV_ENTRY,
     MAX_PAYLOAD,
@@ -32,6 +33,8 @@ from jsplan.units import SECOND
 
 #: The keys of a bucket that this module reads.
 ENTRY_KEYS: Final = ("entries", "entries_from")
+#: The keys of an object store with its objects.
+OBJECT_KEYS: Final = ("objects", "objects_from")
 #: The files of one `entries_from`, and the bytes of all files of a workspace.
 MAX_FILES: Final = 20_000
 MAX_BYTES: Final = 256 << 20
@@ -53,47 +56,63 @@ class KvEntryReader:
     pruned: list[PrunedPrefix] = field(default_factory=list)
     _read_files: dict[Path, bytes | None] = field(default_factory=dict)
     _bytes: int = 0
+    kind: ClassVar[Kind] = "kv_entry"
+    keys: ClassVar[tuple[str, str]] = ENTRY_KEYS
+    folder_keys: ClassVar[tuple[str, ...]] = _FOLDER_KEYS
+    #: What separates the folders of a path in a key.
+    separator: ClassVar[str] = "."
 
     def read_scoped(self, bucket: DeclaredResource, node: Node, scope: Scope) -> None:
-        """Read the keys of `ENTRY_KEYS` of one bucket in one domain."""
+        """Read the keys of `keys` of one bucket in one domain."""
         if self.secrets is not None:
             environ, unset = self.secrets.environ, self.secrets.allow_unset
             scope = replace(scope, environ=environ, allow_unset=unset)
-        values = {key: node.value[key] for key in ENTRY_KEYS if key in node.value}
+        values = {key: node.value[key] for key in self.keys if key in node.value}
         own = make_mapping(node.place, values, node.keys)
         self._read(bucket, interpolate(own, scope, self.files.findings))
 
     def _read(self, bucket: DeclaredResource, node: Node) -> None:
-        """Read the keys of `ENTRY_KEYS` of one bucket, whose references are resolved."""
+        """Read the keys of `keys` of one bucket, whose references are resolved."""
         findings = self.files.findings
-        if bucket.body.get("mirror") and any(node.is_given(key) for key in ENTRY_KEYS):
+        inline, folders = self.keys
+        if bucket.body.get("mirror") and any(node.is_given(key) for key in self.keys):
             findings.error(
                 "JS138",
                 node,
                 f"{bucket.address} mirrors another bucket, which alone takes writes",
-                "Declare the entries where its origin is declared.",
+                f"Declare the {inline} where its origin is declared.",
                 str(bucket.address),
             )
             return
-        entries = node.get("entries")
-        for key, item in parsing.read_mapping(entries, "`entries`", findings):
+        if bucket.body.get("sealed") and any(node.is_given(key) for key in self.keys):
+            findings.error(
+                "JS138",
+                node,
+                f"{bucket.address} is sealed, and takes no writes",
+                f"Remove the {inline}, or `sealed`.",
+                str(bucket.address),
+            )
+            return
+        entries = node.get(inline)
+        for key, item in parsing.read_mapping(entries, f"`{inline}`", findings):
             assert entries is not None
             self._read_entry(bucket, key, item, entries.key_place(key))
-        source = node.get("entries_from")
+        source = node.get(folders)
         if source is not None and isinstance(source.value, dict):
             self._read_folder(bucket, source)
         else:
-            for item in parsing.read_list(source, "`entries_from`", findings):
+            for item in parsing.read_list(source, f"`{folders}`", findings):
                 self._read_folder(bucket, item)
         self._warn_about_ttl(bucket, node)
 
     def _warn_about_ttl(self, bucket: DeclaredResource, node: Node) -> None:
-        if bucket.body.get("ttl") and any(node.is_given(key) for key in ENTRY_KEYS):
+        if bucket.body.get("ttl") and any(node.is_given(key) for key in self.keys):
             self.files.findings.warning(
                 "JS138",
                 bucket.ranges.get("ttl", bucket.range),
-                f"the ttl of {bucket.address} deletes its entries; each apply writes them again",
-                "Keep the entries in a bucket without `ttl`.",
+                f"the ttl of {bucket.address} deletes its {self.keys[0]}; "
+                "each apply writes them again",
+                f"Keep the {self.keys[0]} in a bucket without `ttl`.",
                 str(bucket.address),
             )
 
@@ -163,7 +182,9 @@ class KvEntryReader:
     def _read_lifecycle(self, node: Node) -> Lifecycle:
         found = node.get("lifecycle")
         return lifecycle.read_lifecycle(
-            (found,) if found is not None else (), KV_ENTRY.by_name, self.files.findings
+            (found,) if found is not None else (),
+            CONTENT_TABLES[self.kind].by_name,
+            self.files.findings,
         )
 
     def _encode(self, key: str, node: Node) -> bytes | None:
@@ -214,13 +235,14 @@ class KvEntryReader:
 
     def _read_folder(self, bucket: DeclaredResource, node: Node) -> None:
         findings = self.files.findings
-        if not parsing.check_mapping(node, "`entries_from`", _FOLDER_KEYS, findings):
+        what = f"`{self.keys[1]}`"
+        if not parsing.check_mapping(node, what, self.folder_keys, findings):
             return
         prefix = self._read_prefix(node)
         folder = resolve_file_path(node.get("dir"), "`dir`", {}, findings)
         if folder is None or prefix is None:
             if not node.is_given("dir"):
-                findings.error("JS106", node, "`entries_from` has no `dir`", "Add `dir:`.")
+                findings.error("JS106", node, f"{what} has no `dir`", "Add `dir:`.")
             return
         if not is_folder(folder):
             shown = self.files.source_of(folder).shown
@@ -243,23 +265,37 @@ class KvEntryReader:
             )
             return
         for path in files:
-            key = prefix + ".".join(path.relative_to(folder).parts)
-            content = self._read_file(path, node.place)
-            if content is not None:
-                hidden = sensitive or self._is_outside(path)
-                self._declare(bucket, key, content, node.place, settings, sensitive=hidden)
+            key = prefix + self.separator.join(path.relative_to(folder).parts)
+            self._read_folder_file(bucket, key, path, node.place, settings, sensitive=sensitive)
+
+    def _read_folder_file(
+        self,
+        bucket: DeclaredResource,
+        key: str,
+        path: Path,
+        at: Place,
+        settings: Lifecycle,
+        *,
+        sensitive: bool,
+    ) -> None:
+        content = self._read_file(path, at)
+        if content is not None:
+            hidden = sensitive or self._is_outside(path)
+            self._declare(bucket, key, content, at, settings, sensitive=hidden)
 
     def _read_prefix(self, node: Node) -> str | None:
         found = node.get("prefix")
         if found is None or found.value in (None, ""):
             return ""
         prefix = parsing.read_text(found, "`prefix`", self.files.findings)
-        if prefix is not None and not (prefix.endswith(".") and is_key(prefix[:-1])):
+        if prefix is not None and not (
+            prefix.endswith(self.separator) and self.is_name(prefix[:-1])
+        ):
             self.files.findings.error(
                 "JS131",
                 found,
-                f'"{prefix}" is not a prefix of keys',
-                "It ends with a dot, as in app. or app.web., and has no wildcards.",
+                f'"{prefix}" is not a prefix of {self.keys[0]}',
+                f"It ends with {self.separator} as in app{self.separator}, and has no wildcards.",
             )
             return None
         return prefix
@@ -278,24 +314,8 @@ class KvEntryReader:
         ttl: int = 0,
     ) -> None:
         findings, where = self.files.findings, source_range(at)
-        address = Address(bucket.address.domain, "kv_entry", f"{bucket.address.name}/{key}")
-        if not is_key(key):
-            findings.error(
-                "JS131",
-                at,
-                f'"{key}" is not a key',
-                "Use letters, digits and - _ = / .; no dot begins or ends it or follows another.",
-                str(bucket.address),
-            )
-            return
-        if (first := self.declared.get(address)) is not None:
-            findings.error(
-                "JS110",
-                at,
-                f"{address} is declared twice",
-                f"It is also at {first.range}; keep one.",
-                str(address),
-            )
+        address = self._claim(bucket, key, at)
+        if address is None:
             return
         extra = TTL_HEADER_SIZE if ttl else 0
         if content is not None and (problem := _size_problem(bucket, len(content) + extra)):
@@ -311,6 +331,39 @@ class KvEntryReader:
             content=content,
             sensitive=sensitive,
         )
+
+    def is_name(self, name: str) -> bool:
+        """Check whether the name is one that clients accept, and an address can have."""
+        return is_key(name)
+
+    #: What a name may consist of.
+    name_hint: ClassVar[str] = (
+        "Use letters, digits and - _ = / .; no dot begins or ends it or follows another."
+    )
+
+    def _claim(self, bucket: DeclaredResource, key: str, at: Place) -> Address | None:
+        """Return the address of a name, or None for a bad one, and one that is declared already."""
+        findings = self.files.findings
+        address = Address(bucket.address.domain, self.kind, f"{bucket.address.name}/{key}")
+        if not self.is_name(key):
+            findings.error(
+                "JS131",
+                at,
+                f'"{key}" is not a name of {self.keys[0]}',
+                self.name_hint,
+                str(bucket.address),
+            )
+            return None
+        if (first := self.declared.get(address)) is not None:
+            findings.error(
+                "JS110",
+                at,
+                f"{address} is declared twice",
+                f"It is also at {first.range}; keep one.",
+                str(address),
+            )
+            return None
+        return address
 
 
 def _size_problem(bucket: DeclaredResource, size: int) -> str:

@@ -30,6 +30,7 @@ from jsplan.config.model import (
     Workspace,
 )
 from jsplan.config.node import Node, to_plain
+from jsplan.config.objects import check_linked_stores
 from jsplan.config.resource_resolver import (
     ResolveContext,
     ResourceResolver,
@@ -267,6 +268,7 @@ def _build_workspace(
 ) -> Workspace:
     findings, declared = files.findings, resolver.declared
     known = {**declared, **resolver.entries.declared}
+    check_linked_stores(declared, resolver.entries.declared, reach.domains, findings)
     entries = _read_backfills(document, reach, resolver.context, findings)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(

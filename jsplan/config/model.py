@@ -125,6 +125,14 @@ class Lifecycle:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentFile:
+    """A file with the content of an object, and its size in bytes when its digest was computed."""
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredResource:
     """One resource that the files declare.
 
@@ -133,7 +141,7 @@ class DeclaredResource:
     `raw_fields` are the names that came through `x_raw`. `depends_on` are addresses or globs.
 
     An entry of a bucket has its value in `content`; None: it is not known without its `${env.X}`.
-    `sensitive`: nothing may show it.
+    `sensitive`: nothing may show it. An object has its `file` instead, which is read in parts.
     """
 
     address: Address
@@ -146,6 +154,7 @@ class DeclaredResource:
     raw_fields: frozenset[str] = frozenset()
     content: bytes | None = field(default=None, repr=False)
     sensitive: bool = False
+    file: ContentFile | None = None
 
 
 @dataclass(frozen=True, slots=True)

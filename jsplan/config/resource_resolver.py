@@ -27,7 +27,7 @@ from jsplan.config.expand import DomainSelectors
 from jsplan.config.files import NAME_KEYS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.kv_entries import ENTRY_KEYS, KvEntryReader
+from jsplan.config.kv_entries import ENTRY_KEYS, OBJECT_KEYS
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import (
     FieldPlaces,
@@ -38,6 +38,7 @@ from jsplan.config.node import (
     to_plain,
     without_keys,
 )
+from jsplan.config.objects import content_readers
 from jsplan.config.origins import OriginExpander
 from jsplan.config.problem import Problem
 from jsplan.resources import TABLES, buckets
@@ -48,7 +49,8 @@ _NESTED_KEYS: Final = (*_SETTING_KEYS, "environments", "config_file")
 #: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"),
-    "nested": _NESTED_KEYS, "kv": (*_ENTRY_KEYS, *ENTRY_KEYS), "object_store": _ENTRY_KEYS,
+    "nested": _NESTED_KEYS, "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
+    "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
 }  # fmt: skip
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
@@ -100,7 +102,8 @@ class ResourceResolver:
         self.origins = OriginExpander(context.selectors, context.findings)
         self.copies = CopyOfResolver(context.findings)
         self.declared: dict[Address, DeclaredResource] = {}
-        self.entries = KvEntryReader(context.files, context.secrets)
+        self._contents = content_readers(context.files, context.secrets)
+        self.entries = self._contents["kv"]
         self._scopes: dict[str, Scope] = {}
         self._has_other_environments = False
         #: The cost of a resource besides its entry: its own parts, its defaults, the overrides.
@@ -121,12 +124,13 @@ class ResourceResolver:
                 for domain in (
                     domains if self.findings.allow_values(len(domains) * size, entry) else ()
                 ):
-                    plain = without_keys(entry, ENTRY_KEYS) if kind == "kv" else entry
+                    contents = self._contents.get(kind)
+                    plain = without_keys(entry, contents.keys) if contents else entry
                     scoped = interpolate(plain, self._domain_scope(domain), self.findings)
                     self._resolve_entry(kind, domain, scoped)
-                    bucket = Address(domain, "kv", str(scoped.get_value("bucket")))
-                    if plain is not entry and bucket in self.declared:
-                        self.entries.read_scoped(
+                    bucket = Address(domain, kind, str(scoped.get_value("bucket")))
+                    if contents and plain is not entry and bucket in self.declared:
+                        contents.read_scoped(
                             self.declared[bucket], entry, self._domain_scope(domain)
                         )
 

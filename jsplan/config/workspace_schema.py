@@ -142,7 +142,9 @@ def _definitions() -> dict[str, Schema]:
         "kv": _bucket_with_entries(),
         "kv_value": _kv_value(),
         "kv_folder": _kv_folder(),
-        "object_store": _entry("object_store", TABLES["object_store"]),
+        "object_store": _store_with_objects(),
+        "stored_object": _stored_object(),
+        "object_folder": _object_folder(),
     }
 
 
@@ -254,6 +256,33 @@ def _bucket_with_entries() -> Schema:
         _ref("kv_folder"), {"type": "array", "items": _ref("kv_folder")}, {"type": "null"}
     )
     return found
+
+
+def _store_with_objects() -> Schema:
+    found = _entry("object_store", TABLES["object_store"])
+    found["properties"]["objects"] = _any(
+        _map(_ref("stored_object"), "Objects that the files own, by name."), {"type": "null"}
+    )
+    found["properties"]["objects_from"] = _any(
+        _ref("object_folder"),
+        {"type": "array", "items": _ref("object_folder")},
+        {"type": "null"},
+    )
+    return found
+
+
+def _stored_object() -> Schema:
+    file = _text("The file with its content, relative to this one.")
+    return _object({"file": file, "lifecycle": _kv_settings()["lifecycle"]}, ("file",))
+
+
+def _object_folder() -> Schema:
+    keys: dict[str, Schema] = {
+        "dir": _text("A folder: each file below it is an object, and its path the name."),
+        "prefix": _text("What each name begins with; it ends with a slash."),
+        "prune": _flag("Delete other objects that begin with the prefix."),
+    }
+    return _object(keys | {"lifecycle": _kv_settings()["lifecycle"]}, ("dir",))
 
 
 def _kv_settings() -> dict[str, Schema]:

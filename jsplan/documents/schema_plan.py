@@ -31,6 +31,7 @@ from jsplan.documents.schema_types import (
     TEXT,
     TIME,
     UINT64,
+    UPLOAD_ID,
     VERSION,
     Schema,
     list_of,
@@ -145,6 +146,7 @@ PARAMS = object_of(
         "relocated": STREAM_ADDRESS,
         "relocated_sources": map_of(ORIGIN_REF),
         "target": STREAM_ADDRESS,
+        "leftovers": list_of(UPLOAD_ID),
         "origin_level": COUNT,
         "relocation": object_of(
             {"id": TEXT, "old": object_of({"config": CONFIG_REF, "created": TEXT})}

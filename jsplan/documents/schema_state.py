@@ -22,6 +22,7 @@ from jsplan.documents.schema_types import (
     TEXT,
     TIME,
     UINT64,
+    UPLOAD_ID,
     VERSION,
     Schema,
     document,
@@ -88,7 +89,7 @@ _PENDING_CHECK = object_of(
     _PENDING_STEP
     | {"op": one_of(VERIFY_OP), "params": object_of({"flows": list_of(FLOW), "managed": FLAG})}
 )
-_CHECK = {"check": _PENDING_CHECK}
+_CHECK = {"check": _PENDING_CHECK, "uploads": list_of(UPLOAD_ID)}
 PENDING: Schema = {
     "anyOf": [
         object_of(

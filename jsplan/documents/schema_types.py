@@ -20,11 +20,15 @@ _CONSUMER = rf"^{_DOMAIN}/consumer/{_NAME}/{_NAME}{_END}"
 _STREAM = rf"^{_DOMAIN}/(stream|kv|object_store)/{_NAME}{_END}"
 _KEY = r"[-/_=.a-zA-Z0-9]+"
 _ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
-ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}|{_ENTRY}"
+#: Parts between slashes, without control characters and the signs of globs.
+_OBJECT = rf"^{_DOMAIN}/object/{_NAME}(/[^/*?\x00-\x1f\x7f]+)+{_END}"
+ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}"
 #: In the first and the last year an offset could leave the range of dates.
 _TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-\d\d-\d\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
 
 TEXT: Schema = {"type": "string"}
+#: The id of an upload of an object (`resources.stored_object`): part of the filter of a purge.
+UPLOAD_ID: Schema = {"type": "string", "pattern": rf"^[A-Za-z0-9_-]{{1,64}}{_END}"}
 NAME: Schema = {"type": "string", "pattern": f"^{_NAME}{_END}"}
 #: A count of jsplan: sums of many still fit into 64 bits.
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}

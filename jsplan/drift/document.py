@@ -179,7 +179,7 @@ def _count_pending(inputs: PlanInputs) -> int:
 
 def is_unknown_entry(inputs: PlanInputs, address: Address) -> bool:
     """Check whether the value of an entry is not known without its environment variable."""
-    return address.kind == "kv_entry" and is_unknown(inputs.workspace.resources.get(address))
+    return address.is_content and is_unknown(inputs.workspace.resources.get(address))
 
 
 def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:

@@ -90,7 +90,7 @@ async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
 def may_be_listed(address: Address) -> bool:
     """Return True unless its name is internal to the server or jsplan, or it is only an entry."""
     return (
-        address.kind != "kv_entry"
+        not address.is_content
         and not address.stream.startswith(OWN_STREAMS)
         and not (
             address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)

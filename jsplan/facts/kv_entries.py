@@ -1,4 +1,4 @@
-"""Reads of the entries of KV buckets: the last value of a key. Never through a consumer.
+"""Reads of entries and objects of buckets: their last message. Never through a consumer.
 
 Batches of DIRECT.GET where any answer is the newest one, else MSG.GET, which the leader answers.
 """
@@ -9,15 +9,18 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from jsplan.address import Address
+from jsplan.address import Address, Kind
 from jsplan.config.model import Domain, PrunedPrefix
 from jsplan.errors import OFFLINE_ERRORS, ApiError
-from jsplan.facts.kv_entry import KeyRevision, bucket_name, parse_entry, read_revision
+from jsplan.facts.kv_entry import KeyRevision, parse_entry, read_entry, read_revision
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import mark_offline, run_parallel
+from jsplan.facts.stored_objects import count_chunks, has_chunks
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.contents import content_subject
 from jsplan.resources.kv_entry import is_deleted, parse_ttl, subject_of
 from jsplan.resources.server_features import BATCH_LEVEL
+from jsplan.resources.stored_object import name_of_subject
 
 #: Keys of one batch. The server answers at most 1,024 (413, "Too Many Results").
 BATCH_KEYS: Final = 1_000
@@ -56,12 +59,12 @@ async def read_all_entries(
         try:
             for block in pruned:
                 if block.bucket == bucket:
-                    keys = await list_keys(api, bucket, block.prefix)
-                    wanted[bucket] |= {
-                        Address(bucket.domain, "kv_entry", f"{bucket.name}/{key}") for key in keys
-                    }
+                    wanted[bucket] |= set(await list_contents(api, bucket, block.prefix))
             level = live.domains[bucket.domain].level
-            live.objects |= await read_entries(api, found, sorted(wanted[bucket]), level)
+            entries = await read_entries(api, found, sorted(wanted[bucket]), level)
+            if bucket.kind == "object_store" and entries:
+                entries = await _check_chunks(api, bucket, entries)
+            live.objects |= entries
         except OFFLINE_ERRORS as error:
             mark_offline(live, bucket.domain, error)
 
@@ -102,7 +105,7 @@ def _chunks(addresses: list[Address]) -> Iterable[dict[bytes, Address]]:
     chunk: dict[bytes, Address] = {}
     size = 0
     for address in addresses:
-        subject = subject_of(bucket_name(address), address.key).encode()
+        subject = content_subject(address).encode()
         if chunk and (len(chunk) == BATCH_KEYS or size + len(subject) > BATCH_SUBJECT_BYTES):
             yield chunk
             chunk, size = {}, 0
@@ -154,13 +157,35 @@ def _split_headers(stream: str, block: bytes) -> tuple[dict[bytes, bytes], bytes
     return dict(lines), block[:at] + b"\r\n"
 
 
-async def list_keys(api: DomainApi, bucket: Address, prefix: str) -> list[str]:
-    """List the keys that have a message below a prefix, deleted ones included. Raises ApiError."""
-    subjects, start = f"{subject_of(bucket.name, prefix)}>", subject_of(bucket.name, "")
+async def _check_chunks(
+    api: DomainApi, bucket: Address, entries: dict[Address, LiveObject]
+) -> dict[Address, LiveObject]:
+    """Read again the objects whose chunks are not all there: they may have changed meanwhile."""
+    counts = await count_chunks(api, bucket)
+    again = [a for a, live in entries.items() if not has_chunks(live, counts)]
+
+    async def read(address: Address) -> None:
+        live = await read_entry(api, address)
+        if live is None:
+            del entries[address]
+        else:
+            entries[address] = live
+
+    await run_parallel(read, again)
+    return entries
+
+
+async def list_contents(api: DomainApi, bucket: Address, prefix: str) -> list[Address]:
+    """List the keys or objects that begin with a prefix, deleted ones included. Raises ApiError."""
+    is_store = bucket.kind == "object_store"
+    start = f"$O.{bucket.name}.M." if is_store else subject_of(bucket.name, "")
+    subjects = f"{start}>" if is_store else f"{start}{prefix}>"
+    kind: Kind = "object" if is_store else "kv_entry"
     found: dict[str, None] = {}
     async for page in api.pages(
         f"STREAM.INFO.{bucket.stream}", "subjects", {"subjects_filter": subjects}
     ):
         names = page["state"].get("subjects") or {}
-        found |= dict.fromkeys(name.removeprefix(start) for name in names)
-    return sorted(found)
+        keys = (name_of_subject(n) if is_store else n.removeprefix(start) for n in names)
+        found |= dict.fromkeys(key for key in keys if key is not None and key.startswith(prefix))
+    return [Address(bucket.domain, kind, f"{bucket.name}/{key}") for key in sorted(found)]

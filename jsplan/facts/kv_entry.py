@@ -1,4 +1,4 @@
-"""Reads one entry of a KV bucket from its leader."""
+"""Reads one entry of a KV bucket, or one object of an object store, from its leader."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from dataclasses import dataclass
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
+from jsplan.facts.stored_objects import (
+    MAX_READS,
+    as_incomplete,
+    count_chunks,
+    has_chunks,
+    parse_object,
+)
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
+from jsplan.resources.contents import content_subject
 from jsplan.resources.kv_entry import (
     TTL,
     VALUE,
     digest_value,
     is_deleted,
     parse_ttl,
-    subject_of,
 )
+from jsplan.resources.stored_object import parse_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +42,31 @@ class KeyRevision:
 
 
 async def read_entry(api: DomainApi, address: Address) -> LiveObject | None:
-    """Read one entry from the leader; None where key or bucket do not exist. Raises ApiError."""
+    """Read one entry or object from the leader; None where it does not exist. Raises ApiError.
+
+    The chunks of an object are counted after its metadata were read. Where some are missing, it may
+    have been written again meanwhile.
+    """
     bucket = await api.stream_info(address.stream)
     if bucket is None:
         return None
-    found = await read_revision(api, address)
-    return parse_entry(address, found, bucket["created"])
+    for _ in range(MAX_READS):
+        found = await read_revision(api, address)
+        live = parse_entry(address, found, bucket["created"])
+        if live is None or address.kind != "object":
+            return live
+        assert address.parent is not None
+        counts = await count_chunks(api, address.parent, live.state["upload"])
+        if has_chunks(live, counts):
+            return live
+        if (await read_revision(api, address)).revision == found.revision:
+            return as_incomplete(live, counts)
+    return live
 
 
 async def read_revision(api: DomainApi, address: Address) -> KeyRevision:
     """Read the last message of a key from the leader. Raises ApiError."""
-    subject = subject_of(bucket_name(address), address.key)
+    subject = content_subject(address)
     message = await api.get_message(address.stream, {"last_by_subj": subject})
     if message is None:
         return KeyRevision(0, None)
@@ -56,9 +78,14 @@ async def read_revision(api: DomainApi, address: Address) -> KeyRevision:
 
 
 def parse_entry(address: Address, found: KeyRevision, bucket_created: str) -> LiveObject | None:
-    """Return the live object of an entry; None for a key without a value."""
+    """Return the live object of an entry or object; None for a key without a value."""
     if found.content is None:
         return None
+    if address.kind == "object":
+        metadata = parse_metadata(found.content)
+        if metadata is None:
+            return None
+        return parse_object(address, metadata, found.revision, bucket_created)
     ttl = {TTL: found.ttl} if found.ttl else {}
     return LiveObject(
         address,
@@ -68,8 +95,3 @@ def parse_entry(address: Address, found: KeyRevision, bucket_created: str) -> Li
         content=found.content,
         answered_at=found.stored_at,
     )
-
-
-def bucket_name(address: Address) -> str:
-    """Return the bucket of an entry."""
-    return address.name.partition("/")[0]

@@ -56,7 +56,7 @@ class LiveObject:
     def compact(self) -> dict[str, Any]:
         """The compact form of the configuration (see `resources.fields`)."""
         if self._compact is None:
-            if self.address.kind == "kv_entry":
+            if self.address.is_content:
                 self._compact = self.raw
                 return self._compact
             self._compact = TABLES[
@@ -106,7 +106,7 @@ class LiveObject:
 
         Of an entry it includes the revision, so that each write makes another one.
         """
-        if self.address.kind == "kv_entry":
+        if self.address.is_content:
             config = self.raw | {name: self.state[name] for name in ("revision", "bucket")}
             return digest({"config": config, "domain": self.address.domain})
         return self.actual_fingerprint or digest(

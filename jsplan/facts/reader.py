@@ -268,7 +268,7 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
     if address.kind == "consumer":
         answer = await api.consumer_info(address.stream, address.consumer)
         return parse_consumer(address, answer) if answer else None
-    if address.kind == "kv_entry":
+    if address.is_content:
         return await read_entry(api, address)
     answer = await api.stream_info(address.stream)
     if not answer or is_backfill_incomplete(answer["config"]):

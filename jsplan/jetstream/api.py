@@ -147,6 +147,36 @@ class DomainApi:
         if self.read_only:
             raise AssertionError(f"a read-only client was asked to publish to {subject}")
         prefix = self.domain.api_prefix
+        path = subject if prefix == "$JS.API" else f"{prefix}.{subject}"
+        return await self.store_message(path, subject, payload, headers, timeout)
+
+    async def publish_plainly(
+        self, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout: float
+    ) -> dict[str, Any]:
+        """Store one message as `publish` does, on its own subject: that of an object store.
+
+        No server maps `$O.>` below an API prefix. So each stream of the account that has the
+        subject stores the message, in linked domains too. Raises ApiError if a stream of another
+        domain answered first.
+        """
+        if self.read_only:
+            raise AssertionError(f"a read-only client was asked to publish to {subject}")
+        answer = await self.store_message(subject, subject, payload, headers, timeout)
+        if answer.get("domain") != self.domain.js_domain:
+            raise ApiError(
+                f"domain {self.domain.key}: a stream of domain {answer.get('domain')} also stores "
+                f"{subject}",
+                hint="Object stores of linked domains need different names.",
+            )
+        return answer
+
+    async def store_message(
+        self, path: str, subject: str, payload: bytes, headers: Mapping[str, str], timeout: float
+    ) -> dict[str, Any]:
+        """Publish a message for `subject` to `path`, and return the acknowledgement.
+
+        `publish` and `publish_plainly` call this.
+        """
         most = int(self.connection.server.get("max_payload") or 0)
         if 0 < most < len(payload) + sum(len(n) + len(v) + 4 for n, v in headers.items()) + 12:
             raise NotPermittedError(
@@ -154,7 +184,6 @@ class DomainApi:
                 f"(max_payload is {most:,})",
                 hint="Store less, or raise max_payload of the server.",
             )
-        path = subject if prefix == "$JS.API" else f"{prefix}.{subject}"
         try:
             answer = await self.connection.request(path, payload, timeout, headers=dict(headers))
         except NoRespondersError:

@@ -26,8 +26,8 @@ from jsplan.planning.preserve.methods import (
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
+from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.fields import Config, Table
-from jsplan.resources.kv_entry import KV_ENTRY
 from jsplan.state.document import Entry
 
 #: The reason of a resource whose replacement was interrupted.
@@ -38,8 +38,8 @@ REPLACEMENT_ROLLED_BACK = "replacement_rolled_back"
 
 def table_of(address: Address) -> Table:
     """Return the field table of the server object of an address."""
-    if address.kind == "kv_entry":
-        return KV_ENTRY
+    if address.is_content:
+        return CONTENT_TABLES[address.kind]
     return CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
 
 
@@ -165,7 +165,7 @@ def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDeci
 def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
     """Return settings from other objects: consumer limits, or a local mirror's `mirror_direct`."""
     parent = address.parent
-    if address.kind == "kv_entry":
+    if address.is_content:
         return {}
     return (
         _inherited_mirror_direct(inputs, address)

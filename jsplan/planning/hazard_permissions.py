@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from jsplan.address import Address, is_glob, matches
+from jsplan.address import CONTENT_PARENTS, Address, is_glob, matches
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
 from jsplan.planning.model import PlanInputs
@@ -29,8 +29,8 @@ def check_plan_permissions(
 
 
 def names_entry(glob: str) -> bool:
-    """Check whether an address or glob can only match entries of buckets."""
-    return glob.split("/")[1:2] == ["kv_entry"]
+    """Check whether an address or glob can only match entries of buckets, or objects."""
+    return glob.split("/")[1:2] in ([kind] for kind in CONTENT_PARENTS)
 
 
 def check_permissions(

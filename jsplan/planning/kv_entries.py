@@ -23,14 +23,14 @@ from jsplan.planning.guards import check_adoption, check_prevent_destroy
 from jsplan.planning.hazards import with_permissions
 from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.resources.contents import CONTENT_TABLES, is_content_name
 from jsplan.resources.kv_entry import (
-    KV_ENTRY,
     TTL,
     VALUE,
     describe_value,
-    is_key,
     readable_text,
 )
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.state.document import Entry
 from jsplan.units import SECOND, instant_of, parse_instant
 
@@ -140,7 +140,7 @@ def _bucket_of(buckets: PlanInputs, address: Address) -> Address:
 
 def is_unknown(declared: DeclaredResource | None) -> bool:
     """Check whether a declared value needs an environment variable that is not set."""
-    return declared is not None and declared.content is None
+    return declared is not None and declared.body[VALUE] is None
 
 
 def _decide_pruned(inputs: PlanInputs, buckets: PlanInputs) -> Iterable[ResourceDecision]:
@@ -152,7 +152,7 @@ def _decide_pruned(inputs: PlanInputs, buckets: PlanInputs) -> Iterable[Resource
     for address, live in inputs.live.objects.items():
         if (
             is_pruned(inputs, address)
-            and is_key(address.key)
+            and is_content_name(address)
             and address not in inputs.workspace.resources
             and is_selected(address, options.targets, options.excludes)
             and not any(matches(r.address, address) for r in kept)
@@ -182,7 +182,8 @@ def _follow_bucket(
         return decision
     if decision.actions == ["delete"] or inputs.declared(decision.address) is None:
         return replace(decision, deleted_with=bucket.address)
-    after = expected_new(KV_ENTRY, inputs.body(decision.address), 0, {})
+    table = CONTENT_TABLES[decision.address.kind]
+    after = expected_new(table, inputs.body(decision.address), NEWEST_LEVEL, {})
     return replace(
         decision,
         actions=["delete", "create"],
@@ -263,11 +264,12 @@ def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]
     live = decision.live
     if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
         return []
-    size = int(live.state["size"])
+    size, is_object = int(live.state["size"]), decision.address.kind == "object"
+    what = "the object" if is_object else "the value of the key"
     found = Hazard(
         "DELETES_MESSAGES",
-        f"deletes the value of the key ({size:,} bytes)",
-        messages=1,
+        f"deletes {what} ({size:,} bytes)",
+        messages=max(1, live.state["chunks"]) if is_object else 1,
         bytes=size,
         exact=True,
         as_of={"last_seq": live.state["revision"], "time": None},
@@ -348,10 +350,25 @@ def _shown(
     elif declared is not None and declared.body[VALUE] == digest:
         content = declared.content
     if content is None:
-        return dict(config)
+        size = _object_size(inputs, address, digest, live)
+        return {**config, VALUE: describe_value(config, size)} if size is not None else dict(config)
     text = readable_text(content) if _may_show_content(inputs, address, content) else None
     shown = describe_value(config, len(content)) if text is None else text
     return {**config, VALUE: shown}
+
+
+def _object_size(
+    inputs: PlanInputs, address: Address, digest: object, live: LiveObject | None
+) -> int | None:
+    """Return the bytes of an object with this digest, as far as the files or the server say."""
+    declared = inputs.workspace.resources.get(address)
+    if address.kind != "object":
+        return None
+    if live is not None and live.raw[VALUE] == digest:
+        return int(live.state["size"])
+    if declared is not None and declared.file is not None and declared.body[VALUE] == digest:
+        return declared.file.size
+    return None
 
 
 def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> bool:

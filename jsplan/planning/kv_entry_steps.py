@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.documents.plan import Deferred, Plan, Step
@@ -32,6 +32,10 @@ from jsplan.planning.state_records import (
     provenance_of,
 )
 from jsplan.resources.kv_entry import VALUE
+
+_CREATE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.create", "object": "object.create"}
+_UPDATE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.update", "object": "object.update"}
+_DELETE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.delete", "object": "object.delete"}
 
 
 def add_entries(
@@ -101,13 +105,14 @@ class _Drafter:
         self._draft_closing({Address.parse(step.address) for step in self.plan.steps})
 
     def _draft(self, decision: ResourceDecision) -> None:
+        kind = decision.address.kind
         match decision.actions:
             case ["create"]:
-                self._add_write(decision, "kv_entry.create", "create")
+                self._add_write(decision, _CREATE[kind], "create")
             case ["delete", "create"]:
-                self._add_write(decision, "kv_entry.create", "create")
+                self._add_write(decision, _CREATE[kind], "create")
             case ["update"]:
-                self._add_write(decision, "kv_entry.update", "update")
+                self._add_write(decision, _UPDATE[kind], "update")
             case ["delete"] if decision.deleted_with is None:
                 self._add_delete(decision)
             case ["delete"] | ["forget"]:
@@ -116,7 +121,9 @@ class _Drafter:
             case _ if decision.adopts and not self.inputs.options.refresh_only:
                 self._add_state(decision, "state.import", "import", "imported")
             case _ if self._is_state_outdated(decision):
-                self._add_state(decision, "state.update", "record", provenance_of(decision))
+                leftovers = self._leftovers(decision)
+                op: Op = "object.clean" if leftovers else "state.update"
+                self._add_state(decision, op, "record", provenance_of(decision), leftovers or None)
 
     def _add_write(self, decision: ResourceDecision, op: Op, verb: str) -> None:
         assert decision.after is not None
@@ -131,27 +138,44 @@ class _Drafter:
             self._precondition(decision),
             expect=dict(decision.after),
             record=self._record(decision, "created" if verb == "create" else provenance),
-            params={"before": before} | ({"text": text} if text is not None else {}),
+            params={"before": before}
+            | ({"text": text} if text is not None else {})
+            | self._leftovers(decision),
         )
 
     def _add_delete(self, decision: ResourceDecision) -> None:
         assert decision.live is not None
         self._add(
             decision.address,
-            "kv_entry.delete",
+            _DELETE[decision.address.kind],
             "delete",
             self._precondition(decision),
             record=previous_address(self.inputs, decision.address),
-            params={"before": decision.live.raw[VALUE]},
+            params={"before": decision.live.raw[VALUE]} | self._leftovers(decision),
         )
 
-    def _add_state(self, decision: ResourceDecision, op: Op, verb: str, provenance: str) -> None:
+    def _leftovers(self, decision: ResourceDecision) -> dict[str, Any]:
+        """Return the uploads that an interrupted apply began or replaced, but the live one."""
+        begun = self.inputs.interrupted.steps.get(decision.address, {})
+        live = decision.live.state.get("upload") if decision.live is not None else None
+        found = [upload for upload in begun.get("uploads", ()) if upload != live]
+        return {"leftovers": found} if found else {}
+
+    def _add_state(
+        self,
+        decision: ResourceDecision,
+        op: Op,
+        verb: str,
+        provenance: str,
+        params: dict[str, Any] | None = None,
+    ) -> None:
         self._add(
             decision.address,
             op,
             verb,
             self._precondition(decision),
             record=self._record(decision, provenance),
+            params=params,
         )
 
     def _precondition(self, decision: ResourceDecision) -> dict[str, Any]:
@@ -211,12 +235,13 @@ class _Drafter:
                 continue
             live = self.inputs.live.get(address)
             fingerprint = live.fingerprint if live is not None else "absent"
+            leftovers = self._leftovers(ResourceDecision(address, ["no-op"], "", live))
             self._add(
                 address,
-                "state.update",
+                "object.clean" if leftovers else "state.update",
                 "record",
                 {"fingerprint": fingerprint},
-                params=partial_update_params(self.inputs, address),
+                params=leftovers or partial_update_params(self.inputs, address),
             )
 
     def _add(
@@ -237,12 +262,13 @@ class _Drafter:
             for step in self._bucket_steps.get(name, ())
         ]
         bucket, _, key = address.name.partition("/")
+        what = "object" if address.kind == "object" else "key"
         self.plan.steps.append(
             Step(
                 id=f"s{len(self.plan.steps) + 1}",
                 address=str(address),
                 op=op,
-                title=f"{verb} key {key} of bucket {bucket} in {address.domain}",
+                title=f"{verb} {what} {key} of bucket {bucket} in {address.domain}",
                 request=None,
                 precondition=precondition,
                 depends_on=waits,

@@ -22,8 +22,8 @@ from jsplan.planning.preserve.interrupted import InterruptedReplacement
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
+from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.fields import Config
-from jsplan.resources.kv_entry import KV_ENTRY
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
@@ -122,7 +122,7 @@ class PlanInputs:
         return with_live_externals(self._named_body(address), address, self.topology, self.live)
 
     def _named_body(self, address: Address) -> dict[str, Any]:
-        if address.kind == "kv_entry":
+        if address.is_content:
             return self.topology.bodies[address]
         name = address.consumer if address.kind == "consumer" else address.stream
         return {"name": name} | self.topology.bodies[address]
@@ -137,7 +137,7 @@ class PlanInputs:
         found = self._declared_fields.get(address)
         if found is None:
             kind: Kind = "stream" if address.parent is None else address.kind
-            table = TABLES.get(kind, KV_ENTRY)
+            table = CONTENT_TABLES.get(kind) or TABLES[kind]
             found = self._declared_fields[address] = declared_fields(
                 table, self._named_body(address)
             )

@@ -89,7 +89,7 @@ def _plan_prefix_resolver(plan: Plan) -> ResolvePrefix:
 def _build_graph(graph_input: _GraphInput) -> Graph:
     nodes: dict[Address, Node] = {}
     for address, (config, action) in graph_input.resources.items():
-        if address.kind not in ("consumer", "kv_entry"):
+        if address.kind != "consumer" and not address.is_content:
             nodes[address] = _build_node(address, config, action)
     for address, (config, action) in sorted(graph_input.resources.items()):
         if address.kind == "consumer":
@@ -113,6 +113,7 @@ def _build_graph(graph_input: _GraphInput) -> Graph:
 def _build_node(address: Address, config: Mapping[str, Any], action: PlannedAction) -> Node:
     assert address.kind != "consumer"
     assert address.kind != "kv_entry"
+    assert address.kind != "object"
     has_origins = config.get("mirror") or config.get("sources")
     plain = address.kind == "stream"
     subjects = tuple(

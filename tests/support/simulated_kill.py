@@ -100,6 +100,7 @@ def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
 
 def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     request, publish = DomainApi.request, NatsConnection.publish
+    store = DomainApi.store_message
 
     async def dying_request(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
         counter.count_or_die(writes=not verb.startswith(READ_ONLY_VERBS))
@@ -109,5 +110,10 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
         counter.count_or_die(writes=True)
         await publish(link, *rest, **options)
 
+    async def dying_store(api: DomainApi, *rest: Any, **options: Any) -> dict[str, Any]:
+        counter.count_or_die(writes=True)
+        return await store(api, *rest, **options)
+
     patch.setattr(DomainApi, "request", dying_request)
+    patch.setattr(DomainApi, "store_message", dying_store)
     patch.setattr(NatsConnection, "publish", dying_publish)

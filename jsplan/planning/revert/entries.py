@@ -46,7 +46,7 @@ def decide_entries(
     out, gone = EntryReverts(), set(removed)
     for item in changes:
         address = Address.parse(item["address"])
-        if address.kind != "kv_entry" or item["status"] == "skipped" or address.parent in gone:
+        if not address.is_content or item["status"] == "skipped" or address.parent in gone:
             continue
         if not live.is_reachable(address.domain):
             out.notes.append(_note(address, "keeps its value: its domain is offline"))

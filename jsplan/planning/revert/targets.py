@@ -108,7 +108,7 @@ def decide_revert(
         address = Address.parse(item["address"])
         if item["status"] == "skipped":
             continue
-        if address.kind == "kv_entry":
+        if address.is_content:
             entries.add(address)  # `entries` decides on them
             continue
         if address.domain not in current.domains:

@@ -1,0 +1,164 @@
+"""`objects:` and `objects_from:` of an object store: files that its objects have as content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final
+
+from jsplan.address import Address, Kind
+from jsplan.config import parsing
+from jsplan.config.connections import resolve_file_path
+from jsplan.config.files import WorkspaceFiles
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import Scope
+from jsplan.config.kv_entries import OBJECT_KEYS, KvEntryReader
+from jsplan.config.model import ContentFile, DeclaredResource, Domain, Lifecycle
+from jsplan.config.node import Node, Place, source_range
+from jsplan.disk import MEGABYTE, open_regular
+from jsplan.resources.kv_entry import VALUE
+from jsplan.resources.stored_object import is_object_name
+
+_KEYS: Final = ("file", "lifecycle")
+#: The bytes of the files of all objects of a workspace: each plan reads all of them.
+MAX_BYTES: Final = 16 << 30
+
+
+@dataclass(slots=True)
+class ObjectReader(KvEntryReader):
+    """Collects the objects of all object stores. Their files are read in parts, for the digest."""
+
+    _digests: dict[Path, tuple[str, int] | None] = field(default_factory=dict)
+    _total: int = 0
+    kind: ClassVar[Kind] = "object"
+    keys: ClassVar[tuple[str, str]] = OBJECT_KEYS
+    folder_keys: ClassVar[tuple[str, ...]] = ("dir", "prefix", "prune", "lifecycle")
+    separator: ClassVar[str] = "/"
+    name_hint: ClassVar[str] = (
+        "Use no * and ?, and no control characters; no slash begins or ends it or follows another."
+    )
+
+    def is_name(self, name: str) -> bool:
+        """Check whether an address can have the name."""
+        return is_object_name(name)
+
+    def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
+        findings = self.files.findings
+        if not isinstance(node.value, dict):
+            findings.wrong_type(node, f"object {key}", "a mapping with `file`")
+            return
+        if not parsing.check_mapping(node, f"object {key}", _KEYS, findings):
+            return
+        file = node.get("file")
+        if file is None or file.value is None:
+            findings.error("JS106", node, f"object {key} has no `file`", "Add `file:`.")
+            return
+        path = resolve_file_path(file, "`file`", {}, findings)
+        if path is not None:
+            self._declare_file(bucket, key, path, at, self._read_lifecycle(node))
+
+    def _read_folder_file(
+        self,
+        bucket: DeclaredResource,
+        key: str,
+        path: Path,
+        at: Place,
+        settings: Lifecycle,
+        *,
+        sensitive: bool,  # noqa: ARG002 - no plan shows the content of an object
+    ) -> None:
+        self._declare_file(bucket, key, path, at, settings)
+
+    def _declare_file(
+        self, bucket: DeclaredResource, key: str, path: Path, at: Place, settings: Lifecycle
+    ) -> None:
+        address, found = self._claim(bucket, key, at), self._digest_file(path, at)
+        if address is None or found is None:
+            return
+        digest, size = found
+        where, file = source_range(at), ContentFile(path, size)
+        self.declared[address] = DeclaredResource(
+            address, {VALUE: digest}, where, {VALUE: where}, settings, sensitive=True, file=file
+        )
+
+    def _digest_file(self, path: Path, at: Place) -> tuple[str, int] | None:
+        """Return digest and bytes of a file, which is read once for all domains."""
+        if path not in self._digests:
+            self._digests[path] = self._compute_digest(path, at)
+        return self._digests[path]
+
+    def _compute_digest(self, path: Path, at: Place) -> tuple[str, int] | None:
+        findings, digest, size = self.files.findings, hashlib.sha256(), 0
+        shown = self.files.source_of(path).shown
+        try:
+            with open_regular(path) as file:
+                while part := file.read(MEGABYTE):
+                    digest.update(part)
+                    size += len(part)
+                    self._total += len(part)
+                    if self._total > MAX_BYTES:
+                        break
+        except OSError as error:
+            text = f"cannot read {shown}: {error.strerror}"
+            findings.error("JS100", at, text, "Correct the path, or its permissions.")
+            return None
+        if self._total > MAX_BYTES:
+            findings.error(
+                "JS148",
+                at,
+                f"the files of objects have more than {MAX_BYTES >> 30} GiB in all",
+                "Each plan reads all of them. Split the workspace.",
+            )
+            return None
+        return f"sha256:{digest.hexdigest()}", size
+
+
+def content_readers(files: WorkspaceFiles, secrets: Scope | None) -> dict[Kind, KvEntryReader]:
+    """Return the readers of what is in buckets and in object stores, which share their results.
+
+    Nothing of an object comes from the environment, whose scope is `secrets`.
+    """
+    entries = KvEntryReader(files, secrets)
+    objects = ObjectReader(files, declared=entries.declared, pruned=entries.pruned)
+    return {"kv": entries, "object_store": objects}
+
+
+def check_linked_stores(
+    declared: Mapping[Address, DeclaredResource],
+    contents: Iterable[Address],
+    domains: Mapping[str, Domain],
+    findings: Findings,
+) -> None:
+    """Refuse objects where a write would reach no object store, or more than one.
+
+    Servers map KV buckets below the API prefix of a domain, and object stores not: each stream of
+    the account with that subject stores the message.
+    """
+    stores = {address.parent for address in contents if address.kind == "object"}
+    for store in sorted(store for store in stores if store is not None):
+        own, place = domains[store.domain], declared[store].range
+        if own.api_prefix != (f"$JS.{own.js_domain}.API" if own.js_domain else "$JS.API"):
+            findings.error(
+                "JS139",
+                place,
+                f"{store} is in another account, where no object can be written",
+                "Declare its objects in a domain of that account.",
+                str(store),
+            )
+        others = (
+            a
+            for a in declared
+            if (a.kind, a.name) == ("object_store", store.name)
+            and a.domain != store.domain
+            and domains[a.domain].connection == own.connection
+        )
+        if (other := next(others, None)) is not None:
+            findings.error(
+                "JS139",
+                place,
+                f"{store} and {other} would store each other's objects",
+                "Give object stores in domains of one account different names.",
+                str(store),
+            )

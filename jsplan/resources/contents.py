@@ -1,0 +1,27 @@
+"""Entries of KV buckets and objects of object stores, in common: tables and subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.resources.fields import Table
+from jsplan.resources.kv_entry import KV_ENTRY, is_key, subject_of
+from jsplan.resources.stored_object import OBJECT, is_object_name, metadata_subject
+
+#: The field table of each kind of content.
+CONTENT_TABLES: Final[Mapping[str, Table]] = {"kv_entry": KV_ENTRY, "object": OBJECT}
+
+
+def content_subject(address: Address) -> str:
+    """Return the subject whose last message is the value of a key, or metadata of an object."""
+    bucket = address.name.partition("/")[0]
+    if address.kind == "kv_entry":
+        return subject_of(bucket, address.key)
+    return metadata_subject(bucket, address.key)
+
+
+def is_content_name(address: Address) -> bool:
+    """Check whether the files can name the key or the object."""
+    return (is_key if address.kind == "kv_entry" else is_object_name)(address.key)
