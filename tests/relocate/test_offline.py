@@ -133,7 +133,10 @@ def test_publishers_do_not_wait_for_a_lost_target(
     scene.require_relocated()
 
 
-def test_an_unanswered_activation_is_reported(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_unanswered_activation_is_reported(
+    moment: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
+) -> None:
     """The target may have its subjects, so the origin gets none, and plan and apply say so."""
     scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
     scene.reset()
@@ -142,10 +145,13 @@ def test_an_unanswered_activation_is_reported(tmp_path: Path, make_hub_leaf: Mak
     activation = [n for n, verb in enumerate(seen) if verb == "leaf STREAM.UPDATE.A"][1]
     scene.reset()
 
-    with strike_at(activation, "before", scene.server("leaf").pause):
+    with strike_at(activation, moment, scene.server("leaf").pause):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     assert result.exit_code == 6
+    (failed,) = [s for s in result.steps if s.op == "relocate.activate"]
+    assert failed.status == "unknown"
+    assert "leaf/stream/A may have its subjects already. The next apply" in (failed.error or "")
     (reported,) = result.interrupted
     assert "publishes to A.> are rejected" in reported["summary"]
     assert reported["detail"] == "When leaf answers again: jsplan apply."

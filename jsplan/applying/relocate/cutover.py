@@ -27,6 +27,7 @@ from jsplan.applying.relocate.journal import (
     read_target,
     require_activated,
     require_complete,
+    target_address,
 )
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
@@ -116,9 +117,13 @@ def with_origin_restored(operation: Operation) -> Operation:
             await operation(context, step)
         except (StepFailed, ApiError, StepNotStarted) as error:
             outcome = await _restore(context, step)
+            text = str(error) or _lost_domain(context, step)
+            record = context.state.replacements.get(params(step)["state_address"], {})
+            if outcome is None and record.get("phase") == "activating":
+                may = f"{target_address(step)} may have its subjects already"
+                raise StepFailed(f"{text}; {may}. The next apply continues", "unknown") from None
             if outcome is None:
                 raise
-            text = str(error) or _lost_domain(context, step)
             kept = "" if isinstance(error, MessagesLost) else ", and nothing of it is lost"
             raise StepFailed(f"{text}; {outcome}{kept}") from None
 
