@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,8 +195,9 @@ async def _rm(
         open_context(load) as context,
         hold_lock(context, "state rm", lock_timeout, observer),
     ):
+        interrupted = {Address.parse(name) for name in context.state.replacements}
         removed = dict.fromkeys(
-            str(a) for text in addresses for a in _match_addresses(context, text)
+            str(a) for text in addresses for a in _match_addresses(context, text, interrupted)
         )
         await _write_session(
             context,
@@ -267,8 +269,10 @@ def _require_movable(context: Context, old: Address, new: Address) -> None:
         raise JsplanError(refused[0], hint=refused[1])
 
 
-def _match_addresses(context: Context, text: str) -> list[Address]:
-    known = {*context.state.resources, *map(Address.parse, context.state.pending)}
+def _match_addresses(
+    context: Context, text: str, others: Collection[Address] = ()
+) -> list[Address]:
+    known = {*context.state.resources, *map(Address.parse, context.state.pending), *others}
     found = [a for a in sorted(known) if matches(text, a)]
     if not found:
         raise JsplanError(f"{text} is not in state", hint="See: jsplan state list")

@@ -11,7 +11,9 @@ from jsplan.errors import PlanError
 from tests.relocate.scene import PERMITTED, TO_HUB, TO_LEAF, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
+from tests.support.process import jsplan
 from tests.support.raw import NoResponders, streams
+from tests.support.state import read_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +73,8 @@ def test_the_copy_of_a_lost_origin_is_kept(
     assert "jsplan state rm hub/stream/A" in found.detail
     assert content(scene, "hub") == before
     assert len(before) == len(scene.expected)
+    assert jsplan(tmp_path, "state", "rm", "hub/stream/A").code == 0
+    assert read_state(tmp_path).replacements == {}
 
 
 @pytest.mark.parametrize("phase", ["quiesced", soak("promoted"), soak("activating")])

@@ -15,6 +15,7 @@ from jsplan.workflows.status import status
 from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, TO_LEAF, Route, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
+from tests.support.process import jsplan
 from tests.support.raw import NoResponders
 from tests.support.workspaces import RecordingObserver
 
@@ -131,6 +132,29 @@ def test_publishers_do_not_wait_for_a_lost_target(
     _, again = scene.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in again.steps if s.error] == []
     scene.require_relocated()
+
+
+def test_a_target_that_never_comes_back_is_given_up(
+    tmp_path: Path, make_hub_leaf: MakeHubLeaf
+) -> None:
+    """Without the domain of the target in the files, `state rm` leads back to the origin."""
+    scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
+    scene.reset()
+    die_before_phase(scene, "promoted")
+    scene.server("leaf").stop()
+    scene.space.base["domains"] = {"hub": {"connection": "hub"}}
+    scene.declare_before()
+
+    (error,) = [d for d in scene.space.plan().diagnostics if d.severity == "error"]
+
+    assert "It cannot be resumed: leaf is no longer declared" in error.summary
+    assert error.detail.endswith("jsplan state rm leaf/stream/A")
+    assert jsplan(tmp_path, "state", "rm", "leaf/stream/A").code == 0
+    _, result = scene.space.apply(allow_hazards=("REMOVES_SUBJECTS",))
+    assert [s.error for s in result.steps if s.error] == []
+    assert origin_subjects(scene) == ["A.>"]
+    with scene.raw("hub") as raw:
+        assert stream_content.messages(raw, "A") == scene.expected
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

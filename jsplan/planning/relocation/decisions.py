@@ -92,10 +92,7 @@ def _decide_relocation(
     elif relocation.conflict:
         problem = (
             f"{relocation.summary}. It cannot be resumed: {relocation.conflict}",
-            (
-                "Look at both streams. To plan with what is there, which deletes nothing: "
-                f"jsplan state rm {relocation.target}"
-            ),
+            _give_up_hint(relocation),
         )
     if problem is not None:
         return _refuse(relocation, decisions, _finding(inputs, relocation, "error", *problem))
@@ -113,6 +110,13 @@ def _decide_relocation(
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
     return found
+
+
+def _give_up_hint(relocation: Relocation) -> str:
+    return (
+        "Look at both streams. To plan with what is there, which deletes nothing: "
+        f"jsplan state rm {relocation.target}"
+    )
 
 
 def _replaced_downstream(
@@ -181,12 +185,14 @@ def _decide_rollback(
             )
         }
     text = f"{relocation.summary}. The files no longer ask for it"
+    origin_address, target = relocation.origin, relocation.target
+    detail = (
+        f"To finish it, write: relocate: [{{from: {origin_address}, to: {target}}}]. To go back, "
+        f"declare {origin_address} as it was and not {target}."
+    )
     if relocation.conflict:
         text = f"{relocation.summary}. It cannot be resumed: {relocation.conflict}"
-    detail = (
-        f"To finish it, write: relocate: [{{from: {relocation.origin}, to: {relocation.target}}}]. "
-        f"To go back, declare {relocation.origin} as it was and not {relocation.target}."
-    )
+        detail = _give_up_hint(relocation)
     error = _finding(inputs, relocation, "error", text, detail)
     return _refuse(relocation, decisions, error)
 

@@ -137,7 +137,10 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
     for target, relocation in inputs.relocations.items():
         sides = (relocation.origin, target)
         if not all(inputs.live.is_reachable(side.domain) for side in sides):
-            found[target] = now = relocation.with_origin_alone(inputs.live.get(relocation.origin))
+            now = relocation.with_origin_alone(inputs.live.get(relocation.origin))
+            if now.record and target.domain not in inputs.workspace.domains:
+                now = replace(now, conflict=f"{target.domain} is no longer declared")
+            found[target] = now
             if now.must_release and (previous := now.previous_origin):
                 objects[relocation.origin] = previous
             continue

@@ -72,10 +72,15 @@ class Relocation:
         """Check whether publishers wait for a target that is offline and was not activated."""
         return (
             self.is_target_offline
-            and bool(self.record)
-            and self.record["phase"] not in ("activating", "activated")
+            and not self.conflict
+            and self.is_before_activation
             and self.is_quiesced
         )
+
+    @property
+    def is_before_activation(self) -> bool:
+        """Check by the record whether the call that activates the target was not sent yet."""
+        return bool(self.record) and self.record["phase"] not in ("activating", "activated")
 
     def with_origin_alone(self, origin: LiveObject | None) -> Relocation:
         """Return it with its current origin, where only that can be read and is the same."""
@@ -117,9 +122,8 @@ class Relocation:
             return f"the relocation of {self.origin} was interrupted after its messages had moved"
         messages = f"Its messages are in {self.origin}"
         if self.is_target_offline:
-            known = self.must_release
             messages = f"{self.target.domain} is offline. {messages}"
-            messages += "" if known else f", or in {self.target}"
+            messages += "" if self.is_before_activation else f", or in {self.target}"
         subjects = self.record["old"]["config"].get("subjects") or ()
         if self.is_quiesced:
             return (
