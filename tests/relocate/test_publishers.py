@@ -95,7 +95,8 @@ class Worker(threading.Thread):
         while not self.stopping.is_set():
             for server, stream in self.places:
                 try:
-                    with Raw(server.url, server.user, server.password, timeout=2) as raw:
+                    # What is on its way when a connection ends is lost for a consumer without acks.
+                    with Raw(server.url, server.user, server.password, timeout=20) as raw:
                         while self._pull(raw, stream):
                             pass
                 except (NoResponders, OSError, AssertionError, IndexError):  # it is not there

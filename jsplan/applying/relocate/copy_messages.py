@@ -43,6 +43,8 @@ from jsplan.units import SECOND
 #: after it, when publishers wait.
 STALL_TIMEOUT: Final = 60.0
 CUTOVER_STALL_TIMEOUT: Final = 5.0
+#: The same where an earlier apply has quiesced it: its mirror may connect again meanwhile.
+RESUMED_STALL_TIMEOUT: Final = 30.0
 #: Seconds after its creation for which a mirror of this apply counts as connected.
 CONNECTED_SECONDS: Final = 5.0
 #: Messages that the copy may lack when the origin is quiesced. A server copies them at once.
@@ -197,7 +199,12 @@ async def promote(context: StepContext, step: Step) -> None:
 async def _wait_for_rest(
     context: StepContext, step: Step, record: dict[str, Any], last_seq: int
 ) -> None:
-    watch, pause = ProgressWatch(CUTOVER_STALL_TIMEOUT), 0.005
+    begun_here = any(
+        other.op == "relocate.quiesce" and other.address == step.address
+        for other in context.plan.steps
+    )
+    timeout = CUTOVER_STALL_TIMEOUT if begun_here else RESUMED_STALL_TIMEOUT
+    watch, pause = ProgressWatch(timeout), 0.005
     while True:
         target = await read_target(context, step, record)
         last = int(target.state.get("last_seq") or 0)
@@ -206,7 +213,7 @@ async def _wait_for_rest(
         if watch.has_stalled(last):
             raise StepFailed(
                 f"{target.address} has messages up to sequence {last:,} of {last_seq:,}, and none "
-                f"arrived for {CUTOVER_STALL_TIMEOUT:.0f}s"
+                f"arrived for {timeout:.0f}s"
             )
         await asyncio.sleep(pause)
         pause = min(0.1, pause * 1.5)
