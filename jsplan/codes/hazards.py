@@ -66,8 +66,9 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "Nothing, if that is meant. It does not stop an apply.",
     ),
     "MOVES_DATA": CodeText(
-        "A stream moves to other servers.",
-        "Its placement or cluster changes, so the servers copy all its messages.",
+        "The servers of a cluster copy the messages of a stream.",
+        "Its placement changes, or it gets more replicas. The bytes are at most those of all new "
+        "copies.",
         "Apply it when the network has capacity. It does not stop an apply.",
     ),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
 from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
 from jsplan.planning.replication.removed_sources import assess_removed_sources
+from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import is_covered
@@ -257,6 +258,12 @@ def _removes_subjects(
 
 
 def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
+    """Report fewer replicas, and what the servers of a cluster copy to each other."""
+    assert decision.live is not None
+    assert decision.after is not None
+    replicas = int(decision.after.get("num_replicas") or 1)
+    added = replicas - int(decision.live.compact.get("num_replicas") or 1)
+    messages, size = (int(decision.live.state.get(name) or 0) for name in ("messages", "bytes"))
     for change in decision.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
             yield Hazard(
@@ -264,8 +271,14 @@ def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
                 f"from {change.before} replicas to {change.after}",
                 blocking=False,
             )
-    if any(change.path.startswith("placement") for change in decision.fields):
-        yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
+    if is_moved(decision.live.compact, decision.after):
+        servers = "another server" if replicas == 1 else f"up to {replicas} other servers"
+        text, copies = f"the stream moves to {servers}", replicas
+    elif added > 0 and messages:
+        text, copies = f"the messages are copied to {count_text(added, 'more server')}", added
+    else:
+        return
+    yield Hazard("MOVES_DATA", text, blocking=False, messages=messages, bytes=size * copies)
 
 
 # --- messages that an update deletes ---

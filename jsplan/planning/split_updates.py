@@ -34,10 +34,10 @@ INHERITED_LIMITS: Final = frozenset({"max_ack_pending", "inactive_threshold"})
 
 def is_reorganised(before: Config, after: Config) -> bool:
     """Check whether the cluster is still busy after it has accepted the update."""
-    return before.get(REPLICAS, 1) != after.get(REPLICAS, 1) or _is_moved(before, after)
+    return before.get(REPLICAS, 1) != after.get(REPLICAS, 1) or is_moved(before, after)
 
 
-def _is_moved(before: Config, after: Config) -> bool:
+def is_moved(before: Config, after: Config) -> bool:
     """Check whether the placement changes; a placement that is only removed moves nothing."""
     return bool(after.get(PLACEMENT)) and before.get(PLACEMENT) != after.get(PLACEMENT)
 
@@ -80,7 +80,7 @@ def _first_change(before: Config, after: Config) -> tuple[str, Config] | None:
     Replicas are removed before a move and added after it, so that as little as possible is moved.
     """
     replicas, now = after.get(REPLICAS, 1), before.get(REPLICAS, 1)
-    if replicas == now or not _is_moved(before, after):
+    if replicas == now or not is_moved(before, after):
         return None
     if replicas > now:
         return "move it", {PLACEMENT: after[PLACEMENT]}

@@ -136,6 +136,37 @@ def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
         assert result.exit_code == 0, result
 
 
+def test_copies_in_a_cluster_are_announced_with_their_bytes(cluster: Sandbox, space: Space) -> None:
+    """`MOVES_DATA` counts the bytes of each new copy, and stops nothing; a removal is no move."""
+    apply_streams(space, {"name": "A", "subjects": ["a"], "placement": {"tags": ["ssd"]}})
+    server = cluster["n1"]
+    with Raw(server.url, server.user, server.password) as raw:
+        raw.publish("a", b"x" * 1000)
+        raw.flush()
+        size = raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["bytes"]
+    found = []
+    for change in (
+        {"num_replicas": 3},
+        {"num_replicas": 3, "placement": {"tags": ["az:a"]}},
+        {"placement": {"tags": ["az:a", "ssd"]}},
+        {},
+    ):
+        plan = space.write(streams=[{"name": "A", "subjects": ["a"], **change}]).plan()
+        found.append(
+            [
+                (hazard.message, hazard.bytes, hazard.blocking)
+                for hazard in plan.resource_changes[0].hazards
+            ]
+        )
+
+    assert found == [
+        [("the messages are copied to 2 more servers", 2 * size, False)],
+        [("the stream moves to up to 3 other servers", 3 * size, False)],
+        [("the stream moves to another server", size, False)],
+        [],
+    ]
+
+
 @pytest.mark.matrix
 def test_removing_a_placement_is_no_move(space: Space) -> None:
     """Removing a placement is one update, since only a new placement moves a stream."""

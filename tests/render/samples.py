@@ -316,7 +316,7 @@ def _update_hazards() -> tuple[Hazard, ...]:
             allowed=True,
             causes=["allow_msg_ttl"],
         ),
-        Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False),
+        Hazard("MOVES_DATA", "the stream moves to another server", blocking=False),
     )
 
 
