@@ -37,6 +37,8 @@ NO_SERVER_OF_CONSUMER = "consumer is offline"
 MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
 ELECTION_TIMEOUT: Final = 60.0
+#: Seconds for a consumer that was just created to be found.
+NEW_CONSUMER_TIMEOUT: Final = 3.0
 #: Seconds before a stream is created again whose store the server could not create. A server that
 #: deletes the last stream of an account also removes the folder that a new stream is created in.
 STORE_RETRY_DELAY: Final = 0.2
@@ -346,9 +348,14 @@ class DomainApi:
     async def all_consumers(self, stream: str) -> list[dict[str, Any]]:
         """Return CONSUMER.INFO of each consumer; raise ApiError where one cannot be read.
 
-        What is decided by the positions of consumers needs all of them.
+        What is decided by the positions of consumers needs all of them. A cluster of 2.10 lists a
+        consumer that is just being created as missing, after 4 s, so it is asked again.
         """
         infos, offline = await self.consumers(stream)
+        end = time.monotonic() + NEW_CONSUMER_TIMEOUT
+        while offline and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+            infos, offline = await self.consumers(stream)
         for name, reason in sorted(offline.items()):
             raise ApiError(
                 f"domain {self.domain.key}: consumer {name} of stream {stream} cannot be read, "
