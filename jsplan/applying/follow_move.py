@@ -18,7 +18,8 @@ from jsplan.documents.apply import MoveProgress
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
-from jsplan.facts.reader import read_object
+from jsplan.facts.reader import parse_stream
+from jsplan.resources.error_codes import NOT_FOUND
 from jsplan.units import count_text
 
 #: Seconds without a leader after which a move is reported as stuck. An election takes up to 10.
@@ -63,18 +64,17 @@ class _Move:
         self._lowest_lag = self._highest_lag = 0
 
     async def read(self) -> LiveObject | None:
-        """Read the stream; None while it has no leader to answer. Raises StepFailed."""
+        """Read the stream once; None while it has no leader to answer. Raises StepFailed."""
         address, api = self._step.target_address, self._context.api(self._step)
         try:
-            live = await read_object(api, address)
+            return parse_stream(address, await api.request(f"STREAM.INFO.{address.stream}"))
         except OFFLINE_ERRORS:
             await self._require_domain()
-            return None
-        except ServerRefusedError:
-            return None  # 10118: no server that has the stream answers
-        if live is None:
-            raise StepFailed(f"{address} is gone: another client deleted it during the apply")
-        return live
+        except ServerRefusedError as error:
+            if error.err_code in NOT_FOUND:
+                text = f"{address} is gone: another client deleted it during the apply"
+                raise StepFailed(text) from None
+        return None  # 10118: no server that has the stream answers
 
     async def _require_domain(self) -> None:
         """Raise StepFailed if not only the stream but its domain does not answer."""
