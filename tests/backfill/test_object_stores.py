@@ -9,6 +9,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.support.s3_server import (
     READER_KEY,
     READER_SECRET,
     SECRET,
+    GoogleProxy,
     LossyProxy,
     S3Server,
 )
@@ -59,12 +61,23 @@ def environment(**variables: str) -> Iterator[None]:
     objects.open_client.cache_clear()
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, object_store: S3Server) -> ArchiveStore:
+@pytest.fixture
+def google(tmp_path: Path, object_store: S3Server) -> Iterator[GoogleProxy]:
+    """The object store with the protocol of Google Cloud Storage; the environment leads to it."""
+    with GoogleProxy(object_store.port) as proxy:
+        account = proxy.write_account(tmp_path / "google.json")
+        with environment(GOOGLE_SERVICE_ACCOUNT=account):
+            yield proxy
+
+
+@pytest.fixture(params=["folder", "s3", "gs"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStore:
     """An empty folder, and an empty path in a bucket."""
     if request.param == "folder":
         return LocalFolder(tmp_path / "place")
-    return ObjectFolder(f"s3://{BUCKET}", uuid.uuid4().hex)
+    request.getfixturevalue("google" if request.param == "gs" else "object_store")
+    bucket = {"s3": f"s3://{BUCKET}", "gs": f"gs://{OPEN_BUCKET}"}[request.param]
+    return ObjectFolder(bucket, uuid.uuid4().hex)
 
 
 # --- what a place offers ---------------------------------------------------------------------------------------------
@@ -120,7 +133,7 @@ def test_one_of_many_writers_gets_a_name(place: ArchiveStore) -> None:
         return True
 
     with ThreadPoolExecutor(len(writers)) as threads:
-        for number in range(25):
+        for number in range(10):
             name = f"name-{number}"
             won = list(threads.map(lambda writer, name=name: link(writer, name), writers))
             assert sum(won) == 1
@@ -171,6 +184,24 @@ def test_any_answer_is_lost(pair: Pair, object_store: S3Server) -> None:
 
     assert len(proxy.lost) >= 3
     require_archived(pair, *range(1, 21))
+
+
+def test_a_bucket_of_google(pair: Pair, google: GoogleProxy) -> None:
+    """Messages go into a bucket of Google and back, each once, also after lost answers."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T")
+    pair.archive = f"gs://{OPEN_BUCKET}/{uuid.uuid4().hex}"
+    write_entries(pair)
+    google.loses = lambda method, path: (
+        method == "PUT" and "/_jsplan/commit-" in unquote(path) and len(google.lost) < 2
+    )
+
+    assert (run(pair, "out").copied, run(pair, "out").copied) == (20, 0)
+    assert [text.rpartition(" ")[2] for text in google.lost] == ["200", "412"]
+    store = ObjectFolder(f"gs://{OPEN_BUCKET}", pair.archive.rpartition("/")[2])
+    assert len(Archive.read(store).commits) == 1
+    assert "GOOGLE_SERVICE_ACCOUNT" in store.hint
+    assert (run(pair, "back").copied, run(pair, "back").copied) == (20, 0)
 
 
 # --- what late workers leave -----------------------------------------------------------------------------------------

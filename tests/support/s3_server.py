@@ -1,8 +1,9 @@
-"""A real object store with the S3 protocol (SeaweedFS), and a proxy that loses its answers."""
+"""A real object store with the S3 protocol (SeaweedFS), and proxies before it."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import subprocess
@@ -136,11 +137,11 @@ class LossyProxy:
 
             def _forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                headers = {
-                    name: value
-                    for name, value in self.headers.items()
-                    if passes_conditions or name.lower() != "if-none-match"
-                }
+                headers = proxy.translate_headers(
+                    {name.lower(): value for name, value in self.headers.items()}
+                )
+                if not passes_conditions:
+                    headers.pop("if-none-match", None)
                 server = http.client.HTTPConnection("127.0.0.1", upstream, timeout=60)
                 server.request(self.command, self.path, body, headers)
                 answer = server.getresponse()
@@ -168,6 +169,10 @@ class LossyProxy:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
+    def translate_headers(self, headers: dict[str, str]) -> dict[str, str]:
+        """Return the headers of a request as the store gets them; names are in lower case."""
+        return headers
+
     def __enter__(self) -> Self:
         return self
 
@@ -175,3 +180,38 @@ class LossyProxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class GoogleProxy(LossyProxy):
+    """A proxy that gives the S3 server the protocol of Google Cloud Storage.
+
+    Its XML protocol is that of S3 with other names for the headers. A new object has generation 0.
+    `write_account` writes the file that leads a client here, without a login.
+    """
+
+    def translate_headers(self, headers: dict[str, str]) -> dict[str, str]:
+        """Return the headers of Google's protocol under their names in S3, without a login."""
+        translated = {}
+        for name, value in headers.items():
+            match name, value:
+                case "authorization", _:
+                    continue
+                case "x-goog-if-generation-match", "0":
+                    translated["if-none-match"] = "*"
+                case "x-goog-copy-source", _:
+                    translated["x-amz-copy-source"] = value
+                case _:
+                    assert not name.startswith("x-goog-"), f"{name}: {value} is not translated"
+                    translated[name] = value
+        return translated
+
+    def write_account(self, path: Path) -> str:
+        """Write a service account for this server; return its path for GOOGLE_SERVICE_ACCOUNT."""
+        account = {"gcs_base_url": self.url, "disable_oauth": True}
+        path.write_text(
+            json.dumps(
+                account | dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            ),
+            encoding="utf-8",
+        )
+        return str(path)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 1 << 20
 #: Bytes of a part of an upload, and the number of parts that are uploaded at the same time.
 _PART_BYTES, _PARALLEL_PARTS = 8 << 20, 4
+_VARIABLES: Final = {
+    "s3": "AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID",
+    "gs": "GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 _NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 _DENIED: Final = re.compile(r"\b(401 Unauthorized|403 Forbidden)\b")
 _UNREACHABLE: Final = re.compile(
@@ -50,10 +55,10 @@ class ObjectFolder:
     @property
     def hint(self) -> str:
         """Correction when it cannot be read or written."""
+        variables = _VARIABLES[self.bucket.partition(":")[0]]
         return (
             "Check the URL, and on this machine and every worker the variables of the object "
-            "store, such as AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID. "
-            "See docs/how-to/archives.md."
+            f"store, such as {variables}. See docs/how-to/archives.md."
         )
 
     @property
