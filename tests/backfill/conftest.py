@@ -68,7 +68,8 @@ def spark(
 
     Its tasks can connect to the hub of the worker.
     """
-    from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - only tests with Spark import it
+    from jsplan.backfill.spark import register  # noqa: PLC0415 - only tests with Spark import it
+    from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - as above
 
     folder = tmp_path_factory.mktemp("spark")
     # Workers get the environment that the session starts with.
@@ -80,6 +81,7 @@ def spark(
         "spark.sql.warehouse.dir": str(folder),
     }
     session = start_session("tests", master="local[2]", cache=folder, settings=settings)
+    register(session)
     yield session
     session.stop()
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backfill.spark_runner import use_runner
 from jsplan.errors import NotAvailableError
+from tests.backfill.thread_runner import ThreadRunner
 from tests.support.raw import Raw, publish, streams
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.options import Observer
     from jsplan.sandbox import Sandbox
     from tests.support.workspaces import Space
 
@@ -244,3 +247,21 @@ def test_apply_copies_once(space: Space, clean_hub_leaf: Sandbox) -> None:
         {"name": "again", "status": "done", "copied": 5, "gap_messages": 0, "error": None},
     ]
     assert not space.plan().has_changes
+
+
+def test_one_runner_serves_all_copies_of_a_command(space: Space) -> None:
+    """An apply with two entries creates one runner, so it starts Spark once."""
+    created: list[ThreadRunner] = []
+
+    def create(observer: Observer, master: str | None) -> ThreadRunner:
+        created.append(ThreadRunner(observer, master))
+        return created[-1]
+
+    second = ENTRY | {"name": "again", "to": {"domain": "hub", "stream": "FEW"}}
+    few = ALL | {"name": "FEW", "subjects": ["few.>"]}
+    space.write(streams=[ALL, few], backfills=[ENTRY, second])
+    with use_runner(create):
+        _, result = space.apply()
+
+    assert [entry["copied"] for entry in result.backfills] == [20, 20]
+    assert len(created) == 1

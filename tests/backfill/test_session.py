@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
+from jsplan.backfill.spark.class_archive import MAX_AGE, find_archive
 from jsplan.backfill.spark.session import MIN_JAVA_VERSION, find_java_home, read_java_version
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -35,6 +38,81 @@ def test_read_java_version(tmp_path: Path, says: str, release: int) -> None:
 def test_a_missing_java_has_version_zero(tmp_path: Path) -> None:
     """A missing program has version 0."""
     assert read_java_version(tmp_path / "java") == 0
+
+
+def test_a_release_file_is_read_instead_of_running_java(tmp_path: Path) -> None:
+    """The version comes from the file `release` beside a Java; without a number it is run."""
+    java = fake_java(tmp_path, 'openjdk version "17.0.1"')
+    release = tmp_path / "release"
+    for text, version in (
+        ('OS="Linux"\nJAVA_VERSION="25.0.2"\n', 25),
+        ('JAVA_VERSION="1.8.0_392"\n', 17),
+        ("", 17),
+    ):
+        release.write_text(text, "utf-8")
+        assert read_java_version(java) == version
+
+
+def test_the_second_jvm_starts_from_the_classes_of_the_first(tmp_path: Path) -> None:
+    """A JVM makes an archive when it ends, the next one uses it, and an old one is deleted."""
+    java, spark = Path(shutil.which("java") or ""), Path(__file__).parent
+    folder = tmp_path / "a folder"
+
+    def start(*words: str) -> str:
+        archive = find_archive(java, spark, folder, {})
+        assert archive is not None
+        options = shlex.split(archive.options)
+        done = subprocess.run([java, *options, *words, "-version"], capture_output=True, check=True)
+        assert done.stdout == b""
+        return options[-1]
+
+    assert start().startswith("-XX:ArchiveClassesAtExit=")
+    (archive,) = folder.glob("*.jsa")
+    assert start("-Xshare:on") == f"-XX:SharedArchiveFile={archive}"
+    old = archive.stat().st_mtime - MAX_AGE - 60
+    os.utime(archive, (old, old))
+    assert start().startswith("-XX:ArchiveClassesAtExit=")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_spark_starts_without_a_damaged_archive(tmp_path: Path) -> None:
+    """A JVM that ends because of a truncated archive is started again without it."""
+    home = find_java_home(os.environ, tmp_path)
+    archive = find_archive(home / "bin/java", Path(pyspark.__file__).parent, tmp_path / "spark", {})
+    assert archive is not None
+    subprocess.run(
+        [home / "bin/java", *shlex.split(archive.options), "-version"],
+        capture_output=True,
+        check=True,
+    )
+    archive.path.chmod(0o600)
+    os.truncate(archive.path, 5000)
+    program = (
+        "import pathlib, sys; from jsplan.backfill.spark.session import start_session\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "session = start_session('x', cache=folder, log=folder / 'log')\n"
+        "assert session.sparkContext.parallelize([1]).collect() == [1]\n"
+        "assert not [*folder.rglob('*.jsa')]\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
+    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tmp_path, env=environ, check=True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "environ"),
+    [
+        ('a"b', {}),
+        ("a", {"SPARK_SUBMIT_OPTS": "-XX:SharedArchiveFile=mine.jsa"}),
+        ("a", {"JAVA_TOOL_OPTIONS": "-XX:ArchiveClassesAtExit=mine.jsa"}),
+        ("file", {}),
+    ],
+)
+def test_no_archive_is_made(tmp_path: Path, folder: str, environ: dict[str, str]) -> None:
+    """An archive of the user's is kept, and a folder that cannot be used is no error."""
+    (tmp_path / "file").write_text("", "utf-8")
+
+    assert find_archive(Path("java"), tmp_path, tmp_path / folder, environ) is None
 
 
 def test_the_java_of_the_machine_is_used(tmp_path: Path) -> None:

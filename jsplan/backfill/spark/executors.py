@@ -6,20 +6,18 @@ Each task reads and writes in one process: only its results enter the JVM, no me
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.planning.backfill.windows import WindowClosedError
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
 #: Task that yields results for JSON. May raise JsplanError.
 Task = Callable[[], Iterator[dict[str, Any]]]
-_RESULT_SCHEMA: Final = pa.schema([("task", pa.int64()), ("said", pa.string())])
 
 
 class TaskFailedError(ApiError):
@@ -41,18 +39,20 @@ def run_tasks(
     Raises the error of the first failed task: RefusedError for a permanent one, else
     TaskFailedError.
     """
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-        _make_task_mapper(list(tasks)), "task BIGINT, said STRING"
+    context = session.sparkContext
+    # not a DataFrame: SQL takes longer to start than most small copies
+    lines = context.parallelize(range(len(tasks)), len(tasks)).mapPartitions(
+        _make_task_mapper(list(tasks))
     )
     results: list[list[dict[str, Any]]] = [[] for _ in tasks]
-    for row in collect_rows(session, frame, name):
-        results[row.task].append(json.loads(row.said))
+    for number, line in collect_rows(session, lines, name):
+        results[number].append(json.loads(line))
     for task_results in results:
         raise_failure(task_results)
     return results
 
 
-def collect_rows(session: SparkSession, frame: DataFrame, name: str) -> list[Any]:
+def collect_rows(session: SparkSession, frame: DataFrame | RDD[Any], name: str) -> list[Any]:
     """Collect the rows of a small frame; `name` appears in the job list of Spark.
 
     Raises WorkerDiedError.
@@ -71,15 +71,12 @@ def collect_rows(session: SparkSession, frame: DataFrame, name: str) -> list[Any
 
 def _make_task_mapper(
     tasks: list[Task],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+) -> Callable[[Iterable[int]], Iterator[tuple[int, str]]]:
+    def run_all(numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
         retry = is_retry()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for result in _run_task(refuse_retry if retry else tasks[number]):
-                    yield pa.RecordBatch.from_pydict(
-                        {"task": [number], "said": [json.dumps(result)]}, schema=_RESULT_SCHEMA
-                    )
+        for number in numbers:
+            for result in _run_task(refuse_retry if retry else tasks[number]):
+                yield number, json.dumps(result)
 
     return run_all
 
@@ -136,5 +133,7 @@ def raise_failure(results: list[dict[str, Any]]) -> None:
 
 
 def _first_error_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    java = getattr(error, "java_exception", None)  # py4j's own text says nothing about the cause
+    text = str(error) if java is None else str(java.getMessage())
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

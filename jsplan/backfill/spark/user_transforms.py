@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from jsplan.backfill.spark import register
 from jsplan.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def apply_function(frame: DataFrame, function: TransformFunction) -> DataFrame:
 
     Raises RefusedError for a missing or failing function, and for missing columns or wrong types.
     """
+    register(frame.sparkSession)  # a function may read other streams
     try:
         returned = load_function(function)(frame)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
