@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -149,17 +149,9 @@ async def require_same_messages(origin_state: OriginState, endpoints: Endpoints)
     """Raise JsplanError unless sampled messages of the target equal those of the origin."""
     sequences = sample_sequences(origin_state.first, origin_state.last)
     origin, target = origin_state.origin_address.stream, origin_state.target_address.stream
-    here = await asyncio.gather(
-        *(
-            _fetch_message(endpoints.origin, endpoints.source_endpoint, origin, seq)
-            for seq in sequences
-        )
-    )
-    there = await asyncio.gather(
-        *(
-            _fetch_message(endpoints.target, endpoints.target_endpoint, target, seq)
-            for seq in sequences
-        )
+    here, there = await asyncio.gather(
+        _fetch_messages(endpoints.origin, endpoints.source_endpoint, origin, sequences),
+        _fetch_messages(endpoints.target, endpoints.target_endpoint, target, sequences),
     )
     different = next(
         (
@@ -189,6 +181,12 @@ def sample_sequences(first: int, last: int) -> list[int]:
 
 #: Sequence, time (ns), subject, header block and payload.
 _Message = tuple[int, int, bytes, bytes, bytes]
+
+
+async def _fetch_messages(
+    api: DomainApi, endpoint: Endpoint, stream: str, sequences: Sequence[int]
+) -> list[_Message | None]:
+    return await asyncio.gather(*(_fetch_message(api, endpoint, stream, seq) for seq in sequences))
 
 
 async def _fetch_message(

@@ -24,8 +24,10 @@ from jsplan.jetstream.connection import Inbox, InboxMessage
 from jsplan.jetstream.s2_frames import S2Frames
 from jsplan.resources.error_codes import RESTORED_STREAM_EXISTS, SNAPSHOT_FAILED, STREAM_EXISTS
 
-#: Bytes of one chunk, in both directions, unless the server's `max_payload` is smaller.
+#: Bytes of one chunk, in both directions, unless the server's `max_payload` is smaller. A leafnode
+#: link may allow less than the server of the connection, so only its own domain gets larger ones.
 CHUNK_BYTES = 128 * 1024
+OWN_CHUNK_BYTES = 512 * 1024
 #: Bytes in flight at once, which bounds the memory.
 WINDOW_BYTES = 4 * 1024 * 1024
 #: Seconds without data before a transfer fails; servers give up after 5 s (2.10: 2 s).
@@ -350,7 +352,10 @@ class _RestoreTransfer:
 
 
 def _chunk_size(api: DomainApi) -> int:
-    return min(CHUNK_BYTES, int(api.connection.server.get("max_payload") or CHUNK_BYTES))
+    server, domain = api.connection.server, api.domain.js_domain
+    is_own = domain is not None and server.get("domain") == domain
+    size = OWN_CHUNK_BYTES if is_own else CHUNK_BYTES
+    return min(size, int(server.get("max_payload") or CHUNK_BYTES))
 
 
 def _split_chunk(chunk: bytes, size: int) -> Iterator[bytes]:

@@ -14,7 +14,9 @@ from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRe
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.s2_frames import S2Frames
 from jsplan.jetstream.snapshots import (
+    CHUNK_BYTES,
     NAME_IN_USE,
+    OWN_CHUNK_BYTES,
     Snapshot,
     is_memory_stream,
     open_snapshot,
@@ -179,6 +181,20 @@ async def test_from_one_domain_into_another_without_a_file(
     assert answer["config"]["subjects"] == ["elsewhere.*"]
     assert snap.frames.archive_format == ("natsarc1" if server_version >= (2, 15) else "tar")
     assert snap.frames.bytes > 7_000_000
+
+
+@pytest.mark.matrix
+async def test_only_the_domain_of_the_server_gets_large_chunks(clean_hub_leaf: Sandbox) -> None:
+    """Chunks are larger where no leafnode link is between the server and the stream."""
+    hub, largest = clean_hub_leaf["hub"], {}
+    async with open_link(hub, user=hub.user, password=hub.password) as link:
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            for domain in (HUB, LEAF):
+                fill(raw, messages=100, size=20_000, prefix=domain.api_prefix)
+                async with open_snapshot(api_of(link, domain), "S") as snap:
+                    largest[domain.key] = max([len(chunk) async for chunk in snap.chunks])
+
+    assert largest["leaf"] <= CHUNK_BYTES < largest["hub"] <= OWN_CHUNK_BYTES
 
 
 @pytest.mark.matrix
