@@ -7,13 +7,18 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
-Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry", "object"]
+Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry", "object", "schedule"]
 #: Every kind of an address.
 ADDRESS_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The kinds that have a section in the files. Entries are below their bucket.
 KINDS: Final[tuple[Kind, ...]] = ("stream", "consumer", "kv", "object_store")
-#: The kinds below a bucket or an object store, with the kind of that.
-CONTENT_PARENTS: Final[dict[str, Kind]] = {"kv_entry": "kv", "object": "object_store"}
+#: The kinds of what a bucket, object store or stream holds, with the kind of that.
+CONTENT_PARENTS: Final[dict[str, Kind]] = {
+    "kv_entry": "kv",
+    "object": "object_store",
+    "schedule": "stream",
+}
+_CONTENT_PREFIXES: Final = {"kv_entry": "KV_", "object": "OBJ_", "schedule": ""}
 #: Prefix of the names of staging streams and placeholder consumers.
 #: They are never planned, imported or listed.
 STAGING_PREFIX = "JSPLAN_STAGING_"
@@ -44,13 +49,14 @@ _SHAPES: dict[str, str] = {
     "consumer": "DOMAIN/consumer/STREAM/CONSUMER",
     "kv_entry": "DOMAIN/kv_entry/BUCKET/KEY",
     "object": "DOMAIN/object/BUCKET/NAME",
+    "schedule": "DOMAIN/schedule/STREAM/SUBJECT",
 }
 
 
 class Address(NamedTuple):
     """One resource in one domain. A consumer is named `STREAM/CONSUMER`, an entry `BUCKET/KEY`.
 
-    An object is named `BUCKET/NAME`.
+    An object is named `BUCKET/NAME`, a schedule `STREAM/SUBJECT`.
 
     A tuple, because plans hold tens of thousands of them and compare them all the time.
     Sorts by domain, kind, name: the order of every list in the documents.
@@ -69,8 +75,7 @@ class Address(NamedTuple):
         if self.kind == "consumer":
             return self.name.split("/", 1)[0]
         if self.kind in CONTENT_PARENTS:
-            prefix = "KV_" if self.kind == "kv_entry" else "OBJ_"
-            return prefix + self.name.split("/", 1)[0]
+            return _CONTENT_PREFIXES[self.kind] + self.name.split("/", 1)[0]
         return {"stream": "", "kv": "KV_", "object_store": "OBJ_"}[self.kind] + self.name
 
     @property
@@ -82,19 +87,19 @@ class Address(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of an entry, or the name of an object; raises ValueError for another kind."""
+        """The key of an entry, name of an object or subject of a schedule; else ValueError."""
         if self.kind not in CONTENT_PARENTS:
             raise ValueError(f"{self} is not an entry of a bucket")
         return self.name.split("/", 1)[1]
 
     @property
     def is_content(self) -> bool:
-        """True for an entry of a bucket and for an object: they are written as messages."""
+        """True for an entry of a bucket, an object and a schedule: they are messages."""
         return self.kind in CONTENT_PARENTS
 
     @property
     def parent(self) -> Address | None:
-        """The stream or bucket of a consumer, entry or object; None for the other kinds."""
+        """The stream or bucket that it is in; None for streams and buckets."""
         if self.kind in CONTENT_PARENTS:
             return _bucket_of(self.domain, CONTENT_PARENTS[self.kind], self.name)
         return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
@@ -146,7 +151,7 @@ def _parent_of(domain: str, name: str) -> Address:
 
 @lru_cache(maxsize=1 << 16)
 def _bucket_of(domain: str, kind: Kind, name: str) -> Address:
-    """Return the bucket of an entry, or the object store of an object."""
+    """Return the bucket of an entry, object store of an object, or stream of a schedule."""
     return Address(domain, kind, name.partition("/")[0])
 
 

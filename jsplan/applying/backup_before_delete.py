@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepFailed
@@ -50,10 +50,14 @@ def find_deleting_steps(plan: Plan) -> dict[str, Address]:
     }
 
 
+#: The steps that delete messages of a stream that stays.
+_EMPTYING: Final = ("stream.quiesce", "kv_entry.delete", "object.delete", "schedule.delete")
+
+
 def _is_deleting(step: Step) -> bool:
     """Return True if it deletes or empties a stream, as quiesce does, or deletes an entry of it."""
     api = str((step.request or {}).get("api") or "")
-    return step.op in ("stream.quiesce", "kv_entry.delete", "object.delete") or (
+    return step.op in _EMPTYING or (
         api.startswith(("STREAM.DELETE.", "STREAM.PURGE."))
         and not step.target_address.stream.startswith(STAGING_PREFIX)
     )

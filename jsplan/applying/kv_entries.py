@@ -12,8 +12,9 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.kv_entry import read_revision
 from jsplan.facts.live import LiveObject
+from jsplan.resources.contents import content_subject
 from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER
-from jsplan.resources.kv_entry import TTL, VALUE, digest_value, subject_of, ttl_header
+from jsplan.resources.kv_entry import TTL, VALUE, digest_value, ttl_header
 
 #: Refuses a write if the key has another revision: `0` is none.
 EXPECTED_REVISION = "Nats-Expected-Last-Subject-Sequence"
@@ -24,12 +25,12 @@ DELETE_MARKER = {"KV-Operation": "DEL"}
 async def write_entry(context: StepContext, step: Step) -> None:
     """Put the value of an entry, if its key is still as planned. Raises StepFailed."""
     content = content_of(context, step)
-    await _publish(context, step, content, ttl_header((step.expect or {}).get(TTL) or 0))
+    await publish_value(context, step, content, ttl_header((step.expect or {}).get(TTL) or 0))
 
 
 async def delete_entry(context: StepContext, step: Step) -> None:
     """Delete a key with a marker, if it is still as planned. Raises StepFailed."""
-    await _publish(context, step, b"", DELETE_MARKER)
+    await publish_value(context, step, b"", DELETE_MARKER)
 
 
 def content_of(context: StepContext, step: Step) -> bytes:
@@ -53,9 +54,18 @@ def find_content(step: Step, contents: Mapping[Address, bytes | ContentFile]) ->
     return content if isinstance(content, bytes) and digest_value(content) == digest else None
 
 
-async def _publish(
-    context: StepContext, step: Step, content: bytes, headers: dict[str, str]
+async def publish_value(
+    context: StepContext,
+    step: Step,
+    content: bytes,
+    headers: dict[str, str],
+    *,
+    plainly: bool = False,
 ) -> None:
+    """Publish over the revision that was just read, and record it. Raises StepFailed.
+
+    `plainly`: on the subject itself, as nothing but `$KV.>` has one below an API prefix.
+    """
     address = step.target_address
     live = await context.check_precondition(step)
     require_planned_value(step, live)
@@ -65,12 +75,13 @@ async def _publish(
         else (await read_revision(context.api(step), address)).revision
     )
     await context.begin(step)
-    subject = subject_of(address.name.partition("/")[0], address.key)
+    subject, api = content_subject(address), context.api(step)
+    send = api.publish_plainly if plainly else api.publish
     headers = headers | {EXPECTED_REVISION: str(revision)}
     stored: list[int] = []
 
     async def publish(timeout: float) -> None:
-        answer = await context.api(step).publish(subject, content, headers, timeout=timeout)
+        answer = await send(subject, content, headers, timeout=timeout)
         stored.append(int(answer.get("seq") or 0))
 
     try:

@@ -20,6 +20,7 @@ from jsplan.applying.replicated_streams import (
     detach_sources,
 )
 from jsplan.applying.replication_wait import verify_replication
+from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import DELETE_OPS, Op
@@ -95,4 +96,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "object.update": upload_object,
     "object.delete": delete_object,
     "object.clean": clean_object,
+    "schedule.create": write_schedule,
+    "schedule.update": write_schedule,
+    "schedule.delete": delete_schedule,
 }

@@ -71,7 +71,7 @@ def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
         step.address
         for step in plan.steps
         if (
-            step.op in ("kv_entry.create", "kv_entry.update")
+            step.op in ("kv_entry.create", "kv_entry.update", "schedule.create", "schedule.update")
             and find_content(step, contents) is None
         )
         or (step.op in ("object.create", "object.update") and not _has_object(step, workspace))

@@ -31,7 +31,7 @@ class OpRule:
     touches the origin of the relocated resource.
     """
 
-    kind: Literal["stream", "consumer", "kv_entry", "object", "any"]
+    kind: Literal["stream", "consumer", "kv_entry", "object", "schedule", "any"]
     verb: str = ""
     payload: PayloadKind = "nothing"
     action: str = ""
@@ -136,6 +136,9 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     "object.create": OpRule("object", params=("before",)),
     "object.update": OpRule("object", params=("before",)),
     "object.delete": OpRule("object", params=("before",), deletes=True),
+    "schedule.create": OpRule("schedule", params=("before",)),
+    "schedule.update": OpRule("schedule", params=("before",)),
+    "schedule.delete": OpRule("schedule", params=("before",), deletes=True),
     "object.clean": OpRule("object", params=("leftovers",)),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),

@@ -215,11 +215,11 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
         "Store less, raise `max_value_size`, or declare it in another bucket.",
     ),
     "JS139": CodeText(
-        "No object can be written to one object store alone.",
-        "Servers map KV buckets below the API prefix of a domain, but no object stores. A message "
-        "for an object reaches each stream of the account that stores its subject, also in linked "
-        "domains, and none in another account.",
-        "Give object stores of linked domains different names.",
+        "No object or schedule can be written to one stream alone.",
+        "Servers map KV buckets below the API prefix of a domain, and nothing else. A message for "
+        "an object or a schedule reaches each stream of the account that stores its subject, also "
+        "in linked domains, and none in another account.",
+        "Give object stores of linked domains different names, and streams different subjects.",
     ),
     "JS140": CodeText(
         "An entry of `lifecycle` or `lint` is wrong.",

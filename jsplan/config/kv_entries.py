@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -57,7 +57,7 @@ class KvEntryReader:
     _read_files: dict[Path, bytes | None] = field(default_factory=dict)
     _bytes: int = 0
     kind: ClassVar[Kind] = "kv_entry"
-    keys: ClassVar[tuple[str, str]] = ENTRY_KEYS
+    keys: ClassVar[tuple[str, ...]] = ENTRY_KEYS
     folder_keys: ClassVar[tuple[str, ...]] = _FOLDER_KEYS
     #: What separates the folders of a path in a key.
     separator: ClassVar[str] = "."
@@ -74,7 +74,7 @@ class KvEntryReader:
     def _read(self, bucket: DeclaredResource, node: Node) -> None:
         """Read the keys of `keys` of one bucket, whose references are resolved."""
         findings = self.files.findings
-        inline, folders = self.keys
+        inline = self.keys[0]
         if bucket.body.get("mirror") and any(node.is_given(key) for key in self.keys):
             findings.error(
                 "JS138",
@@ -97,12 +97,13 @@ class KvEntryReader:
         for key, item in parsing.read_mapping(entries, f"`{inline}`", findings):
             assert entries is not None
             self._read_entry(bucket, key, item, entries.key_place(key))
-        source = node.get(folders)
-        if source is not None and isinstance(source.value, dict):
-            self._read_folder(bucket, source)
-        else:
-            for item in parsing.read_list(source, f"`{folders}`", findings):
-                self._read_folder(bucket, item)
+        for folders in self.keys[1:]:
+            source = node.get(folders)
+            if source is not None and isinstance(source.value, dict):
+                self._read_folder(bucket, source)
+            else:
+                for item in parsing.read_list(source, f"`{folders}`", findings):
+                    self._read_folder(bucket, item)
         self._warn_about_ttl(bucket, node)
 
     def _warn_about_ttl(self, bucket: DeclaredResource, node: Node) -> None:
@@ -120,7 +121,7 @@ class KvEntryReader:
 
     def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
         findings, settings, value = self.files.findings, Lifecycle(), node
-        sensitive, ttl = False, 0
+        sensitive, fields = False, dict[str, Any]()
         if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
             hint = "To store a mapping with this key, write it below `value:`."
             if not parsing.check_mapping(
@@ -130,6 +131,7 @@ class KvEntryReader:
             settings = self._read_lifecycle(node)
             sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
             ttl = self._read_ttl(bucket, key, node.get("ttl"))
+            fields = {TTL: ttl} if ttl else {}
             if node.is_given("value") and node.is_given("file"):
                 findings.error(
                     "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
@@ -144,16 +146,18 @@ class KvEntryReader:
                 content = self._read_file(path, file.place) if path is not None else None
                 if content is not None and path is not None:
                     hidden = sensitive or file.secret or self._is_outside(path)
-                    self._declare(bucket, key, content, at, settings, sensitive=hidden, ttl=ttl)
+                    self._declare(
+                        bucket, key, content, at, settings, sensitive=hidden, fields=fields
+                    )
                 return
             value = node.value.get("value") or node.value["file"]
         if value.unknown:
-            self._declare(bucket, key, None, at, settings, sensitive=True, ttl=ttl)
+            self._declare(bucket, key, None, at, settings, sensitive=True, fields=fields)
             return
         content = self._encode(key, value)
         if content is not None:
             hidden = sensitive or is_secret(value)
-            self._declare(bucket, key, content, at, settings, sensitive=hidden, ttl=ttl)
+            self._declare(bucket, key, content, at, settings, sensitive=hidden, fields=fields)
 
     def _read_ttl(self, bucket: DeclaredResource, key: str, node: Node | None) -> int:
         """Read the `ttl` of an entry in ns; 0 for none. Its bucket must let messages have one."""
@@ -311,17 +315,17 @@ class KvEntryReader:
         settings: Lifecycle,
         *,
         sensitive: bool,
-        ttl: int = 0,
+        fields: Mapping[str, Any] | None = None,
     ) -> None:
         findings, where = self.files.findings, source_range(at)
         address = self._claim(bucket, key, at)
         if address is None:
             return
-        extra = TTL_HEADER_SIZE if ttl else 0
+        extra = TTL_HEADER_SIZE if fields else 0
         if content is not None and (problem := _size_problem(bucket, len(content) + extra)):
             findings.error("JS138", at, f"{address} {problem}", "Store less.", str(address))
         body: dict[str, Any] = {VALUE: digest_value(content) if content is not None else None}
-        body |= {TTL: ttl} if ttl else {}
+        body |= fields or {}
         self.declared[address] = DeclaredResource(
             address,
             body,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from jsplan.config import backfills, environments, moves, parsing, settings, variables
 from jsplan.config.backend import read_backend, refuse_declared_bucket
 from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
+from jsplan.config.contents import check_linked_parents
 from jsplan.config.domains import DomainBuilder, read_imports
 from jsplan.config.expand import DomainSelectors
 from jsplan.config.files import MAIN_FILE, WorkspaceFiles
@@ -30,7 +31,6 @@ from jsplan.config.model import (
     Workspace,
 )
 from jsplan.config.node import Node, to_plain
-from jsplan.config.objects import check_linked_stores
 from jsplan.config.resource_resolver import (
     ResolveContext,
     ResourceResolver,
@@ -267,8 +267,8 @@ def _build_workspace(
     files: WorkspaceFiles,
 ) -> Workspace:
     findings, declared = files.findings, resolver.declared
-    known = {**declared, **resolver.entries.declared}
-    check_linked_stores(declared, resolver.entries.declared, reach.domains, findings)
+    known = {**declared, **resolver.contents.declared}
+    check_linked_parents(declared, resolver.contents.declared, reach.domains, findings)
     entries = _read_backfills(document, reach, resolver.context, findings)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(
@@ -294,8 +294,8 @@ def _build_workspace(
         config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
-        contents=resolver.entries.declared,
-        pruned=tuple(resolver.entries.pruned),
+        contents=resolver.contents.declared,
+        pruned=tuple(resolver.contents.pruned),
     )
 
 
@@ -316,7 +316,7 @@ def _read_backfills(
 
 def _content_digests(resolver: ResourceResolver) -> list[Any]:
     """Return the digests of all entries, which may be in files; nothing if there are none."""
-    found = resolver.entries.declared
+    found = resolver.contents.declared
     return [{str(a): found[a].body for a in sorted(found)}] if found else []
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
-from jsplan.address import Address, Kind
+from jsplan.address import Kind
 from jsplan.config import parsing
 from jsplan.config.connections import resolve_file_path
-from jsplan.config.files import WorkspaceFiles
-from jsplan.config.findings import Findings
-from jsplan.config.interpolate import Scope
 from jsplan.config.kv_entries import OBJECT_KEYS, KvEntryReader
-from jsplan.config.model import ContentFile, DeclaredResource, Domain, Lifecycle
+from jsplan.config.model import ContentFile, DeclaredResource, Lifecycle
 from jsplan.config.node import Node, Place, source_range
 from jsplan.disk import MEGABYTE, open_regular
 from jsplan.resources.kv_entry import VALUE
@@ -33,7 +29,7 @@ class ObjectReader(KvEntryReader):
     _digests: dict[Path, tuple[str, int] | None] = field(default_factory=dict)
     _total: int = 0
     kind: ClassVar[Kind] = "object"
-    keys: ClassVar[tuple[str, str]] = OBJECT_KEYS
+    keys: ClassVar[tuple[str, ...]] = OBJECT_KEYS
     folder_keys: ClassVar[tuple[str, ...]] = ("dir", "prefix", "prune", "lifecycle")
     separator: ClassVar[str] = "/"
     name_hint: ClassVar[str] = (
@@ -113,52 +109,3 @@ class ObjectReader(KvEntryReader):
             )
             return None
         return f"sha256:{digest.hexdigest()}", size
-
-
-def content_readers(files: WorkspaceFiles, secrets: Scope | None) -> dict[Kind, KvEntryReader]:
-    """Return the readers of what is in buckets and in object stores, which share their results.
-
-    Nothing of an object comes from the environment, whose scope is `secrets`.
-    """
-    entries = KvEntryReader(files, secrets)
-    objects = ObjectReader(files, declared=entries.declared, pruned=entries.pruned)
-    return {"kv": entries, "object_store": objects}
-
-
-def check_linked_stores(
-    declared: Mapping[Address, DeclaredResource],
-    contents: Iterable[Address],
-    domains: Mapping[str, Domain],
-    findings: Findings,
-) -> None:
-    """Refuse objects where a write would reach no object store, or more than one.
-
-    Servers map KV buckets below the API prefix of a domain, and object stores not: each stream of
-    the account with that subject stores the message.
-    """
-    stores = {address.parent for address in contents if address.kind == "object"}
-    for store in sorted(store for store in stores if store is not None):
-        own, place = domains[store.domain], declared[store].range
-        if own.api_prefix != (f"$JS.{own.js_domain}.API" if own.js_domain else "$JS.API"):
-            findings.error(
-                "JS139",
-                place,
-                f"{store} is in another account, where no object can be written",
-                "Declare its objects in a domain of that account.",
-                str(store),
-            )
-        others = (
-            a
-            for a in declared
-            if (a.kind, a.name) == ("object_store", store.name)
-            and a.domain != store.domain
-            and domains[a.domain].connection == own.connection
-        )
-        if (other := next(others, None)) is not None:
-            findings.error(
-                "JS139",
-                place,
-                f"{store} and {other} would store each other's objects",
-                "Give object stores in domains of one account different names.",
-                str(store),
-            )

@@ -22,6 +22,7 @@ from jsplan.config import (
     parsing,
 )
 from jsplan.config.checks_buckets import check_bucket
+from jsplan.config.contents import ContentReaders
 from jsplan.config.copy_of import CopyOfResolver
 from jsplan.config.expand import DomainSelectors
 from jsplan.config.files import NAME_KEYS, WorkspaceFiles
@@ -36,11 +37,10 @@ from jsplan.config.node import (
     make_mapping,
     source_range,
     to_plain,
-    without_keys,
 )
-from jsplan.config.objects import content_readers
 from jsplan.config.origins import OriginExpander
 from jsplan.config.problem import Problem
+from jsplan.config.schedules import SCHEDULE_KEYS
 from jsplan.resources import TABLES, buckets
 
 _SETTING_KEYS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
@@ -48,7 +48,8 @@ _ENTRY_KEYS: Final = (*_SETTING_KEYS, "domain", "environments", "config_file")
 _NESTED_KEYS: Final = (*_SETTING_KEYS, "environments", "config_file")
 #: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"),
+    "stream": (*_ENTRY_KEYS, "consumers", "copy_of", *SCHEDULE_KEYS),
+    "consumer": (*_ENTRY_KEYS, "stream"),
     "nested": _NESTED_KEYS, "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
     "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
 }  # fmt: skip
@@ -102,8 +103,7 @@ class ResourceResolver:
         self.origins = OriginExpander(context.selectors, context.findings)
         self.copies = CopyOfResolver(context.findings)
         self.declared: dict[Address, DeclaredResource] = {}
-        self._contents = content_readers(context.files, context.secrets)
-        self.entries = self._contents["kv"]
+        self.contents = ContentReaders(context.files, context.secrets)
         self._scopes: dict[str, Scope] = {}
         self._has_other_environments = False
         #: The cost of a resource besides its entry: its own parts, its defaults, the overrides.
@@ -124,15 +124,11 @@ class ResourceResolver:
                 for domain in (
                     domains if self.findings.allow_values(len(domains) * size, entry) else ()
                 ):
-                    contents = self._contents.get(kind)
-                    plain = without_keys(entry, contents.keys) if contents else entry
-                    scoped = interpolate(plain, self._domain_scope(domain), self.findings)
+                    scope, plain = self._domain_scope(domain), self.contents.split(kind, entry)
+                    scoped = interpolate(plain, scope, self.findings)
                     self._resolve_entry(kind, domain, scoped)
-                    bucket = Address(domain, kind, str(scoped.get_value("bucket")))
-                    if contents and plain is not entry and bucket in self.declared:
-                        contents.read_scoped(
-                            self.declared[bucket], entry, self._domain_scope(domain)
-                        )
+                    parent = Address(domain, kind, str(scoped.get_value(NAME_KEYS[kind])))
+                    self.contents.add(parent, entry, scope)
 
     # --- domains and environments -----------------------------------------------------------------
 
@@ -496,6 +492,7 @@ class ResourceResolver:
     def finish(self) -> None:
         """Finish copies, work queues, overrides and dependencies, once all resources are known."""
         self.copies.resolve(self.declared)
+        self.contents.read(self.declared)
         self._check_work_queues()
         if self._has_other_environments:
             return  # an address without a match here may match in another environment

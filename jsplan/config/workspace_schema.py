@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from jsplan.address import Kind
 from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP_LEVEL_KEYS
+from jsplan.config.kv_entries import ENTRY_KEYS, OBJECT_KEYS
+from jsplan.config.schedules import SCHEDULE_FIELDS
 from jsplan.documents.schema_types import DIALECT
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.kv_entry import KV_ENTRY, TTL
+from jsplan.resources.message_schedule import SCHEDULE
 from jsplan.resources.nested import ORIGIN
 from jsplan.resources.server_features import SERVER_VERSIONS
 
@@ -139,11 +143,14 @@ def _definitions() -> dict[str, Schema]:
         "stream": _entry("stream", TABLES["stream"]),
         "consumer": _entry("consumer", CONSUMER),
         "nested_consumer": _nested_consumer(),
-        "kv": _bucket_with_entries(),
+        "kv": _with_contents("kv", ENTRY_KEYS, "kv_value", "kv_folder"),
         "kv_value": _kv_value(),
         "kv_folder": _kv_folder(),
-        "object_store": _store_with_objects(),
+        "object_store": _with_contents(
+            "object_store", OBJECT_KEYS, "stored_object", "object_folder"
+        ),
         "stored_object": _stored_object(),
+        "schedule": _schedule(),
         "object_folder": _object_folder(),
     }
 
@@ -238,6 +245,10 @@ def _entry(kind: str, table: Table) -> Schema:
     )
     if kind == "stream":
         properties["consumers"] = _list(_ref("nested_consumer"), "Its consumers.")
+        properties["schedules"] = _any(
+            _map(_ref("schedule"), "Message schedules that the files own, by subject."),
+            {"type": "null"},
+        )
         properties["copy_of"] = _text(
             "The address of a declared stream whose fields are the base; keys beside it win."
         )
@@ -247,26 +258,12 @@ def _entry(kind: str, table: Table) -> Schema:
     return _object(properties, ("stream",)) | _NAMED
 
 
-def _bucket_with_entries() -> Schema:
-    found = _entry("kv", TABLES["kv"])
-    found["properties"]["entries"] = _any(
-        _map(_ref("kv_value"), "Keys that the files own, with their values."), {"type": "null"}
-    )
-    found["properties"]["entries_from"] = _any(
-        _ref("kv_folder"), {"type": "array", "items": _ref("kv_folder")}, {"type": "null"}
-    )
-    return found
-
-
-def _store_with_objects() -> Schema:
-    found = _entry("object_store", TABLES["object_store"])
-    found["properties"]["objects"] = _any(
-        _map(_ref("stored_object"), "Objects that the files own, by name."), {"type": "null"}
-    )
-    found["properties"]["objects_from"] = _any(
-        _ref("object_folder"),
-        {"type": "array", "items": _ref("object_folder")},
-        {"type": "null"},
+def _with_contents(kind: Kind, keys: tuple[str, ...], value: str, folder: str) -> Schema:
+    found, (inline, folders) = _entry(kind, TABLES[kind]), keys
+    own = _map(_ref(value), f"The {inline} that the files own, by name.")
+    found["properties"][inline] = _any(own, {"type": "null"})
+    found["properties"][folders] = _any(
+        _ref(folder), {"type": "array", "items": _ref(folder)}, {"type": "null"}
     )
     return found
 
@@ -274,6 +271,15 @@ def _store_with_objects() -> Schema:
 def _stored_object() -> Schema:
     file = _text("The file with its content, relative to this one.")
     return _object({"file": file, "lifecycle": _kv_settings()["lifecycle"]}, ("file",))
+
+
+def _schedule() -> Schema:
+    fields = {row.name: field_schema(row) for row in SCHEDULE.rows if row.name in SCHEDULE_FIELDS}
+    keys: dict[str, Schema] = {
+        "payload": {"description": "Text and numbers as written, anything else as JSON."},
+        "file": _text("A file whose content is the payload, relative to this one."),
+    }
+    return _object(fields | keys | _kv_settings(), ("target",))
 
 
 def _object_folder() -> Schema:

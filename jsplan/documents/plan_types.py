@@ -25,6 +25,7 @@ Op = Literal[
     "relocate.release",
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
+    "schedule.create", "schedule.update", "schedule.delete",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
@@ -32,14 +33,15 @@ VERIFY_OP: Final = "replication.verify"
 #: The operations that create, update and delete the object of a resource.
 CREATE_OPS: Final[tuple[Op, ...]] = (
     "stream.create", "consumer.create", "origin.create", "kv_entry.create",
-    "object.create",
+    "object.create", "schedule.create",
 )  # fmt: skip
 DELETE_OPS: Final[tuple[Op, ...]] = (
     "stream.delete", "consumer.delete", "origin.delete", "relocate.delete", "kv_entry.delete",
-    "object.delete",
+    "object.delete", "schedule.delete",
 )  # fmt: skip
 UPDATE_OPS: Final[tuple[Op, ...]] = (
     "stream.update", "consumer.update", "kv_entry.update", "object.update",
+    "schedule.update",
 )  # fmt: skip
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.

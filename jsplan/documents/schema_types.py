@@ -22,7 +22,8 @@ _KEY = r"[-/_=.a-zA-Z0-9]+"
 _ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
 #: Parts between slashes, without control characters and the signs of globs.
 _OBJECT = rf"^{_DOMAIN}/object/{_NAME}(/[^/*?\x00-\x1f\x7f]+)+{_END}"
-ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}"
+_SCHEDULE = rf"^{_DOMAIN}/schedule/{_NAME}/[^/*?> \x00-\x1f\x7f]+{_END}"
+ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}|{_SCHEDULE}"
 #: In the first and the last year an offset could leave the range of dates.
 _TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-\d\d-\d\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
 

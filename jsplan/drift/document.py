@@ -21,7 +21,7 @@ from jsplan.health import find_breaches, missing_servers_breach
 from jsplan.options import DriftOptions
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
-from jsplan.planning.kv_entries import deferral, detect_entry_drift, is_unknown
+from jsplan.planning.kv_entries import deferral, detect_entry_drift, is_past, is_unknown
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
@@ -169,7 +169,13 @@ def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dic
 def _count_pending(inputs: PlanInputs) -> int:
     """Count the resources whose files differ from the last applied configuration."""
     resources = inputs.workspace.resources
-    count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
+    count = sum(
+        1
+        for address, declared in resources.items()
+        if address in inputs.selected
+        and address not in inputs.entries
+        and not is_past(declared, inputs.now)
+    )
     for address, entry in inputs.entries.items():
         if address in inputs.selected:
             same = address in resources and inputs.declared_fields(address) == entry.declared

@@ -141,7 +141,7 @@ async def _read_batch(
                 content = None if is_deleted(headers) else payload
                 stored_at = own.get(b"Nats-Time-Stamp", b"").decode()
                 found[address] = KeyRevision(
-                    int(own[b"Nats-Sequence"]), content, parse_ttl(headers), stored_at
+                    int(own[b"Nats-Sequence"]), content, parse_ttl(headers), stored_at, headers
                 )
         if not answers or b"Nats-Num-Pending: 0\r\n" in end:
             break

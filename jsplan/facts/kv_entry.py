@@ -24,6 +24,7 @@ from jsplan.resources.kv_entry import (
     is_deleted,
     parse_ttl,
 )
+from jsplan.resources.message_schedule import parse_headers
 from jsplan.resources.stored_object import parse_metadata
 
 
@@ -32,13 +33,14 @@ class KeyRevision:
     """The last message of a key. `content` is None for a marker of a deleted key.
 
     `revision` is its sequence, 0 for a key that never was. `ttl` is ns, 0 for none; `stored_at` the
-    server's time (RFC 3339).
+    server's time (RFC 3339). `headers` are the block of the message's own.
     """
 
     revision: int
     content: bytes | None
     ttl: int = 0
     stored_at: str = ""
+    headers: bytes = b""
 
 
 async def read_entry(api: DomainApi, address: Address) -> LiveObject | None:
@@ -73,7 +75,7 @@ async def read_revision(api: DomainApi, address: Address) -> KeyRevision:
     headers = message_headers(message)
     content = None if is_deleted(headers) else base64.b64decode(message.get("data") or "")
     return KeyRevision(
-        int(message["seq"]), content, parse_ttl(headers), str(message.get("time") or "")
+        int(message["seq"]), content, parse_ttl(headers), str(message.get("time") or ""), headers
     )
 
 
@@ -86,12 +88,15 @@ def parse_entry(address: Address, found: KeyRevision, bucket_created: str) -> Li
         if metadata is None:
             return None
         return parse_object(address, metadata, found.revision, bucket_created)
+    is_schedule = address.kind == "schedule"
     ttl = {TTL: found.ttl} if found.ttl else {}
     return LiveObject(
         address,
-        {VALUE: digest_value(found.content)} | ttl,
+        {VALUE: digest_value(found.content)}
+        | (parse_headers(found.headers) if is_schedule else ttl),
         bucket_created,
-        {"revision": found.revision, "size": len(found.content), "bucket": bucket_created},
+        {"revision": found.revision, "size": len(found.content), "bucket": bucket_created}
+        | ({"headers": found.headers} if is_schedule else {}),
         content=found.content,
         answered_at=found.stored_at,
     )

@@ -51,7 +51,7 @@ def is_refusal(found: Diagnostic) -> bool:
 def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield the errors, refusals and warnings about one decided resource."""
     if decision.is_untouched and not inputs.measured.concern(decision.address):
-        yield from _check_server_level(inputs, decision)
+        yield from check_server_level(inputs, decision)
         return
     address, place = str(decision.address), _source_range(inputs, decision.address)
     yield from decision.diagnostics
@@ -70,7 +70,7 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from _check_pinned_client(decision, place)
     if decision.preserves and decision.address.kind == "consumer":
         yield from check_consumer_replacement(inputs, decision)
-    yield from _check_server_level(inputs, decision)
+    yield from check_server_level(inputs, decision)
     if decision.deletes and decision.deleted_with is None:
         yield from check_prevent_destroy(inputs, decision)
     if decision.replaces and decision.deleted_with is None:
@@ -173,7 +173,7 @@ def _format_value(after: Config, name: str) -> str:
     return json.dumps(after[name]) if name in after else "the default"
 
 
-def _check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield an error for each field that the server is too old to know: it might drop it."""
     declared = inputs.declared(decision.address)
     if declared is None or inputs.level(decision.address) >= NEWEST_LEVEL:

@@ -19,7 +19,7 @@ from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.build import candidate_addresses
 from jsplan.planning.decide import decide
 from jsplan.planning.drift import detect_drift
-from jsplan.planning.guards import check_adoption, check_prevent_destroy
+from jsplan.planning.guards import check_adoption, check_prevent_destroy, check_server_level
 from jsplan.planning.hazards import with_permissions
 from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -30,6 +30,7 @@ from jsplan.resources.kv_entry import (
     describe_value,
     readable_text,
 )
+from jsplan.resources.message_schedule import is_over, next_times
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.state.document import Entry
 from jsplan.units import SECOND, instant_of, parse_instant
@@ -103,12 +104,19 @@ def decide_entries(
 def is_expired(entry: Entry | None, now: datetime) -> bool:
     """Check whether the server has deleted the value of an entry after its own `ttl`.
 
-    `seen` is the server's time of the write that state knows.
+    `seen` is the server's time of the write that state knows. A schedule is gone after its `at`.
     """
+    if entry is not None and is_over(entry.config, instant_of(now) + CLOCK_DIFFERENCE):
+        return True
     ttl = int(entry.config.get(TTL) or 0) if entry is not None else 0
     if entry is None or not ttl or not entry.seen:
         return False
     return instant_of(now) + CLOCK_DIFFERENCE >= parse_instant(entry.seen) + ttl
+
+
+def is_past(declared: DeclaredResource, now: datetime) -> bool:
+    """Check whether the files have a schedule whose time has passed. It is not written any more."""
+    return declared.address.kind == "schedule" and is_over(declared.body, instant_of(now))
 
 
 def _keep_expired(
@@ -118,12 +126,14 @@ def _keep_expired(
     decision: ResourceDecision,
 ) -> ResourceDecision:
     """Leave a value alone that expired as the files said: it is written again when they change."""
-    address, entry = decision.address, decision.entry
+    address, entry, declared = decision.address, decision.entry, inputs.declared(decision.address)
     bucket = decisions.get(_bucket_of(buckets, address))
+    if decision.live is None and declared is not None and is_past(declared, inputs.now):
+        return ResourceDecision(address, ["no-op"], EXPIRED, None, entry)
     if (
         entry is None
         or decision.live is not None
-        or inputs.declared(address) is None
+        or declared is None
         or inputs.declared_fields(address) != entry.declared
         or (bucket is not None and bucket.actions not in (["no-op"], ["update"]))
         or not is_expired(entry, inputs.now)
@@ -219,8 +229,22 @@ def check_entries(
         if decision.deletes and decision.deleted_with is None:
             yield from check_prevent_destroy(inputs, decision)
         yield from check_adoption(inputs, decision)
+        yield from check_server_level(inputs, decision)
         yield from _check_bucket(inputs, decision, buckets, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
+
+
+def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnostic]:
+    """Say when each schedule that is written publishes next."""
+    for address, decision in entries.items():
+        writes = decision.actions in (["create"], ["update"], ["delete", "create"])
+        if address.kind != "schedule" or not writes or decision.after is None:
+            continue
+        times = next_times(decision.after, inputs.now)
+        text = f"publishes next at {', '.join(times)}" if times else "publishes at once"
+        declared = inputs.declared(address)
+        place = declared.range if declared is not None else None
+        yield Diagnostic("info", "JS497", text, "", str(address), place)
 
 
 def _check_bucket(
@@ -259,13 +283,20 @@ def _check_deleted_buckets(inputs: PlanInputs, decisions: Decisions) -> Iterable
             yield from check_prevent_destroy(inputs, decision)
 
 
+_WHAT: Final = {
+    "kv_entry": "the value of the key",
+    "object": "the object",
+    "schedule": "the schedule",
+}
+
+
 def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
     """Return the hazards of one entry. That of its bucket counts what is deleted with it."""
     live = decision.live
     if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
         return []
-    size, is_object = int(live.state["size"]), decision.address.kind == "object"
-    what = "the object" if is_object else "the value of the key"
+    size, kind = int(live.state["size"]), decision.address.kind
+    is_object, what = kind == "object", _WHAT[kind]
     found = Hazard(
         "DELETES_MESSAGES",
         f"deletes {what} ({size:,} bytes)",

@@ -15,6 +15,7 @@ from jsplan.planning.guards import is_refusal
 from jsplan.planning.hazard_permissions import check_permissions, names_entry
 from jsplan.planning.kv_entries import (
     Decisions,
+    announce_times,
     build_change,
     check_entries,
     decide_entries,
@@ -33,9 +34,21 @@ from jsplan.planning.state_records import (
 )
 from jsplan.resources.kv_entry import VALUE
 
-_CREATE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.create", "object": "object.create"}
-_UPDATE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.update", "object": "object.update"}
-_DELETE: Final[Mapping[str, Op]] = {"kv_entry": "kv_entry.delete", "object": "object.delete"}
+_CREATE: Final[Mapping[str, Op]] = {
+    "kv_entry": "kv_entry.create",
+    "object": "object.create",
+    "schedule": "schedule.create",
+}
+_UPDATE: Final[Mapping[str, Op]] = {
+    "kv_entry": "kv_entry.update",
+    "object": "object.update",
+    "schedule": "schedule.update",
+}
+_DELETE: Final[Mapping[str, Op]] = {
+    "kv_entry": "kv_entry.delete",
+    "object": "object.delete",
+    "schedule": "schedule.delete",
+}
 
 
 def add_entries(
@@ -55,6 +68,7 @@ def add_entries(
     plan.diagnostics += [
         *check_entries(inputs, entries, buckets, dict(decisions)),
         *_check_flags(inputs),
+        *announce_times(inputs, entries),
     ]
     changes = [*plan.resource_changes, *build_forgotten_changes(inputs)]
     keyed = [(Address.parse(change.address), change) for change in changes]
@@ -262,13 +276,14 @@ class _Drafter:
             for step in self._bucket_steps.get(name, ())
         ]
         bucket, _, key = address.name.partition("/")
-        what = "object" if address.kind == "object" else "key"
+        what = "key" if address.kind == "kv_entry" else address.kind
+        parent = "stream" if address.kind == "schedule" else "bucket"
         self.plan.steps.append(
             Step(
                 id=f"s{len(self.plan.steps) + 1}",
                 address=str(address),
                 op=op,
-                title=f"{verb} {what} {key} of bucket {bucket} in {address.domain}",
+                title=f"{verb} {what} {key} of {parent} {bucket} in {address.domain}",
                 request=None,
                 precondition=precondition,
                 depends_on=waits,

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from jsplan.resources import TABLES
+from jsplan.resources.contents import CONTENT_TABLES
 
 if TYPE_CHECKING:
     from jsplan.address import Kind
@@ -17,7 +18,7 @@ _SEGMENT = re.compile(r'\.?([^.\["\]]+)|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]')
 def table_of(kind: str) -> Table | None:
     """Return the field table of a kind; None for a kind of a newer release."""
     known: dict[Kind, Table] = TABLES
-    return known.get(kind)  # type: ignore[call-overload, no-any-return]
+    return CONTENT_TABLES.get(kind) or known.get(kind)  # type: ignore[call-overload]
 
 
 def top_level(path: str) -> str:

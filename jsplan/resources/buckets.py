@@ -220,7 +220,7 @@ def resolve_alias(kind: str, word: str) -> str:
 
 def alias_of(kind: str, field: str) -> str:
     """Return the bucket field of a stream's field: `ttl` for `max_age`."""
-    return _ALIAS_BY_FIELD[kind].get(field, field)
+    return _ALIAS_BY_FIELD.get(kind, {}).get(field, field)
 
 
 def with_aliases(kind: str, text: str, fields: Iterable[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Entries of KV buckets and objects of object stores, in common: tables and subjects."""
+"""Entries of buckets, objects and schedules, in common: tables and subjects."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from typing import Final
 from jsplan.address import Address
 from jsplan.resources.fields import Table
 from jsplan.resources.kv_entry import KV_ENTRY, is_key, subject_of
+from jsplan.resources.message_schedule import SCHEDULE
 from jsplan.resources.stored_object import OBJECT, is_object_name, metadata_subject
 
 #: The field table of each kind of content.
-CONTENT_TABLES: Final[Mapping[str, Table]] = {"kv_entry": KV_ENTRY, "object": OBJECT}
+CONTENT_TABLES: Final[Mapping[str, Table]] = {
+    "kv_entry": KV_ENTRY,
+    "object": OBJECT,
+    "schedule": SCHEDULE,
+}
 
 
 def content_subject(address: Address) -> str:
-    """Return the subject whose last message is the value of a key, or metadata of an object."""
+    """Return the subject whose last message is the value, the metadata or the schedule."""
     bucket = address.name.partition("/")[0]
-    if address.kind == "kv_entry":
-        return subject_of(bucket, address.key)
-    return metadata_subject(bucket, address.key)
+    match address.kind:
+        case "kv_entry":
+            return subject_of(bucket, address.key)
+        case "object":
+            return metadata_subject(bucket, address.key)
+    return address.key
 
 
 def is_content_name(address: Address) -> bool:

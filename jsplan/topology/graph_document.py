@@ -114,6 +114,7 @@ def _build_node(address: Address, config: Mapping[str, Any], action: PlannedActi
     assert address.kind != "consumer"
     assert address.kind != "kv_entry"
     assert address.kind != "object"
+    assert address.kind != "schedule"
     has_origins = config.get("mirror") or config.get("sources")
     plain = address.kind == "stream"
     subjects = tuple(

@@ -19,6 +19,7 @@ from jsplan.errors import ConfigError, RefusedError, StalePlanError
 from jsplan.options import DriftOptions
 from jsplan.resources.stored_object import CHUNK_SIZE
 from jsplan.workflows.drift import drift
+from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.support.raw import NoResponders, Raw
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
@@ -314,6 +315,24 @@ def test_a_kill_before_the_object_leaves_the_files(space: Space, raw: Raw) -> No
         space.write(object_stores=[store({})]).apply(allow_hazards=("DELETES_MESSAGES",))
         assert chunks(raw) == {}, moment
         assert read_state(space.folder).pending == {}, moment
+
+
+def test_a_revert_deletes_new_objects_only(
+    space: Space, raw: Raw, client: Client, tmp_path: Path
+) -> None:
+    """An object that the apply created goes; one that it changed stays, and is named."""
+    space.write(object_stores=[store({"a": {"file": "note.txt"}})]).apply()
+    (tmp_path / "note.txt").write_text("new")
+    space.write(object_stores=[store({"a": {"file": "note.txt"}} | FILE)]).apply()
+    plan = plan_revert(space.load, RevertOptions(number=2), RecordingObserver())
+
+    assert shown_changes(plan) == {"logo.png": ["delete"]}
+    assert [d.address for d in plan.diagnostics if "only the digest" in d.summary] == [
+        "hub/object/ASSETS/a"
+    ]
+    assert space.apply_saved(plan, allow_hazards=("DELETES_MESSAGES",)).exit_code == 0
+    assert (client.get("a"), client.get("logo.png")) == (b"new", None)
+    assert list(chunks(raw).values()) == [1]
 
 
 def test_missing_chunks_are_found_and_replaced(space: Space, raw: Raw, client: Client) -> None:

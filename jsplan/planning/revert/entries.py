@@ -25,6 +25,9 @@ _NOT_KNOWN: Final = (
     "keeps its value: the history has only the digest of the old one. "
     "Put the old value into the files, and apply"
 )
+_SCHEDULE_STAYS: Final = (
+    "stays: a revert does not put back schedules. Put the old one into the files, and apply"
+)
 
 
 @dataclass(slots=True)
@@ -72,7 +75,14 @@ def _revert_create(out: EntryReverts, address: Address, entry: Entry | None, liv
 def _revert_update(out: EntryReverts, address: Address, item: HistoryItem, live: Live) -> None:
     found, before = live.get(address), (item["before"] or {}).get(VALUE)
     after = ((item["after"] or {}).get("values") or {}).get(VALUE)
-    if TTL in (item["before"] or {}) or TTL in ((item["after"] or {}).get("values") or {}):
+    if address.kind == "schedule":
+        out.notes.append(
+            _note(
+                address,
+                "stays: a revert does not put back schedules. Put the old one into the files",
+            )
+        )
+    elif TTL in (item["before"] or {}) or TTL in ((item["after"] or {}).get("values") or {}):
         out.notes.append(_note(address, "keeps its value: a revert does not put back a `ttl`"))
     elif not isinstance(before, str) or _DIGEST.fullmatch(before) or item.get("importing"):
         out.notes.append(_note(address, _NOT_KNOWN))
