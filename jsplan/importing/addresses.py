@@ -22,9 +22,9 @@ def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...
     for text in addresses:
         if names_entry(text):
             raise UsageError(
-                f"{text}: entries of buckets are not imported by their address",
-                hint="Declare the key under `entries:` of its bucket. "
-                "The next apply imports an equal one without a write.",
+                f"{text}: entries, objects and schedules are not imported by their address",
+                hint="Declare them under `entries:` of the bucket, `objects:` of the object store, "
+                "or `schedules:` of the stream. The next apply imports equal ones without a write.",
             )
         key, _, rest = text.partition("/")
         if key.startswith(("label:", "!")) or has_range(key):

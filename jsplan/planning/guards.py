@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
-from jsplan.config.model import Removed, Workspace
+from jsplan.config.model import DeclaredResource, Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
@@ -176,18 +176,20 @@ def _format_value(after: Config, name: str) -> str:
 def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield an error for each field that the server is too old to know: it might drop it."""
     declared = inputs.declared(decision.address)
-    if declared is None or inputs.level(decision.address) >= NEWEST_LEVEL:
+    level = inputs.level(decision.address)
+    if declared is None or level >= NEWEST_LEVEL:
         return
-    address, level, table = (
-        decision.address,
-        inputs.level(decision.address),
-        table_of(decision.address),
-    )
-    for path, needed in table.required_levels(inputs.body(address)):
+    yield from list_level_errors(declared, inputs.body(decision.address), level)
+
+
+def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:
+    """Yield an error for each field of a body that servers of this API level do not know."""
+    address, table = declared.address, table_of(declared.address)
+    for path, needed in table.required_levels(body):
         if needed <= level:
             continue
         name = path.split(".")[0]
-        value, word = inputs.body(address)[name], alias_of(address.kind, name)
+        value, word = body[name], alias_of(address.kind, name)
         shown = (
             f"{word}: {value}"
             if isinstance(value, str) and value in table.by_name[name].value_levels

@@ -317,6 +317,24 @@ def test_a_kill_before_the_object_leaves_the_files(space: Space, raw: Raw) -> No
         assert read_state(space.folder).pending == {}, moment
 
 
+def test_an_object_of_a_leaf_is_uploaded_through_the_hub(space: Space, raw: Raw) -> None:
+    """The leaf has no connection of its own: its object store is reached by its subjects."""
+    name = "docs/grüße, 1.png"
+    leaf = store({name: {"file": "logo.png"}}) | {"domain": "leaf"}
+    _, result = space.write(object_stores=[leaf]).apply()
+    assert result.exit_code == 0
+    assert space.plan().steps == []
+    query = {"subjects_filter": "$O.ASSETS.>"}
+    found = raw.api("$JS.leaf.API.STREAM.INFO.OBJ_ASSETS", query)["state"]["subjects"]
+    assert sorted(found.values()) == [1, 4]
+    _, result = space.write(object_stores=[leaf | {"objects": {}}]).apply(
+        allow_hazards=("DELETES_MESSAGES",)
+    )
+    assert result.exit_code == 0
+    found = raw.api("$JS.leaf.API.STREAM.INFO.OBJ_ASSETS", query)["state"]["subjects"]
+    assert list(found.values()) == [1]
+
+
 def test_a_revert_deletes_new_objects_only(
     space: Space, raw: Raw, client: Client, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from jsplan.options import DriftOptions
 from jsplan.resources.message_schedule import check_cron, next_times, parse_headers
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, plan_revert
+from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.matrix
+SOON = "2090-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -285,6 +288,16 @@ def test_validate_finds_what_no_stream_takes(
     with pytest.raises(ConfigError) as caught:
         load(space.load)
     assert code in {d.code for d in caught.value.diagnostics}
+
+
+def test_validate_for_an_older_server(space: Space) -> None:
+    """`--server-version` reports a schedule that the release does not know, without a server."""
+    cron = {"cron": "@daily", "target": "jobs.a"}
+    space.write(streams=[stream({"when.a": cron, "when.b": {"at": SOON, "target": "jobs.a"}})])
+    done = jsplan(space.folder, "validate", "--server-version", "2.12", "--format", "json")
+    errors = [d for d in json.loads(done.out)["diagnostics"] if d["severity"] == "error"]
+    assert [(d["code"], d["address"]) for d in errors] == [("JS413", "hub/schedule/JOBS/when.a")]
+    assert jsplan(space.folder, "validate", "--server-version", "2.14").code == 0
 
 
 def test_next_times() -> None:
