@@ -216,6 +216,11 @@ def capture_wildcards(glob: str, text: str) -> list[str] | None:
     return found
 
 
+def names_content(glob: str) -> bool:
+    """Check whether an address or glob can only match entries, objects or schedules."""
+    return glob.split("/")[1:2] in ([kind] for kind in CONTENT_PARENTS)
+
+
 def is_glob(text: str) -> bool:
     """Check whether the text is a pattern rather than one address."""
     return "*" in text or "?" in text

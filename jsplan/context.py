@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from jsplan.address import CONTENT_PARENTS, Address, matches, matches_any
+from jsplan.address import CONTENT_PARENTS, Address, matches, matches_any, names_content
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean
@@ -137,9 +137,9 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
 
 
 def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs:
-    """Build the inputs that hold the entries of buckets and nothing else.
+    """Build the inputs that hold the entries of buckets, objects and schedules, nothing else.
 
-    An import takes none.
+    An import takes those that it names.
     """
     workspace = replace(context.workspace, resources=context.workspace.contents)
     resources = {a: e for a, e in context.state.resources.items() if a.is_content}
@@ -165,7 +165,10 @@ def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs
         pending_moved | moved,
         interrupted=InterruptedWork(steps=pending),
     )
-    chosen = frozenset[Address]() if options.imports else candidate_addresses(inputs)
+    chosen = candidate_addresses(inputs)
+    if options.imports:
+        named = [glob for glob in options.imports if names_content(glob)]
+        chosen = frozenset(address for address in chosen if matches_any(named, address))
     return replace(inputs, selected=select_addresses(inputs, chosen))
 
 

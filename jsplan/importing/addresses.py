@@ -9,7 +9,6 @@ from jsplan.config.node import Source, from_plain
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic, list_known
 from jsplan.errors import UsageError
-from jsplan.planning.hazard_permissions import names_entry
 
 
 def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -20,12 +19,6 @@ def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...
     domains = context.workspace.domains
     out: dict[str, None] = {}
     for text in addresses:
-        if names_entry(text):
-            raise UsageError(
-                f"{text}: entries, objects and schedules are not imported by their address",
-                hint="Declare them under `entries:` of the bucket, `objects:` of the object store, "
-                "or `schedules:` of the stream. The next apply imports equal ones without a write.",
-            )
         key, _, rest = text.partition("/")
         if key.startswith(("label:", "!")) or has_range(key):
             found = DomainSelectors(domains, Findings()).select(

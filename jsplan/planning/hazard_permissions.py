@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from jsplan.address import CONTENT_PARENTS, Address, is_glob, matches
+from jsplan.address import Address, is_glob, matches, names_content
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
 from jsplan.planning.model import PlanInputs
@@ -24,13 +24,8 @@ def check_plan_permissions(
         *inputs.live.unreadable,
     }
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
-    flags = [f for f in inputs.options.allow_hazards if not names_entry(f.partition(":")[2])]
+    flags = [f for f in inputs.options.allow_hazards if not names_content(f.partition(":")[2])]
     return check_permissions(flags, known, offline)
-
-
-def names_entry(glob: str) -> bool:
-    """Check whether an address or glob can only match entries of buckets, or objects."""
-    return glob.split("/")[1:2] in ([kind] for kind in CONTENT_PARENTS)
 
 
 def check_permissions(
@@ -59,7 +54,7 @@ def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     named = {
         Address.parse(glob)
         for glob in globs
-        if glob and not is_glob(glob) and not names_entry(glob)
+        if glob and not is_glob(glob) and not names_content(glob)
     }
     unknown = named - _recorded_addresses(inputs)
     return {address for address in unknown if address.domain in inputs.workspace.domains}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
-from jsplan.address import Address
+from jsplan.address import Address, names_content
 from jsplan.documents.plan import Deferred, Plan, Step
 from jsplan.documents.plan_types import Op
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
 from jsplan.planning.guards import is_refusal
-from jsplan.planning.hazard_permissions import check_permissions, names_entry
+from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.kv_entries import (
     Decisions,
     announce_times,
@@ -93,7 +93,7 @@ def add_entries(
 
 def _check_flags(inputs: PlanInputs) -> Iterable[Any]:
     """Check the flags that name entries, of which only this side knows the live ones."""
-    flags = [f for f in inputs.options.allow_hazards if names_entry(f.partition(":")[2])]
+    flags = [f for f in inputs.options.allow_hazards if names_content(f.partition(":")[2])]
     known = {*inputs.workspace.resources, *inputs.state.resources, *inputs.live.objects}
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
     return check_permissions(flags, known, offline)

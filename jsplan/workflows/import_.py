@@ -95,7 +95,11 @@ async def _plan_and_import(
     found = [
         d
         for text in needed
-        for d in find_problems(text, set(context.workspace.resources), set(context.state.resources))
+        for d in find_problems(
+            text,
+            {*context.workspace.resources, *context.workspace.contents},
+            set(context.state.resources),
+        )
     ]
     if found:
         raise PlanError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from jsplan.address import names_content
 from jsplan.codegen import ResourceToWrite
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, known_domains, open_pool
 from jsplan.facts.listing import list_live
+from jsplan.importing.entries import read_selected_entries
 from jsplan.importing.generated_config import MAX_SHOWN, GeneratedConfig, build_codegen_context
 from jsplan.importing.selection import (
     exact_addresses,
@@ -23,6 +25,7 @@ async def generate_config(
     load: LoadOptions, context: Context, globs: tuple[str, ...], observer: Observer
 ) -> GeneratedConfig | None:
     """Select what the globs name and no file declares, or None. Warn about what is skipped."""
+    every, globs = globs, tuple(glob for glob in globs if not names_content(glob))
     keys = [
         key for key in context.workspace.domains if any(matches_domain(glob, key) for glob in globs)
     ]
@@ -38,6 +41,7 @@ async def generate_config(
         await read_exact(pool, context, live, exact_addresses(globs))
         selection = select_objects(context, live, globs)
         await skip_internal_streams(pool, context, live, globs, selection)
+        entries = await read_selected_entries(pool, context, live, every, selection)
     require_existing(context, live, exact_addresses(globs))
     for reason, named in selection.skipped.items():
         more = f" and {len(named) - MAX_SHOWN} more" if len(named) > MAX_SHOWN else ""
@@ -46,7 +50,13 @@ async def generate_config(
         return None
     return GeneratedConfig(
         tuple(
-            ResourceToWrite(each.address, each.config, complete=True) for each in selection.selected
+            ResourceToWrite(
+                each.address,
+                each.config,
+                complete=True,
+                settings={"entries": found} if (found := entries.get(each.address)) else {},
+            )
+            for each in selection.selected
         ),
         build_codegen_context(load, context, live),
     )
