@@ -33,8 +33,12 @@ _DIGEST_TYPE: Final = "SHA-256="
 
 
 def is_object_name(name: str) -> bool:
-    """Check whether an address can name the object: no wildcard, and no empty part."""
-    return _NAME.fullmatch(name) is not None and len(name.encode(errors="replace")) <= MAX_NAME
+    """Check whether an address can name the object: no wildcard, no empty or invisible part."""
+    return (
+        _NAME.fullmatch(name) is not None
+        and name.isprintable()
+        and len(name.encode(errors="replace")) <= MAX_NAME
+    )
 
 
 def metadata_subject(bucket: str, name: str) -> str:

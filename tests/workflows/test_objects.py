@@ -385,6 +385,7 @@ def test_a_link_is_a_difference(space: Space, raw: Raw, client: Client) -> None:
     [
         ([store({"a*": {"file": "note.txt"}})], "JS131"),
         ([store({"a//b": {"file": "note.txt"}})], "JS131"),
+        ([store({"a\u200bb": {"file": "note.txt"}})], "JS131"),
         ([store({"a": "note.txt"})], "JS104"),
         ([store({"a": {}})], "JS106"),
         ([store({"a": {"file": "missing"}})], "JS100"),
