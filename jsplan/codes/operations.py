@@ -102,6 +102,11 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "It is older than the oldest that is supported, newer than the newest, or no version.",
         "Write a supported release, such as 2.12.",
     ),
+    "JS467": CodeText(
+        "A schedule is written, and these are the next times at which it publishes.",
+        "They are computed from now on, in the time zone of the schedule.",
+        "Nothing. Check that the times are those that you mean.",
+    ),
     "JS470": CodeText(
         "A saved stream cannot be restored there.",
         "The server is offline or too old for the backup, or the backup can only keep its name.",

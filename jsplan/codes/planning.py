@@ -316,9 +316,4 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "The server takes that for a cycle and refuses it.",
         "Remove one of the two paths, or copy through another JetStream.",
     ),
-    "JS497": CodeText(
-        "A schedule is written, and these are the next times at which it publishes.",
-        "They are computed from now on, in the time zone of the schedule.",
-        "Nothing. Check that the times are those that you mean.",
-    ),
 }  # fmt: skip

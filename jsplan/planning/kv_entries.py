@@ -244,7 +244,7 @@ def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnosti
         text = f"publishes next at {', '.join(times)}" if times else "publishes at once"
         declared = inputs.declared(address)
         place = declared.range if declared is not None else None
-        yield Diagnostic("info", "JS497", text, "", str(address), place)
+        yield Diagnostic("info", "JS467", text, "", str(address), place)
 
 
 def _check_bucket(

@@ -104,7 +104,7 @@ def test_schedules_are_written_replaced_and_removed(space: Space, raw: Raw) -> N
     plan = space.plan()
     if is_unsupported(plan, 4):
         return
-    notes = {d.address: d.summary for d in plan.diagnostics if d.code == "JS497"}
+    notes = {d.address: d.summary for d in plan.diagnostics if d.code == "JS467"}
     assert notes.keys() == {"hub/schedule/JOBS/when.a", "hub/schedule/JOBS/when.b"}
     assert notes["hub/schedule/JOBS/when.b"].count("T09:30:00+0") == 3
     assert space.apply_saved(plan).exit_code == 0
