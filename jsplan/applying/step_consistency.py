@@ -256,7 +256,7 @@ def _check_relocation(step: Step, address: Address, deleted: Collection[str]) ->
     sides = [params["relocated"], params["target"]]
     if str(address.parent or address) not in sides or params["state_address"] != sides[1]:
         yield f"it relocates {sides[0]} to {sides[1]}"
-    if sides[0] not in deleted:
+    if sides[0] not in deleted and step.op not in ("relocate.mirror", "relocate.compare"):
         yield f"it relocates {sides[0]}, which no resource change of the plan deletes"
 
 

@@ -33,6 +33,7 @@ PLAN_SHAPING_OPTIONS = frozenset(
         "no_backfill",
         "rehearse",
         "server_version",
+        "stage",
     }
 )
 
@@ -108,6 +109,14 @@ _SELECTION_OPTIONS = (
         "--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."
     ),
     click.option(
+        "--stage",
+        type=click.Choice(("prepare", "cutover")),
+        help=(
+            "Plan only the relocations: `prepare` copies and keeps the copies up to date, "
+            "`cutover` finishes prepared ones."
+        ),
+    ),
+    click.option(
         "--server-version",
         metavar="VERSION",
         help="With --rehearse: of this release of nats-server, not of those that run.",
@@ -158,7 +167,7 @@ def planning_options(function: F) -> F:
 def destroy_options(function: F) -> F:
     """Add the planning options; help lists only those that matter for a deletion."""
     return _hide_options(
-        {"replace", "refresh_only", "no_backfill", "reinstalled", "adopt"},
+        {"replace", "refresh_only", "no_backfill", "reinstalled", "adopt", "stage"},
         planning_options(function),
     )
 
@@ -201,13 +210,18 @@ def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     """Build the options; raise UsageError for options that contradict each other."""
     from jsplan.options import PlanOptions
 
-    backfill = not given.pop("no_backfill", False)
+    backfill = not (given.pop("no_backfill", False) or given.get("stage"))
     follow = not given.pop("no_wait", False)
     fields = {_FIELD_BY_OPTION.get(name, name): value for name, value in given.items()}
     options = PlanOptions(**fields, **more, backfill=backfill, follow=follow)
     if options.refresh_only and (options.destroy or options.replace):
         raise UsageError(
             "--refresh-only changes no server, so it does not go with --destroy or --replace"
+        )
+    if options.stage and (options.destroy or options.refresh_only or options.replace):
+        raise UsageError(
+            "--stage plans relocations only, so it does not go with --destroy, --refresh-only or "
+            "--replace"
         )
     if options.server_version and not options.rehearse:
         raise UsageError(

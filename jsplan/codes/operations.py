@@ -1,4 +1,4 @@
-"""JS450 to JS496: replication, rehearsal, backup, backfill, drift, revert, relocation."""
+"""JS450 to JS497: replication, rehearsal, backup, backfill, drift, revert, relocation."""
 
 from __future__ import annotations
 
@@ -190,5 +190,10 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "An earlier apply stopped between two steps. The message says where the messages are.",
         "Run `jsplan apply`: it continues. To go back, declare the stream under its old "
         "address again, without the `relocate` entry.",
+    ),
+    "JS497": CodeText(
+        "The relocation of a stream is prepared.",
+        "`jsplan apply --stage prepare` made a copy, which follows the stream until the cut-over.",
+        "Nothing, or finish it: `jsplan apply --stage cutover`.",
     ),
 }  # fmt: skip

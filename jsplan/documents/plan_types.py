@@ -43,6 +43,8 @@ UPDATE_OPS: Final[tuple[Op, ...]] = (
     "stream.update", "consumer.update", "kv_entry.update", "object.update",
     "schedule.update",
 )  # fmt: skip
+#: The reason of a change that copies a stream and leaves its relocation to a later plan.
+TARGET_PREPARED: Final = "prepare_relocation"
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
 CUTOVER_OPS: Final[tuple[Op, ...]] = ("relocate.promote", "relocate.compare", "relocate.activate")

@@ -269,6 +269,7 @@ STATUS = (
         "kind": one_of("status"),
         "domains": list_of(ref("domain")),
         "interrupted": INTERRUPTED,
+        "relocations": list_of(ref("relocation")),
         "streams": list_of(ref("stream")),
         "consumers": list_of(ref("consumer")),
         "replication": list_of(ref("replication")),
@@ -288,7 +289,20 @@ STATUS = (
         ),
     }
 )
+RELOCATION = object_of(
+    {
+        "from": TEXT,
+        "to": TEXT,
+        "phase": one_of("copying", "prepared", "cut-over", "activated"),
+        "prepared": or_null(TEXT),
+        "lag": COUNT,
+        "last_message": or_null(TEXT),
+    },
+    description="A relocation that has begun. `lag`: the messages that the copy has not yet. "
+    "`prepared`: the time of the comparison after which `apply --stage prepare` ended.",
+)
 _STATUS = {
+    "relocation": RELOCATION,
     "domain": STATUS_DOMAIN,
     "stream": STATUS_STREAM,
     "consumer": STATUS_CONSUMER,

@@ -165,6 +165,7 @@ _RELOCATED = object_of(
         "allowed": map_of(UINT64),
         "target_created": TEXT,
         "compared": UINT64,
+        "prepared": INSTANT,
         "compared_from": UINT64,
         "end_marker": UINT64,
         "last_seq": UINT64,
@@ -263,6 +264,8 @@ _BEFORE = {"allOf": [ref("remembered")]} | object_of(
 _CHANGE_OPTIONAL: dict[str, Schema] = {
     "importing": FLAG,
     "moved_from": ADDRESS,
+    "relocated_from": ADDRESS,
+    "relocated_to": ADDRESS,
     "costs": list_of(_COST),
     "error": or_null(TEXT),
 }

@@ -18,6 +18,7 @@ class Status:
     `documents.schema`. `managed` is true for the streams and consumers of this workspace.
     `interrupted` are replacements of streams that an apply did not finish. A stream is `down` while
     such a replacement rejects its publishers; it is listed even while it does not exist.
+    `relocations` have begun and are not finished: `lag` is the messages that the copy has not yet.
     `thresholds` of a stream or consumer are those in its metadata that are exceeded, and
     `peer-expect` where a cluster has it without a leader or without a replica.
     """
@@ -29,6 +30,7 @@ class Status:
     id: str
     domains: list[dict[str, Any]] = field(default_factory=list)
     interrupted: list[dict[str, Any]] = field(default_factory=list)
+    relocations: list[dict[str, Any]] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
     consumers: list[dict[str, Any]] = field(default_factory=list)
     replication: list[dict[str, Any]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Status:
             "id": self.id,
             "domains": self.domains,
             "interrupted": self.interrupted,
+            "relocations": self.relocations,
             "streams": self.streams,
             "consumers": self.consumers,
             "replication": self.replication,

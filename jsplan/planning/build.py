@@ -44,6 +44,7 @@ from jsplan.planning.relocation.decisions import (
 )
 from jsplan.planning.relocation.downstream import plan_relocated_sources
 from jsplan.planning.relocation.entries import deferral_reasons, origin_consumer
+from jsplan.planning.relocation.stages import limit_changes
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
@@ -106,6 +107,7 @@ def build_plan(
     plan.deferred += defer_backfills(inputs)
     forgotten = list(build_forgotten_changes(inputs))
     changes = [_resource_change(inputs, decisions[a], decisions) for a in sorted(decisions)]
+    changes = limit_changes(inputs, decisions, changes)
     changes += forgotten
     plan.diagnostics = [
         *_diagnostics(inputs, decisions),
@@ -131,7 +133,9 @@ def build_plan(
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
     plan.backfills = plan_backfills(inputs, decisions) if not plan.errored else []
-    plan.complete = not (inputs.options.targets or inputs.options.excludes or plan.deferred)
+    options = inputs.options
+    partial = options.targets or options.excludes or options.stage
+    plan.complete = not (partial or plan.deferred)
     plan.applyable = (
         bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
     )
@@ -195,7 +199,8 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
             "offline": options.offline,
         }
         | ({"import": True} if options.imports else {})
-        | ({} if options.backfill else {"backfill": False}),
+        | ({} if options.backfill else {"backfill": False})
+        | ({"stage": options.stage} if options.stage else {}),
         domains={
             key: facts.to_json() | _domain_access(inputs, key)
             for key, facts in sorted(inputs.live.domains.items())

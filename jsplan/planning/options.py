@@ -13,7 +13,8 @@ class PlanningOptions:
     """The addresses, the mode and the permissions of a plan.
 
     `allow_hazards` are `CODE` or `CODE:ADDR`, where ADDR may be a glob. `safe_below` counts
-    messages. `measure_limit` is the most reads of one measurement.
+    messages. `measure_limit` is the most reads of one measurement. `stage` plans relocations only,
+    and of these only the copy (`prepare`), or the rest of prepared ones (`cutover`).
     """
 
     targets: tuple[str, ...] = ()
@@ -29,3 +30,4 @@ class PlanningOptions:
     adopt: bool = False
     offline: Literal["defer", "fail"] = "defer"
     backfill: bool = True
+    stage: Literal["prepare", "cutover"] | None = None

@@ -35,6 +35,7 @@ from jsplan.planning.preserve.stream_steps import (
     draft_staging_cleanup,
 )
 from jsplan.planning.relocation.decisions import RELOCATION_WAITS
+from jsplan.planning.relocation.stages import limit_drafts
 from jsplan.planning.relocation.steps import draft_release, draft_relocation, order_relocations
 from jsplan.planning.replication.checks import (
     draft_replication_checks,
@@ -86,6 +87,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
     ]:
         drafts[draft.key] = draft
     add_placeholders(inputs, find_interest_changes(inputs, decisions), drafts)
+    drafts = limit_drafts(inputs, drafts)
     return order_steps(inputs, decisions, drafts)
 
 

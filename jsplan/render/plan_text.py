@@ -211,7 +211,10 @@ def format_options(plan: Plan) -> str:
     words += ["--adopt"] if options.get("adopt") else []
     words += ["--rehearse"] if options.get("rehearse") else []
     words += [f"--server-version {safe(v)}"] if (v := options.get("server_version")) else []
-    words += ["--no-backfill"] if not options.get("backfill", True) else []
+    if stage := options.get("stage"):
+        words += ["--stage", safe(stage)]
+    elif not options.get("backfill", True):
+        words += ["--no-backfill"]
     words += [f"--safe-below {options['safe_below']}"] if options.get("safe_below") else []
     return " ".join(words)
 

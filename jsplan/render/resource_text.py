@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
+from jsplan.documents.plan_types import TARGET_PREPARED
 from jsplan.render.escape import safe
 from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
@@ -73,6 +74,9 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
     """Return a sign, its role, and the change of the resource in words."""
     actions = action_key(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
+    if resource.relocated_from and resource.action_reason == TARGET_PREPARED:
+        origin = safe(resource.relocated_from)
+        return "+", "create", f"will be prepared: a copy that follows {origin}"
     if resource.relocated_from:
         return "+", "create", f"will be relocated from {safe(resource.relocated_from)}"
     if resource.relocated_to:

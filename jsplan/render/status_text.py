@@ -15,6 +15,7 @@ from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
+from jsplan.render.relocations_text import render_relocations
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def render_text(status: Status, width: int | None, *, verbose: bool = False) -> 
     lines = Lines()
     render_interruptions(lines, status.interrupted)
     _domains(lines, status.domains, width, verbose=verbose)
+    render_relocations(lines, status.relocations, width)
     _flows(lines, status.replication, width, verbose=verbose)
     _streams(lines, status, width, verbose=verbose)
     _consumers(lines, status.consumers, width, verbose=verbose)

@@ -15,7 +15,7 @@ from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, list_interrupted
-from jsplan.planning.relocation.progress import list_rejecting
+from jsplan.planning.relocation.progress import list_rejecting, list_relocations
 from jsplan.replication.health import FlowHealth
 from jsplan.status.elements import (
     build_consumer_element,
@@ -40,6 +40,7 @@ def build_document(
     managed = {
         context.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains
     }
+    managed |= {target for target, found in inputs.relocations.items() if found.record}
     seen = last_seen(inputs)
     shown = [
         key
@@ -54,6 +55,11 @@ def build_document(
     )
     out.interrupted += list_rejecting(
         r for r in inputs.relocations.values() if is_selected(r.origin, targets)
+    )
+    out.relocations = list_relocations(
+        r
+        for r in inputs.relocations.values()
+        if is_selected(r.origin, targets) or is_selected(r.target, targets)
     )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
     replaced = [

@@ -24,6 +24,7 @@ from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan, candidate_addresses
 from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten
 from jsplan.planning.kv_entry_steps import add_entries
+from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
 
@@ -56,6 +57,8 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     inputs = select_buckets(inputs, entries)
     reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    inputs = select_stage(inputs)
+    entries = select_stage_entries(entries, inputs)
     entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
     built = build_plan(

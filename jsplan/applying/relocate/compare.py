@@ -22,6 +22,7 @@ from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.facts.compare_streams import Comparison, compare_streams
 from jsplan.facts.messages import ReadLimitExceeded
+from jsplan.units import format_timestamp
 
 #: Messages that are compared during the cut-over, and the most rounds before it.
 NEWEST: Final = 500
@@ -39,6 +40,7 @@ async def compare(context: StepContext, step: Step) -> None:
             await _compare_rest(context, step)
         case _:
             await _compare_most(context, step)
+            await update_record(context, step, prepared=format_timestamp())
 
 
 async def _compare_most(context: StepContext, step: Step) -> None:

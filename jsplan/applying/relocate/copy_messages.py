@@ -37,6 +37,7 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import END_MARKER
 from jsplan.planning.relocation.progress import RELOCATES
+from jsplan.planning.relocation.steps import MAX_EXTRA
 from jsplan.units import SECOND
 
 #: Seconds without a new message after which a copy is abandoned: before the origin is quiesced, and
@@ -49,8 +50,6 @@ RESUMED_STALL_TIMEOUT: Final = 30.0
 CONNECTED_SECONDS: Final = 5.0
 #: Messages that the copy may lack when the origin is quiesced. A server copies them at once.
 SMALL_LAG: Final = 1_000
-#: Deleted messages of the origin that are deleted in the copy too. More are a sign of a mistake.
-MAX_EXTRA: Final = 10_000
 
 
 async def create_mirror(context: StepContext, step: Step) -> None:
@@ -85,13 +84,18 @@ async def _record_start(context: StepContext, step: Step) -> None:
     """Record the relocation once, before anything is created."""
     relocation = params(step)["relocation"]
     known = context.state.replacements.get(params(step)["state_address"], {})
+    allowed = _allowed_hazards(context, step)
     if known.get("id") == relocation["id"]:
+        # The copy may have been prepared days ago. What is restored is the origin of today.
+        await update_record(
+            context, step, old=relocation["old"], allowed=known.get("allowed", {}) | allowed
+        )
         return
     start = {
         "address": params(step)["state_address"],
         RELOCATES: params(step)["relocated"],
         "phase": "started",
-        "allowed": _allowed_hazards(context, step),
+        "allowed": allowed,
     }
     await context.record({"replacing": start | relocation})
 

@@ -24,6 +24,10 @@ INTERRUPTED_HINT: Final = (
     "To finish it: jsplan apply. To go back: put the old declaration back into the files, without "
     "the `relocate` entry, and run jsplan apply."
 )
+#: What a mirror that heard of its origin in the last so many ns says about its lag is true.
+RECENT: Final = 10_000_000_000
+#: What a relocation that has begun is at, for documents.
+PHASES: Final = ("copying", "prepared", "cut-over", "activated")
 #: The key of a record in `replacements` that makes it that of a relocation: the origin.
 RELOCATES: Final = "relocates"
 
@@ -101,19 +105,58 @@ class Relocation:
         return "To finish it: jsplan apply." if self.is_activated else INTERRUPTED_HINT
 
     @property
+    def is_prepared(self) -> bool:
+        """Check whether the copy follows the origin, after it was compared (`--stage prepare`)."""
+        copy = self.target_now
+        return (
+            bool(self.record.get("prepared"))
+            and self.next_step == "mirror"
+            and not (self.conflict or self.is_quiesced)
+            and copy is not None
+            and bool(copy.raw.get("mirror"))
+        )
+
+    @property
+    def lag(self) -> int:
+        """The messages that the origin has received and the copy has not.
+
+        The difference of the sequences counts deleted ones at the end too. What the server says is
+        exact, and old where the mirror has not heard of its origin.
+        """
+        last = [
+            int(side.state.get("last_seq") or 0) if side is not None else 0
+            for side in (self.origin_now, self.target_now)
+        ]
+        behind = max(0, last[0] - last[1])
+        flow = self.target_now.flows[0] if self.target_now and self.target_now.flows else {}
+        heard = flow.get("active")
+        if isinstance(heard, int) and 0 <= heard < RECENT:
+            return min(behind, int(flow.get("lag") or 0))
+        return behind
+
+    @property
     def previous_origin(self) -> LiveObject | None:
-        """The origin as it was before it was quiesced, with the messages that it has now."""
+        """The origin without the relocation, with the messages that it has now."""
         now = self.origin_now
         if now is None or not self.record or self.is_activated or self.conflict:
             return None
         return LiveObject(
             self.origin,
-            self.record["old"]["config"],
+            self.record["old"]["config"] if self.is_quiesced else now.raw,
             now.created,
             now.state,
             now.server,
             actual_fingerprint=now.fingerprint,
         )
+
+    @property
+    def phase(self) -> str:
+        """The progress in one word: one of `PHASES`."""
+        if self.is_activated:
+            return "activated"
+        if self.is_quiesced:
+            return "cut-over"
+        return "prepared" if self.is_prepared else "copying"
 
     @property
     def summary(self) -> str:
@@ -145,6 +188,28 @@ def list_rejecting(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
         for found in sorted(relocations, key=lambda found: found.origin)
         if found.record and not found.is_activated and found.is_quiesced
     ]
+
+
+def list_relocations(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
+    """List the relocations that have begun and are not finished, for documents."""
+    return [
+        {
+            "from": str(found.origin),
+            "to": str(found.target),
+            "phase": found.phase,
+            "prepared": found.record.get("prepared"),
+            "lag": found.lag,
+            "last_message": _last_message(found.target_now),
+        }
+        for found in sorted(relocations, key=lambda found: found.target)
+        if found.record
+    ]
+
+
+def _last_message(copy: LiveObject | None) -> str | None:
+    """Return the time of the newest message of a copy; None if it has none."""
+    state = copy.state if copy is not None else {}
+    return str(state["last_ts"]) if state.get("messages") and state.get("last_ts") else None
 
 
 def determine_progress(

@@ -22,10 +22,11 @@ from jsplan.planning.preserve.staging import (
     parking_subject,
     quiesced_config,
 )
-from jsplan.planning.relocation.decisions import RELOCATION_ROLLED_BACK, mirror_external
+from jsplan.planning.relocation.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.relocation.entries import origin_consumer
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources.fields import Config
+from jsplan.units import DURATIONS
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 #: The steps in order, by the last part of their keys. The last one has the key of an update: steps
 #: that wait for the stream wait for it.
 STEP_ORDER: Final = ("mirror", "precompare", "stop", "rest", "compare", "update", "recompare")
+#: The steps that only copy. Publishers, consumers and the origin notice nothing.
+PREPARE_KINDS: Final = ("mirror", "precompare")
 _STEP_OPS: Final[Mapping[str, Op]] = {
     "mirror": "relocate.mirror",
     "precompare": "relocate.compare",
@@ -43,6 +46,8 @@ _STEP_OPS: Final[Mapping[str, Op]] = {
     "update": "relocate.activate",
     "recompare": "relocate.compare",
 }
+#: Deleted messages of the origin that are deleted in the copy too. More are a sign of a mistake.
+MAX_EXTRA: Final = 10_000
 #: What the mirror has from the beginning: what no update can set, and where the messages are.
 _INITIAL_FIELDS: Final = (
     "storage",
@@ -88,6 +93,8 @@ def _draft_comparison(inputs: PlanInputs, relocation: Relocation) -> Draft:
 def _draft_chain(inputs: PlanInputs, relocation: Relocation, final: Draft) -> Iterable[Draft]:
     """Draft consecutive steps from the next one on."""
     kinds, before = STEP_ORDER[STEP_ORDER.index(relocation.next_step) :], None
+    if inputs.options.stage == "prepare" and relocation.is_prepared:
+        return
     for kind in kinds:
         draft = _draft_step(inputs, relocation, final, kind)
         draft.depends_on |= {before.key} if before is not None else set()
@@ -201,16 +208,43 @@ def mirror_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject
         out["allow_msg_ttl"] = True
     if int(origin.raw.get("max_msgs_per_subject") or 0) > 0:
         out["max_msgs_per_subject"] = origin.raw["max_msgs_per_subject"]
+    out |= _wider_limits(origin.raw, out)
     out["mirror"] = {"name": relocation.origin.stream} | mirror_external(inputs, relocation)
     out["metadata"] = {REPLACES_KEY: str(relocation.origin), REPLACEMENT_ID_KEY: relocation.id}
     limits = inputs.live.domains[target.domain].info.get("limits") or {}
     return with_required_max_bytes(out, origin, limits)
 
 
+def mirror_external(inputs: PlanInputs, relocation: Relocation) -> dict[str, dict[str, str]]:
+    """Return the `external` of the mirror by which the target reads the origin, if it needs one."""
+    route = inputs.topology.routes.find_route(relocation.target.domain, relocation.origin.domain)
+    return {"external": {"api": route.api}} if route.api else {}
+
+
+def _wider_limits(origin: Config, copy: Config) -> Config:
+    """Return limits that keep a copy of days from growing, a little wider than the origin's.
+
+    What the origin deletes stays in a mirror. With the same limits the mirror would delete messages
+    that the origin still has: it counts others too, and clocks differ.
+    """
+    found: Config = {}
+    if int(origin.get("max_age") or 0) > 0:
+        found["max_age"] = int(origin["max_age"]) + DURATIONS["h"]
+    if int(origin.get("max_msgs") or 0) > 0:
+        found["max_msgs"] = int(origin["max_msgs"]) + MAX_EXTRA
+    same = origin.get("storage", "file") == copy.get("storage", "file")  # else sizes differ
+    if int(origin.get("max_bytes") or 0) > 0 and same and origin.get("discard") != "new":
+        found["max_bytes"] = int(origin["max_bytes"]) * 5 // 4
+    return found
+
+
 def promoted_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject) -> Config:
     """Return the target as a stream of its own that no client writes to yet."""
     mirror = mirror_config(inputs, relocation, origin)
-    out = {name: value for name, value in mirror.items() if name != "mirror"}
+    limits = _wider_limits(origin.raw, mirror)
+    out = {name: value for name, value in mirror.items() if name not in ("mirror", *limits)}
+    info = inputs.live.domains[relocation.target.domain].info.get("limits") or {}
+    out = with_required_max_bytes(out, origin, info)
     return out | {"subjects": [parking_subject(relocation.target.stream, relocation.id)]}
 
 

@@ -119,12 +119,64 @@ def decide_revert(
             out.offline.add(address)
         elif (relocation := current.find_relocation(address)) is not None:
             _decide_relocated(out, address, item, relocation)
+        elif (sides := _finished_relocation(item, current)) is not None:
+            _refuse_relocated(out, address, *sides)
         elif current.is_interrupted(address):
             _decide_interrupted(out, address, item, current)
         else:
             _decide_resource(out, address, item, current, backup)
+    _add_prepared_origins(out, current)
     _require_no_new_consumers(out, current, entries)
     return out
+
+
+def _add_prepared_origins(out: RevertDecisions, current: CurrentState) -> None:
+    """Keep the origin of a dropped copy unchanged, where the apply only prepared it."""
+    decided = {target.address: target.action for target in out.targets}
+    for target, action in decided.items():
+        record = current.state.replacements.get(str(target), {})
+        if action != "removed" or RELOCATES not in record:
+            continue
+        origin = Address.parse(record[RELOCATES])
+        entry = current.entry(origin)
+        if origin not in decided and entry is not None:
+            known = {
+                "declared": entry.declared,
+                "origin": entry.origin,
+                "depends_on": entry.depends_on,
+                "prevent_destroy": entry.prevent_destroy,
+            }
+            body = dict(entry.config)
+            out.targets.append(RevertTarget(origin, "changed", body, known))
+
+
+def _finished_relocation(
+    item: HistoryItem, current: CurrentState
+) -> tuple[Address, Address] | None:
+    """Return origin and target of a relocation that is done and that the item is a part of."""
+    here, origin, target = (
+        Address.parse(text) if (text := item.get(key)) else None
+        for key in ("address", "relocated_from", "relocated_to")
+    )
+    assert here is not None
+    if origin is None and target is None:
+        return None
+    found = (origin or here, target or here)
+    return found if current.entry(found[1]) is not None else None
+
+
+def _refuse_relocated(
+    out: RevertDecisions, address: Address, origin: Address, target: Address
+) -> None:
+    """Refuse to undo a finished relocation: the target has all messages, and newer ones."""
+    if address.kind == "consumer":
+        return  # its stream says it
+    text = f"was relocated from {origin} to {target}, which has the messages now"
+    hint = (
+        f"Relocate it back: declare {origin} in the files and not {target}, write relocate: "
+        f"[{{from: {target}, to: {origin}}}] instead of the entry there, and run jsplan apply."
+    )
+    out.conflicts.append(_conflict(address, text, hint))
 
 
 def _decide_relocated(
