@@ -100,6 +100,8 @@ class HistoryWriter:
         }
         item |= {"importing": True} if change.change.importing else {}
         item |= {"moved_from": change.previous_address} if change.previous_address else {}
+        for side in ("relocated_from", "relocated_to"):
+            item |= {side: other} if (other := getattr(change, side)) else {}
         item["before"] = change.change.before
         item["entry"] = _entry_before(known, change.change.before)
         item["after"] = _after_values(address, change.change.before, change.change.after, None)
