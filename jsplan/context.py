@@ -27,6 +27,7 @@ from jsplan.planning.model import (
 )
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.relocation.entries import find_relocations, select_together
+from jsplan.planning.relocation.kv_entries import move_entries
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology
 
@@ -145,6 +146,12 @@ def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs
     resources = {a: e for a, e in context.state.resources.items() if a.is_content}
     steps = {text: step for text, step in context.state.pending.items() if _is_entry(text)}
     entries, moved = apply_moves(workspace, resources)
+    if context.workspace.relocate or context.state.replacements:
+        buckets = build_inputs(context, options)
+        entries, relocated = move_entries(
+            context.workspace, buckets.relocations, buckets.entries, entries
+        )
+        moved |= {new: moved.get(old, old) for new, old in relocated.items()}
     pending, pending_moved = apply_moves_to_records(workspace, steps)
     topology = Topology(
         context.topology.routes,
@@ -181,7 +188,8 @@ def select_buckets(inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
     wanted = {bucket for a in entries.selected for bucket in after.get(a, ())}
     known = wanted & candidate_addresses(inputs)
     known = {a for a in known if not matches_any(options.excludes, a)}
-    return replace(inputs, selected=inputs.selected | known)
+    candidates = candidate_addresses(inputs)
+    return replace(inputs, selected=select_together(inputs, inputs.selected | known, candidates))
 
 
 def _is_entry(address: str) -> bool:

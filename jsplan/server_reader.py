@@ -31,6 +31,12 @@ from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.relocation.entries import relocation_reads
+from jsplan.planning.relocation.kv_entries import (
+    at_bucket,
+    rename_live,
+    unmoved_buckets,
+    without_unplanned,
+)
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream
@@ -118,8 +124,11 @@ class ServerReader:
 
     async def read_entries(self, entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
         """Read the live side of entries. `inputs` are those of their buckets, already read."""
-        wanted = entries.selected
+        entries = without_unplanned(entries, inputs)
+        origins = unmoved_buckets(inputs)
+        wanted = {_read_at(a, origins) for a in entries.selected}
         pruned = () if entries.options.destroy else entries.workspace.pruned
+        pruned = tuple(replace(b, bucket=origins.get(b.bucket, b.bucket)) for b in pruned)
         buckets = {a.parent for a in wanted if a.parent is not None} | {b.bucket for b in pruned}
         if not buckets:
             return entries
@@ -128,7 +137,9 @@ class ServerReader:
             live = live.merge(await self.read(unread))
         self.session.observer.phase(f"Reading {count_text(len(wanted), 'entry', 'entries')}")
         found = await read_all_entries(self._pool, self._domains, live, wanted, pruned)
-        found = with_owned_buckets(found, entries.entries, live, inputs.entries)
+        known = {_read_at(a, origins): entry for a, entry in entries.entries.items()}
+        found = with_owned_buckets(found, known, live, inputs.entries)
+        found = rename_live(found, {origin: target for target, origin in origins.items()})
         return recover_interrupted(replace(entries, live=found))
 
     async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
@@ -243,3 +254,9 @@ def _origin_addresses(inputs: PlanInputs) -> set[Address]:
         if inputs.options.destroy
         else {edge.origin for edge in inputs.topology.edges if edge.downstream in inputs.selected}
     )
+
+
+def _read_at(entry: Address, origins: Mapping[Address, Address]) -> Address:
+    """Return where an entry is now: in the origin of its bucket until that is activated."""
+    bucket = origins.get(entry.parent) if entry.parent is not None else None
+    return entry if bucket is None else at_bucket(entry, bucket)

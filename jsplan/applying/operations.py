@@ -7,7 +7,7 @@ from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
-from jsplan.applying.kv_entries import delete_entry, write_entry
+from jsplan.applying.kv_entries import delete_entry, require_planned_value, write_entry
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
@@ -45,6 +45,8 @@ async def _run_request(context: StepContext, step: Step) -> None:
     if live is None:
         live = await context.check_precondition(step)
     if step.request is None:
+        if "before" in (step.params or {}):
+            require_planned_value(step, live)
         await (
             context.save_entry(step, live)
             if live is not None and step.record

@@ -72,7 +72,9 @@ def deferral(inputs: PlanInputs, buckets: PlanInputs, address: Address) -> str:
     if not inputs.live.is_reachable(address.domain):
         facts = inputs.live.domains.get(address.domain)
         return facts.offline_text if facts else f"domain {address.domain} was not read"
-    if address.parent in buckets.interrupted.replacements:
+    if address.parent in buckets.interrupted.replacements and (
+        address.parent not in buckets.relocations
+    ):
         return REPLACEMENT_UNFINISHED
     return inputs.live.unreadable.get(address, "")
 

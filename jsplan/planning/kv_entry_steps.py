@@ -26,6 +26,7 @@ from jsplan.planning.kv_entries import (
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.order import partial_update_params
 from jsplan.planning.orphans import add_closing_changes
+from jsplan.planning.relocation.entries import deferral_reasons
 from jsplan.planning.state_records import (
     build_state_record,
     is_lifecycle_outdated,
@@ -62,7 +63,12 @@ def add_entries(
     `inputs` hold only entries, with the live values; `buckets` and `decisions` are those of the
     plan.
     """
-    waiting = {a: why for a in sorted(inputs.selected) if (why := deferral(inputs, buckets, a))}
+    late = {str(bucket): why for bucket, why in deferral_reasons(buckets).items()}
+    waiting = {
+        a: why
+        for a in sorted(inputs.selected)
+        if (why := deferral(inputs, buckets, a) or late.get(str(a.parent), ""))
+    }
     entries = decide_entries(inputs, buckets, decisions, sorted(inputs.selected - waiting.keys()))
     plan.deferred += [Deferred(str(address), why) for address, why in waiting.items()]
     plan.diagnostics += [
@@ -189,13 +195,19 @@ class _Drafter:
             verb,
             self._precondition(decision),
             record=self._record(decision, provenance),
-            params=params,
+            params=(params or {}) | self._expected_value(decision) or None,
         )
 
+    def _expected_value(self, decision: ResourceDecision) -> dict[str, Any]:
+        """Return the value that the key must have, where its fingerprint is not known yet."""
+        if self._precondition(decision) or decision.live is None:
+            return {}
+        return {"before": decision.live.raw[VALUE]}
+
     def _precondition(self, decision: ResourceDecision) -> dict[str, Any]:
-        """Return the fingerprint, if no step before this one gives the entry another revision."""
+        """Return the fingerprint, if no step before this one gives the entry another one."""
         bucket = self._bucket(decision.address)
-        if bucket is not None and bucket.deletes:
+        if bucket is not None and (bucket.deletes or bucket.relocation is not None):
             return {}
         live = decision.live
         return {"fingerprint": live.fingerprint if live is not None else "absent"}

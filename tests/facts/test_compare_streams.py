@@ -68,3 +68,17 @@ async def test_other_content_differs(raw: Raw, api: DomainApi) -> None:
     found = await compare(api, raw.api_level())
 
     assert (len(found.different), found.missing, found.extra) == (30, [], [])
+
+
+async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -> None:
+    """A mirror lacks the `Nats-Expected-*` headers of its origin, and is equal; others count."""
+    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+    for headers in ({"Nats-Expected-Last-Sequence": "0"}, {"Nats-Expected-Stream": "A", "K": "1"}):
+        raw.request("A.1", b"x", headers)
+    raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
+    while raw.api_ok("$JS.API.STREAM.INFO.B")["state"]["messages"] < 2:
+        pass
+
+    found = await compare(api, raw.api_level())
+
+    assert (found.messages, found.missing, found.different, found.extra) == (2, [], [], [])
