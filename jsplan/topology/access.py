@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from jsplan.address import Address
+from jsplan.address import Address, matches, move_address
 from jsplan.config.model import Domain, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
 from jsplan.topology.replication_graph import Edge
 from jsplan.topology.resolve import Topology
-from jsplan.topology.routes import is_import
+from jsplan.topology.routes import NoRouteError, external_of, is_import
 
 PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
 #: The feature flag of the servers that decides on the form of replies.
@@ -80,6 +80,8 @@ def compute_grants(
     builder = _GrantBuilder(workspace, topology, accounts)
     for edge in topology.edges:
         builder.add_edge(edge)
+    for edge in _relocation_edges(workspace, topology):
+        builder.add_edge(edge)
     for row in workspace.imports:
         for name in row.consumers:
             builder.add_used_consumer(
@@ -92,6 +94,28 @@ def compute_grants(
         if domain.same_as is not None:
             builder.add_managed(address, domain)
     return _merge_grants(builder.grants), [*builder.diagnostics.values()]
+
+
+def _relocation_edges(workspace: Workspace, topology: Topology) -> Iterable[Edge]:
+    """Yield the mirrors that copy streams from another account, by the `relocate` entries."""
+    for entry in workspace.relocate:
+        for target in workspace.resources:
+            if target.kind == "consumer" or not matches(entry.new_address, target):
+                continue
+            origin = move_address(entry.new_address, entry.old_address, target)
+            if origin.domain not in workspace.domains:
+                continue
+            try:
+                route = topology.routes.find_route(target.domain, origin.domain)
+            except NoRouteError:
+                continue
+            if route.import_row is not None:
+                yield Edge(
+                    origin,
+                    target,
+                    "mirror",
+                    {"name": origin.stream, "external": external_of(route, target)},
+                )
 
 
 def _merge_grants(found: Iterable[Grant]) -> list[Grant]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from jsplan.address import Address
 from jsplan.config.model import Domain, ImportRow, Workspace
 
 
@@ -135,6 +136,14 @@ class DomainRoutes:
                 f" If both are one JetStream, write same_as: {own.key}.",
             )
         return ApiRoute(f"$JS.{target.js_domain}.API")
+
+
+def external_of(route: ApiRoute, own: Address) -> dict[str, str]:
+    """Return the `external` of a mirror in `own`, with the delivery prefix of the import."""
+    assert route.api is not None
+    if not route.deliver:
+        return {"api": route.api}
+    return {"api": route.api, "deliver": f"{route.deliver}.{own.domain}.{own.stream}"}
 
 
 def is_import(domain: Domain) -> bool:

@@ -121,11 +121,17 @@ async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[s
         if watch.has_stalled(last):
             raise StepFailed(
                 f"{target.address} has messages up to sequence {last:,} of {origin.address}, and "
-                f"none arrived for {STALL_TIMEOUT:.0f}s. {origin.address} was not touched. The "
-                "next apply continues"
+                f"none arrived for {STALL_TIMEOUT:.0f}s. {origin.address} was not touched. "
+                f"{_hint(target)}The next apply continues"
             )
         await asyncio.sleep(pause)
         pause = min(0.5, pause * 1.5)
+
+
+def _hint(target: LiveObject) -> str:
+    """Return what to check where a mirror reads another account."""
+    external = (target.raw.get("mirror") or {}).get("external") or {}
+    return "Check exports and imports: jsplan access --check. " if external.get("deliver") else ""
 
 
 async def wait_until_connected(context: StepContext, step: Step, record: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def assess_target(
     if origin is None:
         return
     if not relocation.is_quiesced:
-        yield from _assess_publishers(relocation, origin)
+        yield from _assess_publishers(inputs, relocation, origin)
     yield from _assess_redelivery(inputs, relocation, decisions)
 
 
@@ -74,7 +74,9 @@ def assess_origin(
         )
 
 
-def _assess_publishers(relocation: Relocation, origin: LiveObject) -> Iterable[Hazard]:
+def _assess_publishers(
+    inputs: PlanInputs, relocation: Relocation, origin: LiveObject
+) -> Iterable[Hazard]:
     subjects = origin.compact.get("subjects") or []
     if not subjects:
         return
@@ -85,6 +87,17 @@ def _assess_publishers(relocation: Relocation, origin: LiveObject) -> Iterable[H
     if nouns.object != "stream":
         clients, writes = f"clients that write to the {nouns.object}", "clients that retry"
         after = f"; readers and watchers must open the {nouns.object} in its new domain"
+    domains = inputs.workspace.domains
+    sides = (relocation.origin.domain, relocation.target.domain)
+    if len({domains[side].connection for side in sides}) > 1:
+        yield Hazard(
+            "REMOVES_SUBJECTS",
+            f"{clients}{measured} get no acknowledgement in the account of {sides[0]} from the "
+            f"cut-over on. They must write in the account of {sides[1]}, where the {nouns.object} "
+            f"takes {nouns.message}s after about {CUTOVER_SECONDS} s; {writes} there lose nothing",
+            causes=list(subjects),
+        )
+        return
     yield Hazard(
         "REMOVES_SUBJECTS",
         f"{clients}{measured} get no acknowledgement while the last "

@@ -100,25 +100,33 @@ def _route_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obs
             ),
             f"Upgrade that server. {_BACKUP_HINT}",
         )
-    if origin.connection != target.connection or is_import(origin) or is_import(target):
-        yield (
-            (
-                f"{origin.key} and {target.key} are not domains of one connection, and streams "
-                "cannot be relocated to another account yet"
-            ),
-            (
-                "If both are in one account, let both domains use one connection. Otherwise copy "
-                "with a backfill, switch the clients, and remove {origin} afterwards."
-            ),
-        )
-        return
     try:
         route = inputs.topology.routes.find_route(target.key, origin.key)
     except NoRouteError as error:
         yield str(error), error.detail.replace("{", "{{").replace("}", "}}")
         return
-    if route.import_row is not None:
-        yield "it is in another account", _BACKUP_HINT
+    row = f"{{{{from: {origin.key}, into: {target.key}, api: …, deliver: …}}}}"
+    if is_import(origin) or is_import(target):
+        yield (
+            f"{origin.key if is_import(origin) else target.key} is reached through an import",
+            "Give it a connection of its own.",
+        )
+    elif route.import_row is None and origin.connection != target.connection:
+        yield (
+            (
+                f"{origin.key} and {target.key} are not domains of one connection, and no "
+                "`imports` row says how the one account reads the other"
+            ),
+            (
+                "If both are in one account, let both domains use one connection. If the servers "
+                f"are linked, write an `imports` row: {row}. Otherwise: {_BACKUP_HINT}"
+            ),
+        )
+    elif route.import_row is not None and not route.deliver:
+        yield (
+            f"the imports row of {route.api} has no `deliver`, so no message would arrive",
+            f"Add `deliver:` to the row: {row}.",
+        )
 
 
 def _config_obstacles(

@@ -26,6 +26,7 @@ from jsplan.planning.relocation.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.relocation.entries import origin_consumer
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources.fields import Config
+from jsplan.topology.routes import external_of
 from jsplan.units import DURATIONS
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def mirror_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject
 def mirror_external(inputs: PlanInputs, relocation: Relocation) -> dict[str, dict[str, str]]:
     """Return the `external` of the mirror by which the target reads the origin, if it needs one."""
     route = inputs.topology.routes.find_route(relocation.target.domain, relocation.origin.domain)
-    return {"external": {"api": route.api}} if route.api else {}
+    return {"external": external_of(route, relocation.target)} if route.api else {}
 
 
 def _wider_limits(origin: Config, copy: Config) -> Config:

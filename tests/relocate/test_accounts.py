@@ -1,0 +1,192 @@
+"""A stream moves to another account, through the imports that `jsplan access` prints."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.applying.relocate import copy_messages
+from jsplan.options import DriftOptions
+from jsplan.workflows.access import access
+from jsplan.workflows.drift import drift
+from tests.conftest import PROGRAM
+from tests.relocate.scene import CONSUMERS, PERMITTED, Scene
+from tests.support import stream_content
+from tests.support.account_sharing import start_servers, static_accounts, static_user
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.state import read_state
+from tests.support.workspaces import RecordingObserver, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+
+BODY: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "consumers": CONSUMERS}
+IMPORT = {"from": "hub", "into": "imp", "api": "JS.acc@hub.API", "deliver": "deliver.acc.imp"}
+ENTRY = {"from": "hub/stream/A", "to": "imp/stream/B"}
+
+
+class Accounts:
+    """The accounts ACC and IMP of one server. The stream A of the one becomes B of the other."""
+
+    def __init__(self, folder: Path, *, shared: bool = True) -> None:
+        self.space = Space(folder, {"jsplan": 1, "workspace": "test", "imports": [IMPORT]})
+        self.connect("nats://127.0.0.1:1")
+        self.declare_after()
+        printed = access(self.space.load, RecordingObserver())
+        blocks = {f.account: f.configuration if shared else "" for f in printed.accounts}
+        self.sandbox: Sandbox = start_servers(
+            static_accounts(blocks), static_user("ACC"), binary=PROGRAM
+        )
+        self.sandbox.start()
+        self.connect(self.sandbox["hub"].url)
+
+    def connect(self, url: str) -> None:
+        """Write the connections of both accounts into the base of the files."""
+        self.space.base["connections"] = {
+            key: {"url": url, "user": key, "password": key, "account": key.upper()}
+            for key in ("acc", "imp")
+        }
+        self.space.base["domains"] = {
+            "hub": {"connection": "acc"},
+            "imp": {"connection": "imp", "js_domain": "hub"},
+        }
+
+    def declare_before(self) -> None:
+        """Write the files with the stream in ACC."""
+        self.space.write(streams=[BODY | {"domain": "hub"}])
+
+    def declare_after(self, **sections: Any) -> None:
+        """Write the files with the stream in IMP, under another name."""
+        after = BODY | {"name": "B", "domain": "imp"}
+        self.space.write(streams=[after], relocate=[ENTRY], **sections)
+
+    def raw(self, account: str) -> Raw:
+        """Open a connection to an account."""
+        return Raw(self.sandbox["hub"].url, account, account)
+
+    def reset(self) -> None:
+        """Empty both accounts, and make the stream with messages and consumers."""
+        for account in ("acc", "imp"):
+            with self.raw(account) as raw:
+                delete_all_streams(raw)
+        (self.space.folder / "state" / "test.json").unlink(missing_ok=True)
+        self.declare_before()
+        self.space.apply()
+        with self.raw("acc") as raw:
+            stream_content.fill(raw, "A", 60)
+            stream_content.delete(raw, "A", 30)
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+            self.expected = stream_content.messages(raw, "A")
+            self.unread = Scene.count_unread(raw, "A")
+        self.declare_after()
+
+    def apply(self, **options: Any) -> Plan:
+        """Apply without a failure."""
+        plan, result = self.space.apply(allow_hazards=PERMITTED, **options)
+        assert [s.error for s in result.steps if s.error] == []
+        return plan
+
+    def require_relocated(self) -> None:
+        """Check messages and positions in IMP, and that ACC has nothing left."""
+        with self.raw("acc") as raw:
+            assert streams(raw) == []
+        with self.raw("imp") as raw:
+            assert stream_content.messages(raw, "B") == self.expected
+            assert Scene.count_unread(raw, "B") == self.unread
+            config = raw.api_ok("$JS.API.STREAM.INFO.B")["config"]
+            assert (config["subjects"], config.get("mirror")) == (["A.>"], None)
+        assert read_state(self.space.folder).replacements == {}
+        again = self.space.plan()
+        assert (again.steps, again.errored) == ([], False)
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert (report.resource_drift, report.unmanaged) == ([], [])
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Iterator[Accounts]:
+    """Both accounts, and the stream in ACC."""
+    made = Accounts(tmp_path)
+    made.reset()
+    yield made
+    made.sandbox.close()
+
+
+def test_a_stream_moves_to_another_account(accounts: Accounts) -> None:
+    """Messages and positions are the same; the plan says where publishers must go."""
+    plan = accounts.apply()
+
+    found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
+    assert "They must write in the account of imp" in found["REMOVES_SUBJECTS"]
+    mirror = next(s for s in plan.steps if s.op == "relocate.mirror")
+    assert mirror.request is not None
+    external = {"api": "JS.acc@hub.API", "deliver": "deliver.acc.imp.imp.B"}
+    assert mirror.request["payload"]["mirror"] == {"name": "A", "external": external}
+    accounts.require_relocated()
+
+
+def test_both_stages_through_an_import(accounts: Accounts) -> None:
+    """Messages that arrive between preparation and cut-over come along."""
+    accounts.apply(stage="prepare")
+    with accounts.raw("acc") as raw:
+        for number in range(20):
+            assert b'"seq"' in raw.request("A.1", b"later %d" % number)[1]
+        accounts.expected = stream_content.messages(raw, "A")
+        accounts.unread = {name: count + 20 for name, count in accounts.unread.items()}
+
+    accounts.apply(stage="cutover")
+
+    accounts.require_relocated()
+
+
+def test_a_death_on_the_way_to_another_account(accounts: Accounts) -> None:
+    """After a death at some writes one more apply ends it without loss."""
+    with kill_after() as counter:
+        accounts.apply()
+    for point in (2, counter.done // 3, counter.done // 2, counter.done * 2 // 3):
+        accounts.reset()
+        with kill_after(point), suppress(SimulatedKill):
+            accounts.space.apply(allow_hazards=PERMITTED)
+        accounts.apply()
+        accounts.require_relocated()
+
+
+@pytest.mark.parametrize("rows", [[], [{k: v for k, v in IMPORT.items() if k != "deliver"}]])
+def test_an_account_without_a_path_is_refused(
+    rows: list[dict[str, str]], accounts: Accounts
+) -> None:
+    """Without an imports row, or without its delivery prefix, nothing is planned."""
+    accounts.declare_after(imports=rows)
+
+    plan = accounts.space.plan()
+
+    found = [d for d in plan.diagnostics if d.severity == "error"]
+    assert [d.code for d in found] == ["JS495"]
+    assert "{from: hub, into: imp, api: …, deliver: …}" in found[0].detail
+    assert plan.steps == []
+
+
+def test_missing_exports_leave_the_origin_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that gets no message is given up, and the error names the command that checks."""
+    monkeypatch.setattr(copy_messages, "STALL_TIMEOUT", 0.5)
+    accounts = Accounts(tmp_path, shared=False)
+    try:
+        accounts.reset()
+        _, result = accounts.space.apply(allow_hazards=PERMITTED)
+
+        failed = [s.error or "" for s in result.steps if s.status == "failed"]
+        assert len(failed) == 1
+        assert "was not touched. Check exports and imports: jsplan access --check." in failed[0]
+        with accounts.raw("acc") as raw:
+            assert stream_content.messages(raw, "A") == accounts.expected
+            assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["subjects"] == ["A.>"]
+    finally:
+        accounts.sandbox.close()
