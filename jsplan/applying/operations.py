@@ -13,6 +13,7 @@ from jsplan.applying.preserve import copy_messages, new_stream, old_stream, prob
 from jsplan.applying.preserve.rollback import with_rollback
 from jsplan.applying.relocate import compare, consumers, cutover
 from jsplan.applying.relocate import copy_messages as relocated_messages
+from jsplan.applying.relocate.snapshot import copy_snapshot
 from jsplan.applying.replicated_streams import (
     attach_sources,
     create_origin,
@@ -86,6 +87,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.compare": cutover.with_origin_restored(compare.compare),
     "relocate.quiesce": cutover.with_origin_restored(cutover.quiesce),
     "relocate.promote": cutover.with_origin_restored(relocated_messages.promote),
+    "relocate.copy": cutover.with_origin_restored(copy_snapshot),
     "relocate.activate": cutover.with_origin_restored(cutover.activate),
     "relocate.consumer": consumers.create_consumer,
     "relocate.delete": cutover.delete_origin,

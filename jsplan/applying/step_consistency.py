@@ -123,6 +123,7 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
         "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, relocated=True
     ),
     "relocate.promote": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
+    "relocate.copy": OpRule("stream", "STREAM.RESTORE", "restore", params=_RELOCATION_PARAMS),
     "relocate.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
     "relocate.consumer": OpRule(
         "consumer", "CONSUMER.CREATE", "consumer", "create", params=_RELOCATION_PARAMS

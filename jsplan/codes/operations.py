@@ -1,4 +1,4 @@
-"""JS450 to JS497: replication, rehearsal, backup, backfill, drift, revert, relocation."""
+"""JS450 to JS498: replication, rehearsal, backup, backfill, drift, revert, relocation."""
 
 from __future__ import annotations
 
@@ -195,5 +195,11 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "The relocation of a stream is prepared.",
         "`jsplan apply --stage prepare` made a copy, which follows the stream until the cut-over.",
         "Nothing, or finish it: `jsplan apply --stage cutover`.",
+    ),
+    "JS498": CodeText(
+        "How a relocated stream is copied, and about how long that takes.",
+        "A mirror copies while publishers write. A snapshot, where no mirror can, lets them wait. "
+        "The rates were measured on one machine; a link may be slower.",
+        "Nothing, or choose a time for the cut-over.",
     ),
 }  # fmt: skip

@@ -21,8 +21,8 @@ Op = Literal[
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
     "replication.verify",
     "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
-    "relocate.activate", "relocate.consumer", "relocate.delete", "relocate.restore",
-    "relocate.release",
+    "relocate.copy", "relocate.activate", "relocate.consumer", "relocate.delete",
+    "relocate.restore", "relocate.release",
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",
@@ -47,4 +47,6 @@ UPDATE_OPS: Final[tuple[Op, ...]] = (
 TARGET_PREPARED: Final = "prepare_relocation"
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
-CUTOVER_OPS: Final[tuple[Op, ...]] = ("relocate.promote", "relocate.compare", "relocate.activate")
+CUTOVER_OPS: Final[tuple[Op, ...]] = (
+    "relocate.promote", "relocate.copy", "relocate.compare", "relocate.activate",
+)  # fmt: skip

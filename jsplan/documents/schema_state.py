@@ -166,6 +166,7 @@ _RELOCATED = object_of(
         "target_created": TEXT,
         "compared": UINT64,
         "prepared": INSTANT,
+        "strategy": one_of("mirror", "snapshot"),
         "compared_from": UINT64,
         "end_marker": UINT64,
         "last_seq": UINT64,

@@ -73,7 +73,10 @@ async def test_other_content_differs(raw: Raw, api: DomainApi) -> None:
 async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -> None:
     """A mirror lacks the `Nats-Expected-*` headers of its origin, and is equal; others count."""
     raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
-    for headers in ({"Nats-Expected-Last-Sequence": "0"}, {"Nats-Expected-Stream": "A", "K": "1"}):
+    for headers in (
+        {"Nats-Expected-Last-Sequence": "0"},
+        {"Nats-Expected-Last-Subject-Sequence": "1", "K": "1"},
+    ):
         raw.request("A.1", b"x", headers)
     raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
     while raw.api_ok("$JS.API.STREAM.INFO.B")["state"]["messages"] < 2:

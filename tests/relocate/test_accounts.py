@@ -123,7 +123,7 @@ def test_a_stream_moves_to_another_account(accounts: Accounts) -> None:
     plan = accounts.apply()
 
     found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
-    assert "They must write in the account of imp" in found["REMOVES_SUBJECTS"]
+    assert "They must write in imp, which is another account" in found["REMOVES_SUBJECTS"]
     mirror = next(s for s in plan.steps if s.op == "relocate.mirror")
     assert mirror.request is not None
     external = {"api": "JS.acc@hub.API", "deliver": "deliver.acc.imp.imp.B"}
@@ -158,18 +158,18 @@ def test_a_death_on_the_way_to_another_account(accounts: Accounts) -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [{k: v for k, v in IMPORT.items() if k != "deliver"}]])
-def test_an_account_without_a_path_is_refused(
+def test_an_account_without_a_path_takes_a_snapshot(
     rows: list[dict[str, str]], accounts: Accounts
 ) -> None:
-    """Without an imports row, or without its delivery prefix, nothing is planned."""
+    """Without an imports row, or without its delivery prefix, everything moves in the cut-over."""
     accounts.declare_after(imports=rows)
 
-    plan = accounts.space.plan()
+    plan = accounts.apply()
 
-    found = [d for d in plan.diagnostics if d.severity == "error"]
-    assert [d.code for d in found] == ["JS495"]
-    assert "{from: hub, into: imp, api: …, deliver: …}" in found[0].detail
-    assert plan.steps == []
+    notes = [d.summary for d in plan.diagnostics if d.code == "JS498"]
+    assert len(notes) == 1
+    assert notes[0].startswith("is copied by a snapshot while publishers wait, because ")
+    accounts.require_relocated()
 
 
 def test_missing_exports_leave_the_origin_alone(

@@ -42,15 +42,6 @@ def content(sandbox: Sandbox, domain: str, stream: str) -> list[stream_content.M
         return stream_content.messages(raw, stream) if stream in streams(raw) else []
 
 
-async def require_refused(space: Space) -> None:
-    """Check that nothing is planned before 2.14, whose mirrors follow every message."""
-    plan = await asyncio.to_thread(space.plan)
-    errors = [d.summary for d in plan.diagnostics if d.severity == "error"]
-    assert len(errors) == 1
-    assert "only nats-server 2." in errors[0]
-    assert plan.steps == []
-
-
 async def apply(space: Space) -> None:
     """Apply in a thread, since a workflow has an event loop of its own."""
     plan, result = await asyncio.to_thread(space.apply, allow_hazards=PERMITTED)
@@ -63,7 +54,6 @@ async def test_a_bucket_keeps_its_revisions(
     tmp_path: Path,
     clean_hub_leaf: Sandbox,
     contexts: dict[str, JetStreamContext],
-    server_version: tuple[int, ...],
 ) -> None:
     """Values, history, deletions and revisions are the same in the new domain."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
@@ -81,10 +71,6 @@ async def test_a_bucket_keeps_its_revisions(
         kv=[{"bucket": "CONFIG", "history": 3, "domain": "hub"}],
         relocate=[{"from": "leaf/kv/CONFIG", "to": "hub/kv/CONFIG"}],
     )
-    if server_version < (2, 14):
-        await require_refused(space)
-        return
-
     await apply(space)
 
     assert content(clean_hub_leaf, "hub", "KV_CONFIG") == before
@@ -102,7 +88,6 @@ async def test_an_object_store_keeps_its_objects(
     tmp_path: Path,
     clean_hub_leaf: Sandbox,
     contexts: dict[str, JetStreamContext],
-    server_version: tuple[int, ...],
 ) -> None:
     """Objects, replaced and deleted ones included, are the same in the new domain."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
@@ -118,10 +103,6 @@ async def test_an_object_store_keeps_its_objects(
         object_stores=[{"bucket": "ASSETS", "domain": "hub"}],
         relocate=[{"from": "leaf/object_store/ASSETS", "to": "hub/object_store/ASSETS"}],
     )
-    if server_version < (2, 14):
-        await require_refused(space)
-        return
-
     await apply(space)
 
     assert content(clean_hub_leaf, "hub", "OBJ_ASSETS") == before

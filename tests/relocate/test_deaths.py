@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
+    from tests.support.workspaces import Space
 
 ROUTES = pytest.mark.parametrize("route", [TO_HUB, RENAMED], ids=["to_hub", "renamed"])
 
@@ -65,7 +66,13 @@ def test_death_at_every_write(route: Route, tmp_path: Path, clean_hub_leaf: Sand
     kill_at_points(scene, range(1, count_kill_points(scene)))
 
 
-def die_before_phase(scene: Scene, phase: str) -> None:
+class HasSpace(Protocol):
+    """A scene with a workspace."""
+
+    space: Space
+
+
+def die_before_phase(scene: HasSpace, phase: str) -> None:
     """Apply, and die when this phase is about to be recorded."""
     with kill_before_phase(phase), pytest.raises(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)

@@ -220,15 +220,14 @@ def test_an_unmanaged_origin_is_refused(scene: Scene) -> None:
     [
         ({"retention": "workqueue"}, "workqueue retention, and a mirror consumes its messages"),
         ({"sealed": True}, "hub/stream/A is sealed"),
-        ({"allow_msg_counter": True}, "has counters"),
+        ({"allow_msg_counter": True}, "only one side has allow_msg_counter"),
+        ({"allow_msg_schedules": True}, "has scheduled messages"),
         ({"first_seq": 5}, "first_seq is declared"),
         ({"subjects": None, "sources": [{"name": "X"}]}, "has sources"),
     ],
-    ids=["workqueue", "sealed", "counter", "first_seq", "sources"],
+    ids=["workqueue", "sealed", "counter", "schedules", "first_seq", "sources"],
 )
-def test_what_a_mirror_cannot_move_is_refused(
-    fields: dict[str, Any], text: str, scene: Scene
-) -> None:
+def test_what_cannot_move_is_refused(fields: dict[str, Any], text: str, scene: Scene) -> None:
     """The plan says why and what to do instead; the origin is not deleted."""
     consumers = [] if fields.get("retention") else BODY["consumers"]
     scene.declare_after(consumers=consumers, **fields)
@@ -237,12 +236,33 @@ def test_what_a_mirror_cannot_move_is_refused(
 
 
 @pytest.mark.matrix
-def test_a_server_before_2_12_is_refused(scene: Scene, server_version: tuple[int, ...]) -> None:
-    """Without promotion of mirrors the plan says which release is needed, and what else works."""
+def test_a_server_before_2_12_takes_a_snapshot(
+    scene: Scene, server_version: tuple[int, ...]
+) -> None:
+    """Without promotion of mirrors a stream moves under its own name, and gets no other."""
+    notes = [d.summary for d in scene.space.plan().diagnostics if d.code == "JS498"]
+    assert len(notes) == 1
+    assert ("by a snapshot" in notes[0]) == (server_version < (2, 12))
+
+    _, result = scene.space.apply(allow_hazards=PERMITTED)
+    assert [s.error for s in result.steps if s.error] == []
+    scene.require_relocated()
+
+
+@pytest.mark.matrix
+def test_a_rename_before_2_12_is_refused(
+    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
+    """The plan says which release is needed, what else works, and why no snapshot does."""
+    scene = Scene(tmp_path, clean_hub_leaf, RENAMED, count=20)
+    scene.reset()
     if server_version >= (2, 12):
         assert not scene.space.plan().errored
     else:
-        require_refused(scene, "only nats-server 2.12 and later", "jsplan backup leaf/stream/A")
+        why = "a snapshot is restored under its own name only"
+        require_refused(
+            scene, "only nats-server 2.12 and later", "jsplan backup leaf/stream/A", why
+        )
 
 
 def test_a_target_selects_both_sides(scene: Scene) -> None:

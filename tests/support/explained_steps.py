@@ -56,6 +56,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "relocate.compare": {_CREATED},
     "relocate.quiesce": {_CREATED},
     "relocate.promote": {_CREATED},
+    "relocate.copy": {_CREATED},
     "relocate.activate": {_CREATED},
     "relocate.consumer": {_CREATED},
     "relocate.delete": {_DELETED},

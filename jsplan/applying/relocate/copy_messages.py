@@ -15,7 +15,6 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
     ProgressWatch,
-    params,
     require_lock,
     require_not_stopped,
     require_ours,
@@ -28,6 +27,7 @@ from jsplan.applying.relocate.journal import (
     origin_address,
     read_origin,
     read_target,
+    record_start,
     require_complete,
     target_address,
 )
@@ -36,7 +36,6 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import END_MARKER
-from jsplan.planning.relocation.progress import RELOCATES
 from jsplan.planning.relocation.steps import MAX_EXTRA
 from jsplan.units import SECOND
 
@@ -56,7 +55,7 @@ async def create_mirror(context: StepContext, step: Step) -> None:
     """Create the target as a mirror of the origin, and wait until it has nearly all messages."""
     found = await context.check_precondition(step)
     require_not_stopped(context)
-    await _record_start(context, step)
+    await record_start(context, step)
     record = require_record(context, step)
     origin = await read_origin(context, step, record)
     if found is not None:
@@ -78,33 +77,6 @@ async def create_mirror(context: StepContext, step: Step) -> None:
         )
     record = await update_record(context, step, target_created=found.created, phase="mirrored")
     await _wait_until_caught_up(context, step, record)
-
-
-async def _record_start(context: StepContext, step: Step) -> None:
-    """Record the relocation once, before anything is created."""
-    relocation = params(step)["relocation"]
-    known = context.state.replacements.get(params(step)["state_address"], {})
-    allowed = _allowed_hazards(context, step)
-    if known.get("id") == relocation["id"]:
-        # The copy may have been prepared days ago. What is restored is the origin of today.
-        await update_record(
-            context, step, old=relocation["old"], allowed=known.get("allowed", {}) | allowed
-        )
-        return
-    start = {
-        "address": params(step)["state_address"],
-        RELOCATES: params(step)["relocated"],
-        "phase": "started",
-        "allowed": allowed,
-    }
-    await context.record({"replacing": start | relocation})
-
-
-def _allowed_hazards(context: StepContext, step: Step) -> dict[str, int]:
-    """Return the allowed hazards with their messages; a resumed apply needs no permission."""
-    sides = (params(step)["relocated"], params(step)["target"])
-    found = (c.hazards for c in context.plan.resource_changes if c.address in sides)
-    return {hazard.code: hazard.messages or 0 for hazards in found for hazard in hazards}
 
 
 async def _wait_until_caught_up(context: StepContext, step: Step, record: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from jsplan.applying.relocate.journal import (
     origin_address,
     read_origin,
     read_target,
+    record_start,
     require_activated,
     require_complete,
     target_address,
@@ -43,10 +44,13 @@ async def quiesce(context: StepContext, step: Step) -> None:
     """Remove subjects and limits from the origin: no message is added or removed any more."""
     await context.check_precondition(step)
     require_not_stopped(context)
+    if "relocation" in params(step):
+        await _begin_with_snapshot(context, step)
     record = require_record(context, step)
-    await wait_until_connected(context, step, record)
-    target = await read_target(context, step, record)
-    require_complete(await read_origin(context, step, record), target)
+    if record.get("strategy") != "snapshot":
+        await wait_until_connected(context, step, record)
+        target = await read_target(context, step, record)
+        require_complete(await read_origin(context, step, record), target)
     await update_record(context, step, phase="quiesced")
     assert step.request is not None
     await context.send(step, step.request["api"], step.request["payload"])
@@ -54,6 +58,14 @@ async def quiesce(context: StepContext, step: Step) -> None:
     if not is_quiesced(origin_address(step), live, record["id"]):
         raise StepFailed(f"{live.address}: the server did not remove its subjects")
     context.fingerprints[step.id] = live.fingerprint
+
+
+async def _begin_with_snapshot(context: StepContext, step: Step) -> None:
+    """Record a relocation that begins with its cut-over, if the name of the target is free."""
+    found = await context.read(target_address(step))
+    if found is not None:
+        require_ours(found, params(step)["relocation"])
+    await record_start(context, step)
 
 
 async def activate(context: StepContext, step: Step) -> None:

@@ -1,6 +1,7 @@
 """The record of a relocation in state, and the streams of both sides.
 
-`{address, relocates, id, old: {config, created}, phase, allowed, target_created, compared,
+`{address, relocates, id, strategy, old: {config, created}, phase, allowed, prepared,
+target_created, compared,
 compared_from, end_marker, last_seq, consumers, record, expect}`: `address` is the target and
 `relocates` the origin. `compared` is the last sequence that was compared from the start on,
 `compared_from` the first one that was compared during the cut-over, and `last_seq` the last one of
@@ -23,6 +24,7 @@ from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import belongs_to_replacement
+from jsplan.planning.relocation.progress import RELOCATES
 
 
 class MessagesLost(StepFailed):
@@ -66,6 +68,33 @@ def require_complete(origin: LiveObject, copy: LiveObject) -> None:
             f"{ours:,}: the server of {origin.address} lost messages. Nothing was deleted. Look at "
             f"both; to end the relocation and keep both: jsplan state rm {copy.address}"
         )
+
+
+async def record_start(context: StepContext, step: Step) -> None:
+    """Record the relocation once, before anything is created."""
+    relocation = params(step)["relocation"]
+    known = context.state.replacements.get(params(step)["state_address"], {})
+    allowed = _allowed_hazards(context, step)
+    if known.get("id") == relocation["id"]:
+        # The copy may have been prepared days ago. What is restored is the origin of today.
+        await update_record(
+            context, step, old=relocation["old"], allowed=known.get("allowed", {}) | allowed
+        )
+        return
+    start = {
+        "address": params(step)["state_address"],
+        RELOCATES: params(step)["relocated"],
+        "phase": "started",
+        "allowed": allowed,
+    }
+    await context.record({"replacing": start | relocation})
+
+
+def _allowed_hazards(context: StepContext, step: Step) -> dict[str, int]:
+    """Return the allowed hazards with their messages; a resumed apply needs no permission."""
+    sides = (params(step)["relocated"], params(step)["target"])
+    found = (c.hazards for c in context.plan.resource_changes if c.address in sides)
+    return {hazard.code: hazard.messages or 0 for hazards in found for hazard in hazards}
 
 
 async def require_activated(context: StepContext, step: Step, target: LiveObject) -> None:

@@ -10,12 +10,14 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.planning.preserve.consumer_position import choose_position_method
 from jsplan.planning.relocation.entries import origin_consumer
-from jsplan.planning.relocation.obstacles import find_obstacle
+from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, duration_text
+from jsplan.planning.relocation.obstacles import choose_strategy
 from jsplan.planning.relocation.progress import INTERRUPTED_HINT, Relocation
 from jsplan.planning.relocation.sources import find_old_source
-from jsplan.units import count_text
+from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
 
 #: The reasons of both sides, and of a consumer that comes along.
@@ -57,7 +59,9 @@ def _decide_relocation(
 ) -> dict[Address, ResourceDecision]:
     found: dict[Address, ResourceDecision] = {}
     target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
-    problem = None if relocation.is_activated else find_obstacle(inputs, relocation, target)
+    problem = None
+    if not relocation.is_activated:
+        relocation, problem = choose_strategy(inputs, relocation, target)
     if (
         origin is not None
         and origin.live is not None
@@ -72,20 +76,11 @@ def _decide_relocation(
             "Remove one of the two entries.",
         )
     problem = problem or _replaced_downstream(inputs, relocation, decisions)
+    problem = problem or _unprepared(inputs, relocation)
     if relocation.conflict and not relocation.record:
         problem = (
             f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
             "Give each of them a target of its own.",
-        )
-    elif (
-        problem is None
-        and inputs.options.stage == "cutover"
-        and relocation.next_step == "mirror"
-        and not relocation.is_prepared
-    ):
-        problem = (
-            f"is not prepared, so its cut-over cannot begin (from {relocation.origin})",
-            "Prepare it first: jsplan apply --stage prepare. Or do both: jsplan apply.",
         )
     if relocation.conflict and relocation.record:
         problem = (
@@ -114,6 +109,17 @@ def _give_up_hint(relocation: Relocation) -> str:
     return (
         "Look at both streams. To plan with what is there, which deletes nothing: "
         f"jsplan state rm {relocation.target}"
+    )
+
+
+def _unprepared(inputs: PlanInputs, relocation: Relocation) -> tuple[str, str] | None:
+    """Describe that the cut-over alone is asked for, and there is no copy yet."""
+    known = relocation.is_prepared or relocation.is_snapshot or relocation.next_step != "mirror"
+    if inputs.options.stage != "cutover" or known:
+        return None
+    return (
+        f"is not prepared, so its cut-over cannot begin (from {relocation.origin})",
+        "Prepare it first: jsplan apply --stage prepare. Or do both: jsplan apply.",
     )
 
 
@@ -252,6 +258,29 @@ def _progress_notes(inputs: PlanInputs, relocation: Relocation) -> Iterator[Diag
         yield replace(found, severity="info", code="JS497")
     elif relocation.record:
         yield _interrupted(inputs, relocation)
+    elif relocation.origin_now is not None:
+        yield _strategy_note(inputs, relocation, relocation.origin_now)
+
+
+def _strategy_note(inputs: PlanInputs, relocation: Relocation, origin: LiveObject) -> Diagnostic:
+    """Say how the messages are copied, why so, and how long it will take."""
+    strategy = "snapshot" if relocation.is_snapshot else "mirror"
+    size = format_bytes(int(origin.state.get("bytes") or 0))
+    count = count_text(int(origin.state.get("messages") or 0), "message")
+    copy = duration_text(copy_seconds(strategy, origin.state))
+    level = inputs.level(relocation.origin)
+    compare = duration_text(compare_seconds(origin, level, quiesced=relocation.is_snapshot))
+    if relocation.is_snapshot:
+        text = f"is copied by a snapshot while publishers wait, because {relocation.why}"
+        detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
+    else:
+        text = f"is copied by a mirror while publishers write: {count}, {size}, in about {copy}"
+        detail = (
+            f"Compared before the cut-over, in about {compare}. To do that today and the cut-over "
+            "later: jsplan apply --stage prepare."
+        )
+    found = _finding(inputs, relocation, "warning", text, detail)
+    return replace(found, severity="info", code="JS498")
 
 
 def _interrupted(inputs: PlanInputs, relocation: Relocation) -> Diagnostic:

@@ -12,14 +12,12 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
+from jsplan.planning.relocation.estimate import cutover_seconds, duration_text
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.units import count_text, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
-
-#: Seconds of the cut-over, cautiously: most is copied and compared before.
-CUTOVER_SECONDS = 1
 
 
 def assess_target(
@@ -87,22 +85,25 @@ def _assess_publishers(
     if nouns.object != "stream":
         clients, writes = f"clients that write to the {nouns.object}", "clients that retry"
         after = f"; readers and watchers must open the {nouns.object} in its new domain"
+    strategy = "snapshot" if relocation.is_snapshot else "mirror"
+    waits = duration_text(cutover_seconds(strategy, origin.state))
+    what = "all" if relocation.is_snapshot else "the last"
     domains = inputs.workspace.domains
     sides = (relocation.origin.domain, relocation.target.domain)
     if len({domains[side].connection for side in sides}) > 1:
         yield Hazard(
             "REMOVES_SUBJECTS",
-            f"{clients}{measured} get no acknowledgement in the account of {sides[0]} from the "
-            f"cut-over on. They must write in the account of {sides[1]}, where the {nouns.object} "
-            f"takes {nouns.message}s after about {CUTOVER_SECONDS} s; {writes} there lose nothing",
+            f"{clients}{measured} get no acknowledgement in {sides[0]} from the cut-over on. They "
+            f"must write in {sides[1]}, which is another account or system. The {nouns.object} "
+            f"takes {nouns.message}s there after about {waits}; {writes} there lose nothing",
             causes=list(subjects),
         )
         return
     yield Hazard(
         "REMOVES_SUBJECTS",
-        f"{clients}{measured} get no acknowledgement while the last "
+        f"{clients}{measured} get no acknowledgement while {what} "
         f"{nouns.message}s move from {relocation.origin} to {relocation.target}, for about "
-        f"{CUTOVER_SECONDS} s; {writes} lose nothing{after}",
+        f"{waits}; {writes} lose nothing{after}",
         causes=list(subjects),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from jsplan.facts.live import get_retention
@@ -13,6 +14,7 @@ from jsplan.planning.relocation.sources import find_old_source
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.resources.server_features import (
     PROMOTE_LEVEL,
+    RESTORE_ANY_NAME_LEVEL,
     ROLLUP_MIRROR_LEVEL,
     SERVER_VERSIONS,
 )
@@ -27,44 +29,101 @@ _BACKUP_HINT: Final = (
 )
 
 
-def find_obstacle(
-    inputs: PlanInputs, relocation: Relocation, target: ResourceDecision | None
-) -> tuple[str, str] | None:
-    """Return what prevents a relocation and what to do instead; None if nothing does."""
-    for text, detail in (
-        *_kind_obstacles(inputs, relocation),
-        *_ownership_obstacles(inputs, relocation),
-        *_route_obstacles(inputs, relocation),
-        *_config_obstacles(inputs, relocation, target),
-        *_downstream_obstacles(inputs, relocation),
-    ):
-        hint = detail.format(origin=relocation.origin, target=relocation.target)
-        return f"cannot be relocated from {relocation.origin}: {text}", hint
-    return None
-
-
 Obstacle = tuple[str, str]
 
 
-def _kind_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
-    """Yield what prevents the relocation of a bucket: its name is in the subjects of its keys.
+def choose_strategy(
+    inputs: PlanInputs, relocation: Relocation, target: ResourceDecision | None
+) -> tuple[Relocation, Obstacle | None]:
+    """Return the relocation with its strategy; also what prevents it, and what to do instead.
+
+    A mirror copies while publishers write, so a snapshot is only for what no mirror can do. One
+    that has begun keeps its strategy.
+    """
+    obstacle = _first(
+        *_name_obstacles(relocation),
+        *_ownership_obstacles(inputs, relocation),
+        *_config_obstacles(inputs, relocation, target),
+        *_downstream_obstacles(inputs, relocation),
+    )
+    mirror = _first(
+        *_level_obstacles(inputs, relocation),
+        *_route_obstacles(inputs, relocation),
+        *_mirror_obstacles(inputs, relocation),
+    )
+    snapshot = _first(*_snapshot_obstacles(inputs, relocation, target))
+    if relocation.record:
+        obstacle = obstacle or (snapshot if relocation.is_snapshot else mirror)
+    elif mirror is not None and snapshot is None:
+        relocation = replace(relocation, strategy="snapshot", why=mirror[0])
+    elif mirror is not None and snapshot is not None:
+        detail = f"{mirror[1]} A snapshot cannot copy it either: {snapshot[0]}."
+        obstacle = obstacle or (mirror[0], detail)
+    if obstacle is None:
+        return relocation, None
+    hint = obstacle[1].format(origin=relocation.origin, target=relocation.target)
+    return relocation, (f"cannot be relocated from {relocation.origin}: {obstacle[0]}", hint)
+
+
+def _first(*found: Obstacle) -> Obstacle | None:
+    return found[0] if found else None
+
+
+def _name_obstacles(relocation: Relocation) -> Iterator[Obstacle]:
+    """Yield what prevents another name of a bucket: it is in the subjects of its keys."""
+    if relocation.origin.kind != "stream" and relocation.origin.name != relocation.target.name:
+        yield (
+            f"the subjects of the {nouns_of(relocation.origin).object} have its name",
+            "Relocate it to another domain under the same name, or copy it with a source.",
+        )
+
+
+def _level_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
+    """Yield what the target's server cannot do with a mirror.
 
     Before 2.14 a mirror does not follow messages that roll up others, as a purged key (measured).
     """
-    if relocation.origin.kind == "stream":
-        return
-    noun = nouns_of(relocation.origin).object
-    if relocation.origin.name != relocation.target.name:
+    level = inputs.level(relocation.target)
+    if level < PROMOTE_LEVEL:
         yield (
-            f"the subjects of the {noun} have its name",
-            "Relocate it to another domain under the same name, or copy it with a source.",
+            (
+                f"only nats-server {SERVER_VERSIONS[PROMOTE_LEVEL]} and later can turn a mirror "
+                f"into a stream; {relocation.target.domain} has API level {level}"
+            ),
+            f"Upgrade that server. {_BACKUP_HINT}",
         )
-    if inputs.level(relocation.target) < ROLLUP_MIRROR_LEVEL:
+    if relocation.origin.kind != "stream" and level < ROLLUP_MIRROR_LEVEL:
         release = SERVER_VERSIONS[ROLLUP_MIRROR_LEVEL]
+        noun = nouns_of(relocation.origin).object
         yield (
             f"only nats-server {release} and later can mirror every message of the {noun}",
             f"Upgrade that server. {_BACKUP_HINT}",
         )
+
+
+def _snapshot_obstacles(
+    inputs: PlanInputs, relocation: Relocation, target: ResourceDecision | None
+) -> Iterator[Obstacle]:
+    """Yield what prevents that a snapshot of the origin is restored as the target.
+
+    Measured on 2.10 to 2.15: archives of 2.15 need 2.15, and fit any name and storage. Those of
+    earlier servers fit any server, under the same name, from file to file storage.
+    """
+    for side in (relocation.origin, relocation.target):
+        if is_import(inputs.workspace.domains[side.domain]):
+            yield f"{side.domain} is reached through an import, which no snapshot passes", ""
+    levels = [inputs.level(side) for side in (relocation.origin, relocation.target)]
+    newest = SERVER_VERSIONS[RESTORE_ANY_NAME_LEVEL]
+    if levels[0] >= RESTORE_ANY_NAME_LEVEL:
+        if levels[1] < RESTORE_ANY_NAME_LEVEL:
+            yield f"snapshots of nats-server {newest} can be restored there and later only", ""
+        return
+    if relocation.origin.stream != relocation.target.stream:
+        yield f"before nats-server {newest} a snapshot is restored under its own name only", ""
+    origin = inputs.live.get(relocation.origin)
+    configs = (origin.compact if origin else {}, (target.after if target else None) or {})
+    if any(config.get("storage", "file") != "file" for config in configs):
+        yield f"before nats-server {newest} there are no snapshots of memory storage", ""
 
 
 def _ownership_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
@@ -91,15 +150,6 @@ def _route_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obs
     origin, target = (
         inputs.workspace.domains[side.domain] for side in (relocation.origin, relocation.target)
     )
-    level = inputs.level(relocation.target)
-    if level < PROMOTE_LEVEL:
-        yield (
-            (
-                f"only nats-server {SERVER_VERSIONS[PROMOTE_LEVEL]} and later can turn a mirror "
-                f"into a stream; {target.key} has API level {level}"
-            ),
-            f"Upgrade that server. {_BACKUP_HINT}",
-        )
     try:
         route = inputs.topology.routes.find_route(target.key, origin.key)
     except NoRouteError as error:
@@ -152,13 +202,10 @@ def _config_obstacles(
             ),
             "Declare allow_msg_ttl: true at the new address.",
         )
-    if limits_copy_consumers(before.get("consumer_limits") or {}):
+    if bool(before.get("allow_msg_counter")) != bool(after.get("allow_msg_counter")):
         yield (
-            (
-                f"consumer_limits of {relocation.origin} also limit the consumer by which a mirror "
-                "reads it, so nothing would be copied"
-            ),
-            "Remove consumer_limits at the old address and apply. Declare them at the new one.",
+            "only one side has allow_msg_counter, which cannot be changed",
+            "Declare the new address with the same value.",
         )
     if "first_seq" in inputs.body(relocation.target):
         yield (
@@ -172,9 +219,24 @@ _UNMOVABLE_FIELDS: Final = (
     ("mirror", "is a mirror: it has the messages of another stream"),
     ("sources", "has sources, which would copy their origins again"),
     ("sealed", "is sealed: it accepts no change"),
-    ("allow_msg_counter", "has counters, which only a snapshot keeps"),
     ("allow_msg_schedules", "has scheduled messages, which a mirror does not schedule"),
 )
+
+
+def _mirror_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
+    """Yield what a mirror does not copy."""
+    origin = inputs.live.get(relocation.origin)
+    before = origin.compact if origin else {}
+    if before.get("allow_msg_counter"):
+        yield f"{relocation.origin} has counters, which only a snapshot keeps", _BACKUP_HINT
+    if limits_copy_consumers(before.get("consumer_limits") or {}):
+        yield (
+            (
+                f"consumer_limits of {relocation.origin} also limit the consumer by which a mirror "
+                "reads it, so nothing would be copied"
+            ),
+            "Remove consumer_limits at the old address and apply. Declare them at the new one.",
+        )
 
 
 def _downstream_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:

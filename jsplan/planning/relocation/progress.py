@@ -39,8 +39,8 @@ class Relocation:
     `range` is the entry in the files; None if only state knows the relocation. `record` is that of
     an interrupted one, else empty. `origin_now` and `target_now` are the streams as they are now.
     `next_step` is `mirror`, `rest`, `delete`, or `clear` where only the record is left. `conflict`
-    explains why an interrupted one cannot be resumed. `is_target_offline`: only the origin was
-    read.
+    explains why an interrupted one cannot be resumed. `strategy` is `mirror` or `snapshot`, and
+    `why` says why no mirror copies it. `is_target_offline`: only the origin was read.
     """
 
     origin: Address
@@ -52,6 +52,8 @@ class Relocation:
     next_step: str = "mirror"
     conflict: str = ""
     is_target_offline: bool = False
+    strategy: str = "mirror"
+    why: str = ""
 
     @property
     def id(self) -> str:
@@ -60,6 +62,12 @@ class Relocation:
             return str(self.record["id"])
         assert self.origin_now is not None
         return replacement_id(self.origin, self.origin_now.created)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Check whether everything is copied in the cut-over, by a snapshot."""
+        known = self.record.get("strategy", "mirror") if self.record else self.strategy
+        return known == "snapshot"
 
     @property
     def is_activated(self) -> bool:
@@ -239,6 +247,6 @@ def determine_progress(
         return replace(
             found, conflict=f"{relocation.target} was created or changed outside jsplan meanwhile"
         )
-    if target is not None and found.is_quiesced:
+    if (target is not None or found.is_snapshot) and found.is_quiesced:
         return replace(found, next_step="rest")
     return found

@@ -74,6 +74,8 @@ def limit_changes(
             continue
         if relocation is None or relocation.is_prepared or relocation.next_step != "mirror":
             continue
+        if relocation.is_snapshot:
+            continue
         origin = inputs.live.get(relocation.origin)
         assert origin is not None
         table, level = TABLES["stream"], inputs.level(relocation.target)

@@ -96,10 +96,12 @@ def _draft_chain(inputs: PlanInputs, relocation: Relocation, final: Draft) -> It
     kinds, before = STEP_ORDER[STEP_ORDER.index(relocation.next_step) :], None
     if inputs.options.stage == "prepare" and relocation.is_prepared:
         return
+    if relocation.is_snapshot:
+        kinds = tuple(kind for kind in kinds if kind not in PREPARE_KINDS)
     for kind in kinds:
         draft = _draft_step(inputs, relocation, final, kind)
         draft.depends_on |= {before.key} if before is not None else set()
-        if before is None:
+        if before is None and kind != "stop":
             now = relocation.target_now
             draft.precondition = now.fingerprint if now is not None else "absent"
         before = draft
@@ -110,18 +112,19 @@ def _draft_step(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: 
     origin = _origin(inputs, relocation)
     draft = Draft(
         (relocation.target, kind),
-        _STEP_OPS[kind],
+        "relocate.copy" if kind == "rest" and relocation.is_snapshot else _STEP_OPS[kind],
         _title(relocation, kind),
         _request(inputs, relocation, final, kind),
         "",
         object_address=relocation.origin if kind == "stop" else None,
         params=_params(inputs, relocation),
     )
-    if kind == "mirror":
+    if kind == ("stop" if relocation.is_snapshot else "mirror"):
         assert draft.params is not None
         draft.params["relocation"] = {
             "id": relocation.id,
             "old": {"config": origin.raw, "created": origin.created},
+            "strategy": "snapshot" if relocation.is_snapshot else "mirror",
         }
     if kind == "stop":
         draft.precondition = origin.fingerprint
@@ -161,7 +164,9 @@ def _title(relocation: Relocation, kind: str) -> str:
         "mirror": f"copy {origin} into {target}: a mirror, until it has caught up",
         "precompare": f"compare {target} with {origin}, while messages still arrive",
         "stop": f"quiesce {origin}: no message is added or removed",
-        "rest": f"copy the rest of {origin}, and turn {target} into a stream",
+        "rest": f"copy {origin} into {target}: a snapshot, while publishers wait"
+        if relocation.is_snapshot
+        else f"copy the rest of {origin}, and turn {target} into a stream",
         "compare": f"compare the newest messages and the counts of {target} with {origin}",
         "recompare": f"compare what is left of {target} with {origin}",
         "update": f"activate {target}: set its subjects and limits",
@@ -182,6 +187,9 @@ def _request(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str
             # Messages are compared several times faster with direct reads.
             payload = quiesced | {"allow_direct": True, "no_ack": False}
             return {"api": f"STREAM.UPDATE.{relocation.origin.stream}", "payload": payload}
+        case "rest" if relocation.is_snapshot:
+            config = restored_config(inputs, relocation, origin)
+            return {"api": f"STREAM.RESTORE.{name}", "payload": {"config": config}}
         case "rest":
             return {
                 "api": f"STREAM.UPDATE.{name}",
@@ -247,6 +255,22 @@ def promoted_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObje
     info = inputs.live.domains[relocation.target.domain].info.get("limits") or {}
     out = with_required_max_bytes(out, origin, info)
     return out | {"subjects": [parking_subject(relocation.target.stream, relocation.id)]}
+
+
+def restored_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObject) -> Config:
+    """Return the target that a snapshot is restored as: without limits, and with no writer."""
+    target = relocation.target
+    creation = build_create(table_of(target), inputs.creation_body(target), inputs.level(target))
+    out: Config = {"name": target.stream, "retention": "limits"} | {
+        key: creation[key] for key in (*_INITIAL_FIELDS, "allow_msg_counter") if key in creation
+    }
+    if creation.get("subject_delete_marker_ttl"):
+        out["allow_msg_ttl"] = True
+    out["allow_direct"] = True
+    out["subjects"] = [parking_subject(target.stream, relocation.id)]
+    out["metadata"] = {REPLACES_KEY: str(relocation.origin), REPLACEMENT_ID_KEY: relocation.id}
+    limits = inputs.live.domains[target.domain].info.get("limits") or {}
+    return with_required_max_bytes(out, origin, limits)
 
 
 def _draft_consumer(

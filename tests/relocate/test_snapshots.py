@@ -1,0 +1,304 @@
+"""A snapshot of the quiesced origin moves a stream that no mirror can copy."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.applying.relocate import snapshot
+from jsplan.applying.step_context import StepNotStarted
+from jsplan.jetstream import DomainApi
+from jsplan.options import DriftOptions
+from jsplan.workflows.drift import drift
+from jsplan.workflows.status import status
+from tests.relocate.scene import BODY, PERMITTED, Scene
+from tests.relocate.test_deaths import die_before_phase
+from tests.support import stream_content
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.state import read_state
+from tests.support.workspaces import RecordingObserver, Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+
+OPS = [
+    "relocate.quiesce",
+    "relocate.copy",
+    "relocate.compare",
+    "relocate.activate",
+    *["relocate.consumer"] * 3,
+    "relocate.compare",
+    "relocate.delete",
+]
+
+
+class TwoSystems:
+    """Two servers that do not know each other; the stream A moves from one to the other."""
+
+    def __init__(self, folder: Path, old: Server, new: Server, name: str = "B") -> None:
+        self.servers = {"old": old, "new": new}
+        self.name = name
+        self.space = Space(
+            folder,
+            {
+                "jsplan": 1,
+                "workspace": "test",
+                "connections": {key: {"url": s.url} for key, s in self.servers.items()},
+                "domains": {key: {"connection": key, "js_domain": None} for key in self.servers},
+            },
+        )
+
+    def raw(self, domain: str) -> Raw:
+        """Open a connection to one server."""
+        return Raw(self.servers[domain].url)
+
+    def reset(self, **fields: Any) -> None:
+        """Empty both servers, make the stream with messages and consumers, and write the files."""
+        for domain in self.servers:
+            with self.raw(domain) as raw:
+                delete_all_streams(raw)
+        (self.space.folder / "state" / "test.json").unlink(missing_ok=True)
+        self.space.write(streams=[BODY | {"domain": "old"} | fields])
+        self.space.apply()
+        counter = {"Nats-Incr": "+1"} if fields.get("allow_msg_counter") else None
+        with self.raw("old") as raw:
+            for number in range(60):
+                body = b"" if counter else b"%d" % number
+                assert b'"seq"' in raw.request(f"A.{number % 3}", body, counter)[1]
+            stream_content.delete(raw, "A", 30) if not counter else None
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+            self.expected = stream_content.messages(raw, "A")
+            self.unread = Scene.count_unread(raw, "A")
+        self.declare_after(**fields)
+
+    def declare_after(self, **fields: Any) -> None:
+        """Write the files with the stream on the new server."""
+        self.space.write(
+            streams=[BODY | {"name": self.name, "domain": "new"} | fields],
+            relocate=[{"from": "old/stream/A", "to": f"new/stream/{self.name}"}],
+        )
+
+    def apply(self, **options: Any) -> Plan:
+        """Apply without a failure."""
+        plan, result = self.space.apply(allow_hazards=PERMITTED, **options)
+        assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
+        assert [s.error for s in result.steps if s.error] == []
+        return plan
+
+    def require_relocated(self) -> None:
+        """Check messages and positions on the new server, and that the old one is empty."""
+        with self.raw("old") as raw:
+            assert streams(raw) == []
+        with self.raw("new") as raw:
+            assert stream_content.messages(raw, self.name) == self.expected
+            assert Scene.count_unread(raw, self.name) == self.unread
+            config = raw.api_ok(f"$JS.API.STREAM.INFO.{self.name}")["config"]
+            assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
+        state = read_state(self.space.folder)
+        assert (state.pending, state.replacements) == ({}, {})
+        again = self.space.plan()
+        assert (again.steps, again.errored) == ([], False)
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert (report.resource_drift, report.unmanaged) == ([], [])
+
+    def require_restored(self) -> None:
+        """Check that the old server has the stream as it was, and the new one nothing."""
+        with self.raw("old") as raw:
+            assert stream_content.messages(raw, "A") == self.expected
+            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
+        with self.raw("new") as raw:
+            assert streams(raw) == []
+
+
+@pytest.fixture
+def systems(tmp_path: Path, make_server: MakeServer) -> TwoSystems:
+    """Two servers of the newest version, and the stream on the old one."""
+    made = TwoSystems(tmp_path, make_server(), make_server())
+    made.reset()
+    return made
+
+
+def test_a_stream_moves_to_another_system(systems: TwoSystems) -> None:
+    """Sequences, times and positions stay; the plan says why and how long publishers wait."""
+    plan = systems.apply()
+
+    assert [s.op for s in plan.steps if s.op.startswith("relocate.")] == OPS
+    notes = [d for d in plan.diagnostics if d.code == "JS498"]
+    assert len(notes) == 1
+    assert notes[0].summary.startswith("is copied by a snapshot while publishers wait, because ")
+    assert "59 messages" in notes[0].detail
+    found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
+    assert "takes messages there after about 2 s" in found["REMOVES_SUBJECTS"]
+    systems.require_relocated()
+
+
+def test_memory_storage_and_counters_move_too(systems: TwoSystems) -> None:
+    """Archives of 2.15 fit another storage, and keep what each counter says."""
+    systems.reset(storage="memory")
+    systems.apply()
+    systems.require_relocated()
+
+    systems.reset(allow_msg_counter=True, allow_direct=True)
+    systems.apply()
+    systems.require_relocated()
+    with systems.raw("new") as raw:
+        assert b'"val":"21"' in raw.request("A.0", b"", {"Nats-Incr": "+1"})[1]
+
+
+def test_a_death_at_some_writes(systems: TwoSystems) -> None:
+    """After a death at some writes one more apply ends the relocation without loss."""
+    with kill_after() as counter:
+        systems.apply()
+    systems.require_relocated()
+    for point in (4, *range(6, counter.done, 6)):
+        systems.reset()
+        with kill_after(point), suppress(SimulatedKill):
+            systems.space.apply(allow_hazards=PERMITTED)
+        with systems.raw("old") as old, systems.raw("new") as new:
+            sides = [
+                {m[3] for m in stream_content.messages(raw, name)}
+                if name in streams(raw)
+                else set()
+                for raw, name in ((old, "A"), (new, "B"))
+            ]
+            assert any(side >= {m[3] for m in systems.expected} for side in sides), point
+        systems.apply()
+        systems.require_relocated()
+
+
+def test_what_a_killed_restore_left_is_not_taken(systems: TwoSystems) -> None:
+    """Without the record that it is complete the copy is deleted, and made again."""
+    die_before_phase(systems, "promoted")
+    with systems.raw("new") as raw:
+        stream_content.delete(raw, "B", 17)
+
+    assert [r["phase"] for r in status(systems.space.load, RecordingObserver()).relocations] == [
+        "cut-over"
+    ]
+    systems.apply()
+
+    systems.require_relocated()
+
+
+def test_a_copy_that_lacks_a_message_is_not_activated(systems: TwoSystems) -> None:
+    """The origin gets its subjects back, and the next apply copies again."""
+    request = DomainApi.request
+    with pytest.MonkeyPatch.context() as patch:
+        left = [True]
+
+        async def losing(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
+            if verb == "STREAM.INFO.B" and left and api.domain.key == "new":
+                with systems.raw("new") as raw:
+                    if "B" in streams(raw):
+                        left.pop()
+                        stream_content.delete(raw, "B", 17)
+            return await request(api, verb, *rest, **options)
+
+        patch.setattr(DomainApi, "request", losing)
+        _, result = systems.space.apply(allow_hazards=PERMITTED)
+
+    failed = [s.error or "" for s in result.steps if s.status == "failed"]
+    assert len(failed) == 1
+    assert failed[0].endswith("the origin has its subjects back, and nothing of it is lost")
+    systems.require_restored()
+    systems.apply()
+    systems.require_relocated()
+
+
+@pytest.mark.parametrize("phase", ["quiesced", "promoted", "activating"])
+def test_the_way_back(phase: str, systems: TwoSystems) -> None:
+    """With the old files the next apply restores the origin and deletes the copy."""
+    die_before_phase(systems, phase)
+
+    systems.space.write(streams=[BODY | {"domain": "old"}])
+    systems.apply()
+
+    systems.require_restored()
+    assert systems.space.plan().steps == []
+
+
+def test_the_stages_of_a_snapshot(systems: TwoSystems) -> None:
+    """There is nothing to prepare; the cut-over needs no preparation."""
+    prepared = systems.space.plan(stage="prepare")
+
+    systems.apply(stage="cutover")
+
+    assert (prepared.steps, prepared.errored) == ([], False)
+    systems.require_relocated()
+
+
+@pytest.mark.download
+@pytest.mark.parametrize(
+    ("old", "new"), [("2.10.26", "2.15.1"), ("2.10.26", "2.10.26"), ("2.14.6", "2.12.8")]
+)
+def test_older_servers_under_the_same_name(
+    old: str, new: str, tmp_path: Path, make_server: MakeServer
+) -> None:
+    """Archives of servers before 2.15 move a stream to any server under its own name."""
+    systems = TwoSystems(tmp_path, make_server(version=old), make_server(version=new), "A")
+    systems.reset()
+
+    systems.apply()
+
+    systems.require_relocated()
+
+
+@pytest.mark.download
+@pytest.mark.parametrize(
+    ("old", "new", "name", "why"),
+    [
+        ("2.15.1", "2.14.6", "A", "snapshots of nats-server 2.15 can be restored there and later"),
+        ("2.14.6", "2.15.1", "B", "a snapshot is restored under its own name only"),
+    ],
+)
+def test_versions_that_cannot(
+    old: str, new: str, name: str, why: str, tmp_path: Path, make_server: MakeServer
+) -> None:
+    """The plan refuses versions whose servers refuse the archive."""
+    systems = TwoSystems(tmp_path, make_server(version=old), make_server(version=new), name)
+    systems.reset()
+
+    plan = systems.space.plan()
+
+    found = [d for d in plan.diagnostics if d.severity == "error"]
+    assert [d.code for d in found] == ["JS495"]
+    assert why in found[0].detail
+    assert plan.steps == []
+
+
+def test_ctrl_c_while_it_copies_restores_the_origin(
+    systems: TwoSystems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop does not wait for the rest of the copy: publishers are acknowledged again."""
+    calls = list[int]()
+
+    def stop(_: object) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise StepNotStarted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "require_not_stopped", stop)
+        _, result = systems.space.apply(allow_hazards=PERMITTED)
+
+    assert result.exit_code != 0
+    assert len(calls) == 2
+    systems.require_restored()
+    systems.apply()
+    systems.require_relocated()
+
+
+def test_a_rehearsal_runs_every_step(systems: TwoSystems) -> None:
+    """On embedded servers of the same shape no step is refused."""
+    plan = systems.space.plan(allow_hazards=PERMITTED, rehearse=True)
+
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.refused, plan.rehearsal.not_tried) == (0, 0)
