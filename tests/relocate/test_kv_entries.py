@@ -196,3 +196,33 @@ def test_the_way_back_of_a_prepared_bucket(bucket: Bucket) -> None:
     assert (bucket.messages("leaf"), bucket.messages("hub")) == (bucket.before, [])
     again = bucket.space.plan()
     assert (again.steps, again.deferred) == ([], [])
+
+
+def test_equal_objects_are_not_uploaded_again(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Objects of the files move with their store; a changed one is uploaded once, in the hub."""
+    (tmp_path / "logo.png").write_bytes(bytes(range(256)) * 2_000)
+    (tmp_path / "note.txt").write_text("hello")
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    objects = {"logo.png": {"file": "logo.png"}, "note.txt": {"file": "note.txt"}}
+    store = {"bucket": "ASSETS", "objects": objects}
+    space.write(object_stores=[store | {"domain": "leaf"}])
+    _, result = space.apply()
+    assert [s.error for s in result.steps if s.error] == []
+    (tmp_path / "note.txt").write_text("changed")
+    space.write(
+        object_stores=[store | {"domain": "hub"}],
+        relocate=[{"from": "leaf/object_store/ASSETS", "to": "hub/object_store/ASSETS"}],
+    )
+
+    plan, result = space.apply(allow_hazards=PERMITTED)
+
+    assert [s.error for s in result.steps if s.error] == []
+    ops = {s.address: s.op for s in plan.steps if "/object/" in s.address}
+    assert ops == {
+        "hub/object/ASSETS/logo.png": "state.update",
+        "hub/object/ASSETS/note.txt": "object.update",
+    }
+    state = read_state(tmp_path).resources
+    assert {str(a) for a in state if a.kind == "object"} == set(ops)
+    again = space.plan()
+    assert ([s.title for s in again.steps], again.errored) == ([], False)
