@@ -26,8 +26,8 @@ from jsplan.planning.model import (
     select_addresses,
 )
 from jsplan.planning.options import PlanningOptions
+from jsplan.planning.relocation.contents import move_entries
 from jsplan.planning.relocation.entries import find_relocations, select_together
-from jsplan.planning.relocation.kv_entries import move_entries
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology
 

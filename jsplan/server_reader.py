@@ -11,9 +11,9 @@ from jsplan.config.model import Domain
 from jsplan.context import Session, known_domains
 from jsplan.documents.apply import ObjectsRead
 from jsplan.errors import ConnectError
+from jsplan.facts.contents import read_all_entries
 from jsplan.facts.discover import list_visible_domains
 from jsplan.facts.duplicate_count import count_duplicates
-from jsplan.facts.kv_entries import read_all_entries
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
 from jsplan.facts.refresh import read_live
@@ -24,19 +24,19 @@ from jsplan.options import Observer
 from jsplan.planning.backfill.entries import list_streams, list_time_lookups
 from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
+from jsplan.planning.contents.decide import with_owned_buckets
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.hazard_permissions import permitted_addresses
-from jsplan.planning.kv_entries import with_owned_buckets
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
-from jsplan.planning.relocation.entries import relocation_reads
-from jsplan.planning.relocation.kv_entries import (
+from jsplan.planning.relocation.contents import (
     at_bucket,
     rename_live,
     unmoved_buckets,
     without_unplanned,
 )
+from jsplan.planning.relocation.entries import relocation_reads
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream

@@ -112,7 +112,7 @@ class _Move:
         """Raise StepFailed if the stream has been without a leader, or unchanged, for too long."""
         now = time.monotonic()
         cluster = live.server if live is not None else {}
-        peers = cluster.get("replicas") or []
+        peers = live.peers if live is not None else []
         lag = sum(int(peer.get("lag") or 0) for peer in peers)
         seen = (
             cluster.get("leader"),
@@ -130,7 +130,7 @@ class _Move:
             raise self._stuck(f"nothing has changed for {now - self._changed:.0f}s", live)
 
     def _stuck(self, fact: str, live: LiveObject | None) -> StepFailed:
-        peers = (live.server.get("replicas") or []) if live is not None else []
+        peers = live.peers if live is not None else []
         names = ", ".join(
             f"{peer.get('name')}{' (offline)' if peer.get('offline') else ''}" for peer in peers
         )
@@ -144,7 +144,7 @@ class _Move:
 
     def describe_progress(self, live: LiveObject | None) -> MoveProgress:
         """Return the progress: the operations that the replicas still lack together."""
-        peers = (live.server.get("replicas") or []) if live is not None else []
+        peers = live.peers if live is not None else []
         return MoveProgress(
             self._step.id,
             f"{self._step.target_address}: the cluster {self._verb} it",
@@ -168,8 +168,7 @@ def _status(live: LiveObject | None) -> dict[str, Any]:
 
 def _describe_offline(live: LiveObject) -> str | None:
     """Return a note about replicas that the cluster cannot fill yet."""
-    peers = live.server.get("replicas") or []
-    names = sorted(str(peer.get("name")) for peer in peers if peer.get("offline"))
+    names = live.offline_peers
     if not names:
         return None
     return (

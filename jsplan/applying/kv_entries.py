@@ -10,7 +10,7 @@ from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.config.model import ContentFile
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.kv_entry import read_revision
+from jsplan.facts.content import read_revision
 from jsplan.facts.live import LiveObject
 from jsplan.resources.contents import content_subject
 from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER

@@ -24,7 +24,7 @@ from jsplan.config.model import ContentFile
 from jsplan.disk import open_regular
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError
-from jsplan.facts.kv_entry import read_revision
+from jsplan.facts.content import read_revision
 from jsplan.facts.live import LiveObject
 from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER
 from jsplan.resources.kv_entry import VALUE

@@ -19,9 +19,10 @@ from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, lacks_server
 from jsplan.health import find_breaches, missing_servers_breach
 from jsplan.options import DriftOptions
+from jsplan.planning.contents.changes import detect_entry_drift
+from jsplan.planning.contents.decide import deferral, is_past, is_unknown
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
-from jsplan.planning.kv_entries import deferral, detect_entry_drift, is_past, is_unknown
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen

@@ -19,8 +19,8 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
+from jsplan.facts.content import read_entry
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
-from jsplan.facts.kv_entry import read_entry
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import (

@@ -9,7 +9,7 @@ from jsplan.address import Address, is_glob, matches_any, names_content
 from jsplan.codegen.value_format import escape_references
 from jsplan.context import Context
 from jsplan.errors import UsageError
-from jsplan.facts.kv_entries import list_contents, read_entries
+from jsplan.facts.contents import list_contents, read_entries
 from jsplan.facts.live import Live
 from jsplan.importing.selection import ImportSelection
 from jsplan.jetstream import Pool

@@ -22,8 +22,8 @@ from jsplan.event_loop import run_until_complete
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan, candidate_addresses
+from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten
-from jsplan.planning.kv_entry_steps import add_entries
 from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader

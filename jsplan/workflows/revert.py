@@ -25,7 +25,7 @@ from jsplan.event_loop import run_until_complete
 from jsplan.history.read import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.build import build_plan
-from jsplan.planning.kv_entry_steps import add_entries
+from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.model import ResourceDecision
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.revert.entries import EntryReverts, decide_entries, with_entry_targets

@@ -10,19 +10,17 @@ from typing import Any, Final
 from jsplan.address import Address, names_content
 from jsplan.documents.plan import Deferred, Plan, Step
 from jsplan.documents.plan_types import Op
-from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
-from jsplan.planning.guards import is_refusal
-from jsplan.planning.hazard_permissions import check_permissions
-from jsplan.planning.kv_entries import (
+from jsplan.planning.contents.changes import build_change, detect_entry_drift, shown_text
+from jsplan.planning.contents.decide import (
     Decisions,
     announce_times,
-    build_change,
     check_entries,
     decide_entries,
     deferral,
-    detect_entry_drift,
-    shown_text,
 )
+from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
+from jsplan.planning.guards import is_refusal
+from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.order import partial_update_params
 from jsplan.planning.orphans import add_closing_changes

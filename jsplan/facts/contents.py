@@ -12,7 +12,7 @@ from typing import Final
 from jsplan.address import Address, Kind
 from jsplan.config.model import Domain, PrunedPrefix
 from jsplan.errors import OFFLINE_ERRORS, ApiError
-from jsplan.facts.kv_entry import KeyRevision, parse_entry, read_entry, read_revision
+from jsplan.facts.content import KeyRevision, parse_entry, read_entry, read_revision
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import mark_offline, run_parallel
 from jsplan.facts.stored_objects import count_chunks, has_chunks

@@ -1,0 +1,164 @@
+"""Contents in a plan and in drift: changes, hazards, and what is shown of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
+from jsplan.facts.live import LiveObject
+from jsplan.planning.contents.decide import is_expired
+from jsplan.planning.drift import detect_drift
+from jsplan.planning.hazards import with_permissions
+from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.resources.kv_entry import (
+    VALUE,
+    describe_value,
+    readable_text,
+)
+
+_WHAT: Final = {
+    "kv_entry": "the value of the key",
+    "object": "the object",
+    "schedule": "the schedule",
+}
+
+
+def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
+    """Return the hazards of one entry. That of its bucket counts what is deleted with it."""
+    live = decision.live
+    if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
+        return []
+    size, kind = int(live.state["size"]), decision.address.kind
+    is_object, what = kind == "object", _WHAT[kind]
+    found = Hazard(
+        "DELETES_MESSAGES",
+        f"deletes {what} ({size:,} bytes)",
+        messages=max(1, live.state["chunks"]) if is_object else 1,
+        bytes=size,
+        exact=True,
+        as_of={"last_seq": live.state["revision"], "time": None},
+    )
+    return with_permissions(inputs, decision.address, [found])
+
+
+def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChange:
+    """Build the element of `resource_changes`, with texts in place of digests where allowed."""
+    address, live, moved = decision.address, decision.live, inputs.moved_from.get(decision.address)
+    before = _shown(inputs, address, live.raw, live) if live is not None else None
+    after = None
+    if decision.after is not None and decision.actions not in (["delete"], ["forget"]):
+        same = live is not None and live.raw == decision.after
+        after = before if same else _shown(inputs, address, decision.after, live)
+    fields = [_shown_field(field, before or {}, after or {}) for field in decision.fields]
+    change = Change(
+        actions=decision.actions,
+        before=before,
+        after=after,
+        fields=fields,
+        importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
+        sensitive=[VALUE] if not may_show(inputs, address) else [],
+    )
+    return ResourceChange(
+        address=str(address),
+        type=address.kind,
+        domain=address.domain,
+        name=address.name,
+        change=change,
+        action_reason=decision.reason,
+        hazards=assess_entry(inputs, decision),
+        fingerprint=live.fingerprint if live else "absent",
+        depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
+        previous_address=str(moved) if moved else None,
+    )
+
+
+def _shown_field(
+    field: FieldChange, before: Mapping[str, object], after: Mapping[str, object]
+) -> FieldChange:
+    """Return a changed field with the value as both sides show it."""
+    if field.path != VALUE:
+        return field
+    return FieldChange(VALUE, before.get(VALUE), after.get(VALUE), "in_place")
+
+
+def may_show(inputs: PlanInputs, address: Address) -> bool:
+    """Check whether values of a key may be shown, by the files and by the last apply.
+
+    Of a key that is in no file only the digest is shown: it may have been a secret.
+    """
+    declared, entry = inputs.workspace.resources.get(address), inputs.entries.get(address)
+    return (
+        declared is not None and not declared.sensitive and (entry is None or not entry.sensitive)
+    )
+
+
+def shown_text(inputs: PlanInputs, address: Address) -> str | None:
+    """Return the declared value as text; None if a plan may or can not show it."""
+    declared = inputs.workspace.resources.get(address)
+    if declared is None or declared.sensitive or declared.content is None:
+        return None
+    return readable_text(declared.content)
+
+
+def _shown(
+    inputs: PlanInputs, address: Address, config: Mapping[str, object], live: LiveObject | None
+) -> dict[str, object]:
+    """Return a configuration with the text of its value, or with digest and size."""
+    digest, content = config.get(VALUE), None
+    declared = inputs.workspace.resources.get(address)
+    if live is not None and live.raw[VALUE] == digest:
+        content = live.content
+    elif declared is not None and declared.body[VALUE] == digest:
+        content = declared.content
+    if content is None:
+        size = _object_size(inputs, address, digest, live)
+        return {**config, VALUE: describe_value(config, size)} if size is not None else dict(config)
+    text = readable_text(content) if _may_show_content(inputs, address, content) else None
+    shown = describe_value(config, len(content)) if text is None else text
+    return {**config, VALUE: shown}
+
+
+def _object_size(
+    inputs: PlanInputs, address: Address, digest: object, live: LiveObject | None
+) -> int | None:
+    """Return the bytes of an object with this digest, as far as the files or the server say."""
+    declared = inputs.workspace.resources.get(address)
+    if address.kind != "object":
+        return None
+    if live is not None and live.raw[VALUE] == digest:
+        return int(live.state["size"])
+    if declared is not None and declared.file is not None and declared.body[VALUE] == digest:
+        return declared.file.size
+    return None
+
+
+def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> bool:
+    """Check whether this value may be shown. A new value may be plain where the old was secret."""
+    declared = inputs.workspace.resources.get(address)
+    if may_show(inputs, address):
+        return True
+    return declared is not None and not declared.sensitive and declared.content == content
+
+
+def detect_entry_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
+    """Return the drift of one managed entry, or None. State has only digests, as far as unknown."""
+    entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
+    if entry is None or address in inputs.moved_from:
+        return None
+    live = inputs.live.get(address)
+    if live is None and is_expired(entry, inputs.now):
+        return None
+    ignore = declared.lifecycle.ignore_changes if declared else ()
+    found = detect_drift(address, entry, live, 0, ignore, now=inputs.now)
+    if found is None:
+        return None
+    found.change.before = _shown(inputs, address, entry.config, live)
+    found.change.after = _shown(inputs, address, live.raw, live) if live is not None else None
+    for change in found.change.fields:
+        if change.path == VALUE:
+            change.before = found.change.before[VALUE]
+            change.after = found.change.after[VALUE] if found.change.after else None
+    found.change.sensitive = [VALUE] if not may_show(inputs, address) else []
+    return found
