@@ -191,3 +191,12 @@ def format_bytes(size: int) -> str:
             return f"{size} B" if unit == "B" else f"{step:.1f} {unit}"
         step /= 1024
     raise AssertionError
+
+
+def format_age(age: int) -> str:
+    """Format an age (ns) in its largest unit."""
+    seconds = max(0, age // SECOND)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"

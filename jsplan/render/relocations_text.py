@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.render import grid
 from jsplan.render.escape import safe
+from jsplan.units import format_age, parse_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,15 +17,18 @@ _ROLE: Final = {"copying": "warn", "prepared": "good", "cut-over": "bad", "activ
 
 
 def render_relocations(
-    lines: Lines, found: Iterable[dict[str, Any]], width: int | None = None
+    lines: Lines, found: Iterable[dict[str, Any]], now: int, width: int | None = None
 ) -> None:
-    """Render one row for each: both sides, what the copy lacks, and its newest message."""
+    """Render one row for each: both sides, what the copy lacks, and the age of its last message.
+
+    `now` is ns since the epoch.
+    """
     rows: list[list[grid.Cell]] = [
         [
             safe(item["from"]),
             safe(item["to"]),
             f"{item['lag']:,}",
-            safe(item["last_message"] or ""),
+            format_age(now - parse_instant(item["last_message"])) if item["last_message"] else "",
             (item["phase"], _ROLE.get(item["phase"], "warn")),
         ]
         for item in found
@@ -32,6 +36,6 @@ def render_relocations(
     if not rows:
         return
     lines.add(0, ("Relocations", "strong"))
-    head = ("from", "to", "behind", "newest message", "state")
+    head = ("from", "to", "behind", "newest", "state")
     grid.add_table(lines, head, rows, left=2, width=width)
     lines.blank()

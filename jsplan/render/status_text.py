@@ -42,7 +42,7 @@ def render_text(status: Status, width: int | None, *, verbose: bool = False) -> 
     lines = Lines()
     render_interruptions(lines, status.interrupted)
     _domains(lines, status.domains, width, verbose=verbose)
-    render_relocations(lines, status.relocations, width)
+    render_relocations(lines, status.relocations, units.parse_instant(status.timestamp), width)
     _flows(lines, status.replication, width, verbose=verbose)
     _streams(lines, status, width, verbose=verbose)
     _consumers(lines, status.consumers, width, verbose=verbose)
@@ -297,7 +297,7 @@ def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
         f"{_sum_column(members, 'messages'):,}",
         units.format_bytes(_sum_column(members, "bytes")),
         *places,
-        _format_age(now - max(times)) if times else "",
+        units.format_age(now - max(times)) if times else "",
         f"{_sum_column(members, 'consumers'):,}",
         *_cluster_cells(one["cluster"] if one else None),
         mark,
@@ -313,15 +313,6 @@ def _cluster_cells(cluster: Row | None) -> list[grid.Cell]:
     count = f"{len(replicas)}" if current == len(replicas) else f"{current}/{len(replicas)}"
     leader: grid.Cell = safe(cluster["leader"]) if cluster["leader"] else ("none", "bad")
     return [leader, count]
-
-
-def _format_age(age: int) -> str:
-    """Format an age (ns) in its largest unit."""
-    seconds = max(0, age // units.SECOND)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit} ago"
-    return f"{seconds}s ago"
 
 
 def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose: bool) -> None:

@@ -252,7 +252,9 @@ def _progress_notes(inputs: PlanInputs, relocation: Relocation) -> Iterator[Diag
             "warning",
             f"is prepared since {relocation.record['prepared']}: it follows {relocation.origin}, "
             f"{behind} behind",
-            "To finish the relocation: jsplan apply --stage cutover. To leave it for later: "
+            f"To leave the cut-over for later: jsplan apply --exclude {relocation.target}."
+            if inputs.options.stage
+            else "To finish the relocation: jsplan apply --stage cutover. To leave it for later: "
             f"jsplan apply --exclude {relocation.target}.",
         )
         yield replace(found, severity="info", code="JS497")
@@ -275,10 +277,9 @@ def _strategy_note(inputs: PlanInputs, relocation: Relocation, origin: LiveObjec
         detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
     else:
         text = f"is copied by a mirror while publishers write: {count}, {size}, in about {copy}"
-        detail = (
-            f"Compared before the cut-over, in about {compare}. To do that today and the cut-over "
-            "later: jsplan apply --stage prepare."
-        )
+        detail = f"Compared before the cut-over, in about {compare}."
+        if not inputs.options.stage:
+            detail += " To do that today and the cut-over later: jsplan apply --stage prepare."
     found = _finding(inputs, relocation, "warning", text, detail)
     return replace(found, severity="info", code="JS498")
 

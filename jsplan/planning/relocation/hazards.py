@@ -79,7 +79,7 @@ def _assess_publishers(
     if not subjects:
         return
     rate, nouns = _publish_rate(origin), nouns_of(relocation.origin)
-    measured = f" (about {rate:,.1f} messages/s so far)" if rate else ""
+    measured = f" (about {rate:,.{0 if rate >= 10 else 1}f} messages/s so far)" if rate else ""
     clients, writes = f"publishers to {', '.join(subjects)}", "publishers that retry"
     after = ""
     if nouns.object != "stream":
