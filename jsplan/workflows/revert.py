@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from jsplan.address import Address
 from jsplan.config.model import LoadOptions
@@ -111,8 +112,16 @@ async def _build_plan(session: Session, options: RevertOptions) -> Plan:
     plan = await _plan_inverse(session, decided, entries, options.planning)
     complete_plan(plan, decided.targets)
     files, next_summary = await _compare_files(session, decided.targets, plan, options.planning)
-    files += compare_entries(session.context.workspace, entries, next_summary)
-    plan.diagnostics += [*decided.notes, *entries.notes, *files]
+    gone = {
+        Address.parse(c.address)
+        for c in plan.resource_changes
+        if c.change.actions in (["delete"], ["delete", "create"])
+    }
+    files += compare_entries(
+        session.context.workspace, entries, next_summary, gone, datetime.now(UTC)
+    )
+    notes = [n for n in entries.notes if Address.parse(n.address or "").parent not in gone]
+    plan.diagnostics += [*decided.notes, *notes, *files]
     plan.backfills = []  # a revert copies nothing
     plan.options["revert"] = {
         **{name: entry[name] for name in ("id", "operation", "at", "who", "host")},

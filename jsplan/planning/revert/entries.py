@@ -7,14 +7,16 @@ that the plan showed. A value that the plan did not show cannot be put back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Lifecycle, Workspace
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.facts.live import Live
+from jsplan.planning.contents.decide import is_past, is_unknown
 from jsplan.planning.revert.plan import FILES_DIFFER, NO_LOCATION
 from jsplan.planning.revert.targets import CONFLICT, LEFT_UNCHANGED, HistoryItem
 from jsplan.resources.kv_entry import TTL, VALUE, digest_value
@@ -120,12 +122,26 @@ def with_entry_targets(workspace: Workspace, reverts: EntryReverts) -> Workspace
 
 
 def compare_with_files(
-    workspace: Workspace, reverts: EntryReverts, counts: dict[str, int]
+    workspace: Workspace,
+    reverts: EntryReverts,
+    counts: dict[str, int],
+    gone: Collection[Address],
+    now: datetime,
 ) -> Iterable[Diagnostic]:
     """Warn about each entry that the next plan changes again, and add it to `counts`.
 
-    `workspace` is that of the files.
+    `workspace` is that of the files. Entries of the buckets in `gone` are deleted with them, which
+    the plan of the revert says there.
     """
+    written = sum(
+        1
+        for address, declared in workspace.contents.items()
+        if address.parent in gone
+        and address not in reverts.targets
+        and not (is_unknown(declared) or is_past(declared, now))
+    )
+    if written:
+        counts["add"] = counts.get("add", 0) + written
     for address, content in sorted(reverts.targets.items()):
         declared = workspace.contents.get(address)
         if (declared.content if declared is not None else None) == content:
