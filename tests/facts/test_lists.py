@@ -114,7 +114,11 @@ def test_a_list_shows_what_info_shows(server: Server) -> None:
     with Raw(server.url) as raw:
         make_objects(raw)
         server.wait_until(
-            lambda: copied(raw) == {"MIRROR": 1, "SOURCES": 2}, "copy the messages", 60
+            lambda: all(
+                copied(raw)[name] >= count for name, count in (("MIRROR", 1), ("SOURCES", 2))
+            ),
+            "copy the messages",
+            60,
         )
         assert compare_lists(raw, cluster=False) >= len(STREAMS) + len(CONSUMERS)
 
