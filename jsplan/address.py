@@ -123,9 +123,9 @@ class Address(NamedTuple):
         return _parse(text)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _parse(text: str) -> Address:
-    """Parse an address; an apply asks for each forty times."""
+    """Parse an address; a step asks for its own forty times."""
     parts = text.split("/")
     if len(parts) < 3 or not all(parts):
         raise ValueError(
