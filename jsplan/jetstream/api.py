@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -29,6 +29,8 @@ from jsplan.resources.error_codes import (
     NOT_FOUND,
     STORE_NOT_CREATED,
 )
+
+T = TypeVar("T")
 
 #: The errors of what a list has as missing: what INFO answers for it (10118, 10119).
 NO_SERVER = "stream is offline"
@@ -117,10 +119,13 @@ class DomainApi:
 
     async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"
+        data = orjson.dumps(payload) if payload is not None else b""
+        return await self._explain(self.connection.request(subject, data, timeout))
+
+    async def _explain(self, answer: Awaitable[T]) -> T:
+        """Await an answer of the connection; an error names the domain."""
         try:
-            return await self.connection.request(
-                subject, orjson.dumps(payload) if payload is not None else b"", timeout
-            )
+            return await answer
         except NoRespondersError:
             raise NoRespondersError(
                 f"domain {self.domain.key} does not answer:"
@@ -285,6 +290,28 @@ class DomainApi:
             raise
         message: dict[str, Any] = answer["message"]
         return message
+
+    async def get_messages(
+        self, stream: str, seqs: Sequence[int], read: Callable[[dict[str, Any]], T]
+    ) -> list[T]:
+        """Pass the message of each sequence that there is to `read`, and return the results.
+
+        By MSG.GET, many requests at once. Raises what `request` raises.
+        """
+        api = f"STREAM.MSG.GET.{stream}"
+
+        def parse(answer: bytes) -> T | None:
+            try:
+                return read(self.parse(api, answer)["message"])
+            except ServerRefusedError as error:
+                if error.err_code == NO_MESSAGE:
+                    return None
+                raise
+
+        queries = [b'{"seq":%d}' % seq for seq in seqs]
+        subject = f"{self.domain.api_prefix}.{api}"
+        found = await self._explain(self.connection.request_each(subject, queries, parse))
+        return [each for each in found if each is not None]
 
     async def pages(
         self, api: str, key: str, payload: dict[str, Any] | None = None

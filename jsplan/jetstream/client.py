@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 import time
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import ParseResult
 
 import nats.errors
@@ -14,6 +17,7 @@ import orjson
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Srv
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport, WebSocketTransport
+from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from jsplan.errors import ConnectError
 from jsplan.jetstream.connect_errors import NO_TLS
@@ -21,6 +25,112 @@ from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.login import login_fields
 
 _WEBSOCKET_SCHEMES: Final = ("ws", "wss")
+
+
+T = TypeVar("T")
+
+#: HMSG subject sid [reply] headers total; MSG subject sid [reply] total
+_MESSAGE_LINE: Final = re.compile(
+    rb"(?:HMSG (\S+) (\d+) (?:\S+ )?(\d+)|MSG (\S+) (\d+)(?: \S+)?) (\d+)\r\n"
+)
+
+
+class Answers(ABC):
+    """Answers to requests, with unparsed headers. `arrived` is set with each."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.has_ended = False
+
+    @abstractmethod
+    def add(self, subject: bytes, block: bytes, payload: bytes) -> None:
+        """Add subject, header block and payload of an answer. Never raises."""
+
+
+class ManyAnswers(Answers):
+    """The answers to one request, until one with a status.
+
+    They also end after `most`, since a foreign responder may never send a status.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.messages: list[tuple[bytes, bytes]] = []
+        self._most = most
+
+    def add(self, subject: bytes, block: bytes, payload: bytes) -> None:  # noqa: ARG002
+        """Add an answer."""
+        self.messages.append((block, payload))
+        self.has_ended = block.startswith(b"NATS/1.0 ") or len(self.messages) > self._most
+        self.arrived.set()
+
+
+class NumberedAnswers(Answers, Generic[T]):
+    """One answer to each of several requests; the last token of its subject is the number.
+
+    Each is parsed as it arrives, so that no large ones wait. `parse` gets header block and payload;
+    its first error ends all and is kept. `largest` is the bytes of the largest payload.
+    """
+
+    def __init__(self, count: int, parse: Callable[[bytes, bytes], T]) -> None:
+        super().__init__()
+        self.found = dict[int, T]()
+        self.error: Exception | None = None
+        self.largest = 0
+        self._count, self._parse = count, parse
+
+    def add(self, subject: bytes, block: bytes, payload: bytes) -> None:
+        """Add an answer, once."""
+        number = int(token) if (token := subject.rpartition(b".")[2]).isdigit() else -1
+        if not 0 <= number < self._count or number in self.found:
+            return
+        self.largest = max(self.largest, len(payload))
+        try:
+            self.found[number] = self._parse(block, payload)
+        except Exception as error:  # noqa: BLE001 - it is raised where the answers are awaited
+            self.error = error
+        self.has_ended = self.error is not None or len(self.found) == self._count
+        self.arrived.set()
+
+
+class _Parser(Parser):
+    """nats-py's parser, which takes the messages for `Answers` at a fifth of the CPU time."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self._client = client
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Parse what has arrived, and keep an incomplete message for the next call."""
+        if self._client.answers_of and self.state == AWAITING_CONTROL_LINE:
+            self.buf.extend(data)
+            if self._take_answers():
+                return
+            data = b""
+        await super().parse(data)
+
+    def _take_answers(self) -> bool:
+        """Take whole answers from the begin of the buffer. False: nats-py is to read the rest."""
+        buffer: bytearray = self.buf
+        with memoryview(buffer) as view:
+            at, is_theirs = 0, True
+            while at < len(buffer) and is_theirs:
+                answers, line = None, _MESSAGE_LINE.match(buffer, at)
+                if line is not None:
+                    subject, number, headers, plain_subject, plain_number, total = line.groups()
+                    answers = self._client.answers_of.get(int(number or plain_number))
+                if line is None or answers is None:
+                    is_theirs = False
+                    break
+                begin, stop = line.end(), line.end() + int(total)
+                if stop + 2 > len(buffer):
+                    break
+                middle = begin + int(headers or 0)
+                block, payload = bytes(view[begin:middle]), bytes(view[middle:stop])
+                answers.add(subject or plain_subject, block, payload)
+                at = stop + 2
+        del buffer[:at]
+        return is_theirs
 
 
 class NoTlsError(nats.errors.Error):
@@ -66,8 +176,8 @@ class Client(NatsClient):
     """nats-py's client. If its settings require TLS, no credential is sent unencrypted.
 
     That holds for the first connection, for each later one, and for servers that the cluster
-    announces. `raw_queues` receive the messages of a subscription with unparsed headers, which
-    nats-py does not keep.
+    announces. `answers_of` has the subscriptions whose messages are kept with unparsed headers, by
+    their number; nats-py does not keep those.
     """
 
     #: The begin of the subjects of all answers to `ask`; empty before the first.
@@ -77,7 +187,8 @@ class Client(NatsClient):
         super().__init__()
         self._settings = settings
         self._must_encrypt = settings.must_encrypt
-        self.raw_queues: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
+        self.answers_of: dict[int, Answers] = {}
+        self._ps = _Parser(self)
         self._answers: dict[bytes, asyncio.Future[tuple[bytes, bytes]]] = {}
         self._asked = 0
 
@@ -170,8 +281,8 @@ class Client(NatsClient):
             if answer is not None and not answer.done():
                 answer.set_result((bytes(headers or b""), bytes(data)))
             return
-        queue = self.raw_queues.get(sid)
-        if queue is None:
+        answers = self.answers_of.get(sid)
+        if answers is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
-            queue.put_nowait((bytes(headers or b""), bytes(data)))
+            answers.add(bytes(subject), bytes(headers or b""), bytes(data))

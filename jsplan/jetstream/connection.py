@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import nats
 import nats.errors
@@ -24,7 +24,7 @@ from jsplan.errors import (
     NoRespondersError,
     NotPermittedError,
 )
-from jsplan.jetstream.client import Client
+from jsplan.jetstream.client import Answers, Client, ManyAnswers, NumberedAnswers
 from jsplan.jetstream.connect_errors import (
     NO_TLS,
     build_connect_error,
@@ -35,6 +35,8 @@ from jsplan.jetstream.connect_errors import (
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.login import check_files
 from jsplan.jetstream.read_only import ReadOnlyGuard
+
+T = TypeVar("T")
 
 #: Fields of a server's greeting that jsplan reads.
 _SERVER_INFO_TYPES: Final[dict[str, type]] = {
@@ -50,6 +52,9 @@ _SERVER_INFO_TYPES: Final[dict[str, type]] = {
 NO_RESPONDERS: Final = b"NATS/1.0 503"
 #: Concurrent requests on one connection: a server on the same machine gets no faster beyond this.
 MAX_IN_FLIGHT = 64
+#: The same for reads that are sent together, since a link delays each; fewer where the answers
+#: are large, since a server drops a connection with 64 MiB that wait.
+MAX_UNANSWERED, MIN_UNANSWERED, UNANSWERED_BYTES = 256, 8, 16 << 20
 #: Messages of one batch at most: more than any request asks for.
 MAX_ANSWERS = 10_000
 #: Seconds after which an unanswered request no longer occupies a slot.
@@ -248,18 +253,26 @@ class NatsConnection:
     async def _request_once(
         self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None
     ) -> bytes:
+        async with self._wait_for_answers(subject, timeout):
+            block, data = await self._client.ask(subject, payload, headers)
+        if block.startswith(NO_RESPONDERS):
+            raise nats.errors.NoRespondersError
+        return data
+
+    @contextlib.asynccontextmanager
+    async def _wait_for_answers(
+        self, subject: str, timeout: float
+    ) -> AsyncIterator[asyncio.Timeout]:
+        """Limit the time of a wait, which ends at once if the server denies the subject."""
         async with asyncio.timeout(timeout) as scope:
             scopes = self._pending_requests.setdefault(subject, [])
             scopes.append(scope)
             try:
-                block, data = await self._client.ask(subject, payload, headers)
+                yield scope
             finally:
                 scopes.remove(scope)
                 if not scopes:
                     del self._pending_requests[subject]
-        if block.startswith(NO_RESPONDERS):
-            raise nats.errors.NoRespondersError
-        return data
 
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None
@@ -283,30 +296,96 @@ class NatsConnection:
     async def _collect_answers(
         self, subject: str, payload: bytes, timeout: float
     ) -> list[tuple[bytes, bytes]]:
-        inbox = self._client.new_inbox()
-        async with asyncio.timeout(timeout):
-            subscription = await self._client.subscribe(inbox)
-        queue = self._client.raw_queues[subscription._id] = asyncio.Queue()  # noqa: SLF001
-        try:
-            async with asyncio.timeout(timeout):
-                await self._client.publish(subject, payload, reply=inbox)
-                answers = [await queue.get()]
-            while not answers[-1][0].startswith(b"NATS/1.0 "):
-                if len(answers) > MAX_ANSWERS:
-                    raise ApiError(f"{subject} at {self.settings.shown} is answered without an end")
-                answers.append(
-                    queue.get_nowait()
-                    if not queue.empty()
-                    else await asyncio.wait_for(queue.get(), timeout)
-                )
-        finally:
-            # A closed connection has no subscriptions.
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
-            del self._client.raw_queues[subscription._id]  # noqa: SLF001
-        if answers[-1][0].startswith(NO_RESPONDERS):
+        found = ManyAnswers(MAX_ANSWERS)
+        async with self._receive_answers(found, subject, timeout) as (inbox, wait_for_more):
+            await self._client.publish(subject, payload, reply=f"{inbox}.0")
+            while not found.has_ended:
+                await wait_for_more()
+        if len(found.messages) > MAX_ANSWERS:
+            raise ApiError(f"{subject} at {self.settings.shown} is answered without an end")
+        if found.messages[-1][0].startswith(NO_RESPONDERS):
             raise NoRespondersError(f"no responders on {subject} at {self.settings.shown}")
-        return answers
+        return found.messages
+
+    async def request_each(
+        self,
+        subject: str,
+        payloads: Sequence[bytes],
+        parse: Callable[[bytes], T],
+        timeout: float | None = None,
+    ) -> list[T]:
+        """Send a request with each payload, and return their parsed answers in this order.
+
+        It costs a third of the CPU time of as many calls of `request`. At most `MAX_UNANSWERED`
+        requests wait at once, fewer with large answers. `timeout` is seconds between two answers.
+        Raises what `request` and `parse` raise.
+        """
+        self._check_guard(subject)
+        timeout = timeout or self.settings.timeout
+        await self._slots.acquire()
+        with _Slot(self._slots):
+            try:
+                return await self._collect_each(subject, payloads, parse, timeout)
+            except nats.errors.NoRespondersError:
+                raise NoRespondersError(
+                    f"no responders on {subject} at {self.settings.shown}"
+                ) from None
+            except (TimeoutError, nats.errors.TimeoutError):
+                raise self._timeout_error(subject, timeout) from None
+            except (nats.errors.Error, OSError) as error:
+                raise self.lost_error(error, subject) from None
+
+    async def _collect_each(
+        self, subject: str, payloads: Sequence[bytes], parse: Callable[[bytes], T], timeout: float
+    ) -> list[T]:
+        def parse_answer(block: bytes, data: bytes) -> T:
+            if block.startswith(NO_RESPONDERS):
+                raise nats.errors.NoRespondersError
+            return parse(data)
+
+        answers, sent = NumberedAnswers(len(payloads), parse_answer), 0
+        answers.has_ended = not payloads
+        async with self._receive_answers(answers, subject, timeout) as (inbox, wait_for_more):
+            while not answers.has_ended:
+                most = MAX_IN_FLIGHT
+                if answers.largest:
+                    most = max(MIN_UNANSWERED, UNANSWERED_BYTES // answers.largest)
+                most = len(answers.found) + min(most, MAX_UNANSWERED)
+                for number in range(sent, min(len(payloads), most)):
+                    await self._client.publish(subject, payloads[number], reply=f"{inbox}.{number}")
+                    sent = number + 1
+                await wait_for_more()
+        if answers.error is not None:
+            raise answers.error
+        return [answers.found[number] for number in range(len(payloads))]
+
+    @contextlib.asynccontextmanager
+    async def _receive_answers(
+        self, answers: Answers, subject: str, timeout: float
+    ) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Receive answers to requests on `subject` as long as the context lasts.
+
+        Yields the begin of reply subjects, and a function that waits for more answers than there
+        were at its last call, for `timeout` seconds. Raises TimeoutError.
+        """
+        inbox, loop = self._client.new_inbox(), asyncio.get_running_loop()
+        async with self._wait_for_answers(subject, timeout) as scope:
+            subscription = await self._client.subscribe(f"{inbox}.*")
+            number = subscription._id  # noqa: SLF001
+            self._client.answers_of[number] = answers
+
+            async def wait_for_more() -> None:
+                await answers.arrived.wait()
+                answers.arrived.clear()
+                scope.reschedule(loop.time() + timeout)
+
+            try:
+                yield inbox, wait_for_more
+            finally:
+                # A closed connection has no subscriptions.
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await subscription.unsubscribe()
+                del self._client.answers_of[number]
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:

@@ -107,7 +107,7 @@ class Shop:
         self._patch = monkeypatch
         monkeypatch.setenv("SHOP_URL", hub.url)
         monkeypatch.setenv("HOOK", "http://127.0.0.1:1/hook")
-        for name in ("request", "publish", "request_many"):
+        for name in ("request", "publish", "request_many", "request_each"):
             self._record(name)
 
     def _record(self, name: str) -> None:

@@ -6,9 +6,9 @@ import base64
 import contextlib
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from jsplan import subjects
 from jsplan.errors import ApiTimeoutError, NoRespondersError
@@ -19,6 +19,8 @@ from jsplan.jetstream.login import check_files
 from jsplan.jetstream.read_only import ReadOnlyGuard
 from jsplan.state import bucket
 from tests.fuzz.documents import Document, bytes_of, text_of
+
+T = TypeVar("T")
 
 #: Names of parts: an answer `$> SUBJECT.json`, a second one `$> SUBJECT #2.json`, and keys of the bucket.
 ANSWER, MANY, KEY, GREETING = "$> ", "$>> ", "$kv ", "$info.json"
@@ -343,6 +345,16 @@ class PlayedLink(NatsConnection):
         """Return the answers of the script."""
         self._check_guard(subject)
         return self.script.many(subject)
+
+    async def request_each(
+        self,
+        subject: str,
+        payloads: Sequence[bytes],
+        parse: Callable[[bytes], T],
+        timeout: float | None = None,
+    ) -> list[T]:
+        """Return the answers of the script."""
+        return [parse(await self.request(subject, each, timeout)) for each in payloads]
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:

@@ -9,9 +9,9 @@ import os
 import socket
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from jsplan.cli.main import main
 from jsplan.jetstream import pool
@@ -21,6 +21,8 @@ from jsplan.state import bucket
 from tests.fuzz.documents import Document, dump, text_of
 from tests.fuzz.played_server import ANSWER, GREETING, MANY
 from tests.support.raw import Raw
+
+T = TypeVar("T")
 
 SEEDS: Final = Path(__file__).parent / "seeds"
 WRITES: Final = (".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".RESTORE.", "$KV.")
@@ -87,6 +89,16 @@ class RecordedLink(NatsConnection):
             [[text_of(block), text_of(data)] for block, data in answers]
         ).encode()
         return answers
+
+    async def request_each(
+        self,
+        subject: str,
+        payloads: Sequence[bytes],
+        parse: Callable[[bytes], T],
+        timeout: float | None = None,
+    ) -> list[T]:
+        """Send the requests one by one, and record their answers."""
+        return [parse(await self.request(subject, each, timeout)) for each in payloads]
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:

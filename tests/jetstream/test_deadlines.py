@@ -111,12 +111,16 @@ async def test_a_server_that_does_not_close(tmp_path: Any, monkeypatch: pytest.M
 
 
 async def test_requests_that_are_not_answered() -> None:
-    """Both kinds of request end after their timeout."""
+    """Each kind of request ends after its timeout."""
     with ListeningServer(serve_greeting()) as server:
         link = NatsConnection(target(server.port))
         await link.open()
         try:
-            for asking in (link.request("a", b""), link.request_many("a", b"")):
+            for asking in (
+                link.request("a", b""),
+                link.request_many("a", b""),
+                link.request_each("a", [b"", b""], bytes),
+            ):
                 with pytest.raises(ApiError, match="no answer to a from it within"):
                     await asking
         finally:

@@ -39,6 +39,8 @@ async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, sub
         for send in (api.connection.request, api.connection.request_many, api.connection.publish):
             with pytest.raises(AssertionError, match="guarded"):
                 await send(subject, b"")
+        with pytest.raises(AssertionError, match="guarded"):
+            await api.connection.request_each(subject, [b""], bytes)
 
 
 async def test_a_sealed_pool_has_no_writing_api(server: Server) -> None:

@@ -1,0 +1,82 @@
+"""Answers are found in the received bytes wherever a read ends, and among other messages."""
+
+from __future__ import annotations
+
+import nats.errors
+import pytest
+
+from jsplan.jetstream.client import Client, ManyAnswers, NumberedAnswers
+from jsplan.jetstream.contexts import ConnectionSettings
+
+HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"
+STATUS = b"NATS/1.0 204 EOB\r\n\r\n"
+
+
+def frame(sid: int, subject: bytes, headers: bytes, payload: bytes) -> bytes:
+    """Return a message as the server sends it."""
+    if not headers:
+        return b"MSG %s %d %d\r\n%s\r\n" % (subject, sid, len(payload), payload)
+    size = len(headers) + len(payload)
+    return b"HMSG %s %d %d %d\r\n%s%s\r\n" % (subject, sid, len(headers), size, headers, payload)
+
+
+#: Payloads that look like messages themselves, and messages that no one waits for in between.
+MESSAGES = [
+    (HEADERS, b"MSG a 7 1\r\nx\r\n"),
+    (b"", b""),
+    (HEADERS, b""),
+    (b"", b"\r\n"),
+    (STATUS, b""),
+]
+RECEIVED = b"+OK\r\n" + b"".join(
+    frame(7, b"i.%d" % number, *message) + between
+    for number, (message, between) in enumerate(
+        zip(MESSAGES, (b"", frame(3, b"other", HEADERS, b"x"), b"+OK\r\n", b"", b""), strict=True)
+    )
+)
+
+
+@pytest.mark.parametrize("piece", [*range(1, 40), len(RECEIVED)])
+async def test_answers_arrive_whole(piece: int) -> None:
+    """Each answer is found once, in order, with its headers unparsed."""
+    client, answers = Client(ConnectionSettings(key="x", url="nats://x", shown="x")), ManyAnswers(9)
+    client.answers_of[7], parser = answers, client._ps  # noqa: SLF001 - what nats-py reads with
+
+    for at in range(0, len(RECEIVED), piece):
+        await parser.parse(RECEIVED[at : at + piece])
+
+    assert answers.messages == MESSAGES
+    assert answers.has_ended
+    assert not parser.buf
+
+
+@pytest.mark.parametrize("line", [b"MSG i.1 x 5\r\n", b"HMSG i.1 7 5\r\n", b"MSG i.1 7 5x\r\n"])
+async def test_a_malformed_line_ends_the_connection(line: bytes) -> None:
+    """What no server sends is left to nats-py, which names it."""
+    client = Client(ConnectionSettings(key="x", url="nats://x", shown="x"))
+    client.answers_of[7] = ManyAnswers(9)
+
+    with pytest.raises(nats.errors.ProtocolError):
+        await client._ps.parse(line)  # noqa: SLF001 - what nats-py reads with
+
+
+def test_numbered_answers() -> None:
+    """Answers in any order are kept by their number, once; foreign subjects are ignored."""
+    answers = NumberedAnswers(2, lambda _, payload: int(payload))
+    for subject, payload in ((b"i.1", b"11"), (b"i.x", b"5"), (b"i.2", b"5"), (b"i.1", b"12")):
+        answers.add(subject, b"", payload)
+    assert (answers.found, answers.has_ended) == ({1: 11}, False)
+
+    answers.add(b"i.0", b"", b"10")
+
+    assert (answers.found, answers.has_ended, answers.largest) == ({0: 10, 1: 11}, True, 2)
+
+
+def test_an_answer_that_cannot_be_parsed_ends_the_wait() -> None:
+    """The error is kept for the caller; the connection continues."""
+    answers = NumberedAnswers(2, lambda _, payload: int(payload))
+
+    answers.add(b"i.0", b"", b"x")
+
+    assert answers.has_ended
+    assert isinstance(answers.error, ValueError)
