@@ -1,24 +1,35 @@
 """Comparison of two streams by content: sequence, subject, headers, payload and time.
 
-It reads both in the order of their sequences, never through a consumer, and keeps a digest of each
-message only.
+It reads pages of both at once, in the order of their sequences, and never through a consumer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from jsplan.facts.messages import MessageReader, ReadBudget, open_reader
-from jsplan.facts.stored_message import StoredMessage
+from jsplan.facts.messages import open_pages
+from jsplan.facts.pages import OWN_HEADERS, PageReader, ReadBudget, stored_headers
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.units import parse_instant
 
+#: Messages of one page: more than other readers take, since each page costs a round trip.
+PAGE_MESSAGES: Final = 4_000
+#: Bytes of a payload above which its digest is kept.
+LONG_PAYLOAD: Final = 4 << 10
+_OWN_LINES: Final = re.compile(
+    rb"\r\nNats-Stream: [^\r]+\r\nNats-Subject: ([^\r]+)\r\nNats-Sequence: (\d{1,20})\r\n"
+    rb"Nats-Time-Stamp: ([^\r]+)\r\n"
+)
 #: Deleted sequences whose list is requested. A stream with more is compared in batches only.
 MAX_GAPS: Final = 100_000
 #: Differences that are kept. More of them are only counted.
@@ -46,28 +57,63 @@ class Comparison:
             self.omitted += 1
 
 
-@dataclass
-class DigestReader(MessageReader):
-    """A reader whose messages have a digest of everything that is stored of them."""
+class Content(NamedTuple):
+    """All that is stored of one message. `time` is ns; a long payload is kept as its digest."""
 
-    def _from_json(self, message: dict[str, Any]) -> StoredMessage:
-        found = super()._from_json(message)
+    seq: int
+    time: int
+    subject: bytes
+    payload: bytes | str
+    headers: bytes
+    size: int = 0
+
+
+class ContentReader(PageReader[Content]):
+    """Pages of messages with their content."""
+
+    page_messages = PAGE_MESSAGES
+
+    def _from_json(self, message: dict[str, Any]) -> Content:
         payload = base64.b64decode(message.get("data") or "")
-        return replace(found, digest=_digest(found, message_headers(message), payload))
+        time, subject = message["time"].encode(), message["subject"].encode()
+        headers = message_headers(message)
+        return Content(message["seq"], _instant(time), subject, _short(payload), headers)
 
-    def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
-        found = super()._from_batch(block, payload)
-        return replace(found, digest=_digest(found, self.stored_headers(block), payload))
+    def _from_batch(self, block: bytes, payload: bytes) -> Content:
+        at = block.rfind(OWN_HEADERS)
+        own = _OWN_LINES.match(block, at) if at > 0 else None
+        if own is None:
+            raise ValueError(block[:80])
+        subject, seq, time = own.groups()
+        return Content(int(seq), _instant(time), subject, _short(payload), stored_headers(block))
 
 
-def _digest(message: StoredMessage, headers: bytes, payload: bytes) -> bytes:
-    """Hash a message, each part with its length, so that no two messages look alike."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (message.subject.encode(), _without_conditions(headers), payload):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    digest.update(parse_instant(message.time).to_bytes(16, "big", signed=True))
-    return digest.digest()
+def _short(payload: bytes) -> bytes | str:
+    """Return a payload, or the digest of a long one: a page of many must fit into memory."""
+    if len(payload) <= LONG_PAYLOAD:
+        return payload
+    return hashlib.blake2b(payload, digest_size=32).hexdigest()
+
+
+def _instant(time: bytes) -> int:
+    """Return RFC 3339 as ns since 1970. Raises ValueError."""
+    second, _, fraction = time.partition(b".")
+    if fraction.endswith(b"Z") and fraction[:-1].isdigit() and len(fraction) <= 10:
+        return _second(second) + int(fraction[:-1].ljust(9, b"0"))
+    return parse_instant(time.decode())
+
+
+@lru_cache(maxsize=1024)
+def _second(time: bytes) -> int:
+    return parse_instant(f"{time.decode()}Z")
+
+
+def _are_equal(one: Content, other: Content) -> bool:
+    """Compare two messages of one sequence, with the headers that servers keep in a mirror."""
+    return one == other or (
+        one[:4] == other[:4]
+        and _without_conditions(one.headers) == _without_conditions(other.headers)
+    )
 
 
 def _without_conditions(headers: bytes) -> bytes:
@@ -75,6 +121,32 @@ def _without_conditions(headers: bytes) -> bytes:
     head, *lines = headers.split(b"\r\n")
     kept = [line for line in lines if line and not line.startswith(b"Nats-Expected-")]
     return b"\r\n".join((head, *kept)) if kept else b""
+
+
+class _Side:
+    """One side of a comparison: a page, and the next one, which is read meanwhile."""
+
+    def __init__(self, reader: ContentReader, first: int) -> None:
+        self.page: list[Content] = []
+        self._reader, self._start = reader, max(first, 1)
+        self._next = asyncio.create_task(self._read())
+
+    async def _read(self) -> list[Content]:
+        while self._start <= self._reader.last:
+            page, self._start = await self._reader.read_page(self._start, self._reader.last)
+            if page:
+                return page
+        return []
+
+    async def turn(self) -> None:
+        """Take the next page; an empty one is the end. Raises what `read_page` raises."""
+        self.page = await self._next
+        self._next = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        """End the reading."""
+        self._next.cancel()
+        await asyncio.gather(self._next, return_exceptions=True)
 
 
 async def compare_streams(
@@ -90,27 +162,58 @@ async def compare_streams(
     `allow_direct`.
     """
     found = Comparison()
-    theirs, ours = [await _open(*side, last) for side in (origin, copy)]
-    left, right = theirs.read_forward(first), ours.read_forward(first)
-    one, other = await anext(left, None), await anext(right, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.seq < other.seq):
-            assert one is not None
-            found.add(found.missing, one.seq)
-            one = await anext(left, None)
-        elif one is None or other.seq < one.seq:
-            found.add(found.extra, other.seq)
-            other = await anext(right, None)
-        else:
-            found.messages += 1
-            if one.digest != other.digest:
-                found.add(found.different, one.seq)
-            one, other = await anext(left, None), await anext(right, None)
+    async with AsyncExitStack() as opened:
+        sides = []
+        for api, info, level in (origin, copy):
+            reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
+            reader.budget, reader.last = ReadBudget(sys.maxsize), min(reader.last, last)
+            sides.append(_Side(reader, first))
+            opened.push_async_callback(sides[-1].close)
+        await _merge(found, *sides)
     return found
 
 
-async def _open(api: DomainApi, info: Mapping[str, Any], level: int, last: int) -> MessageReader:
-    reader = await open_reader(api, info, level, MAX_GAPS, DigestReader)
-    reader.budget = ReadBudget(sys.maxsize)
-    reader.last = min(reader.last, last)
-    return reader
+async def _merge(found: Comparison, left: _Side, right: _Side) -> None:
+    """Compare page by page. What one page has beyond the other waits for its next one."""
+    at = other_at = 0
+    while True:
+        if at == len(left.page):
+            await left.turn()
+            at = 0
+        if other_at == len(right.page):
+            await right.turn()
+            other_at = 0
+        if not left.page or not right.page:
+            break
+        at, other_at = _compare_pages(found, left.page, at, right.page, other_at)
+    await _add_rest(found, found.missing, left, at)
+    await _add_rest(found, found.extra, right, other_at)
+
+
+async def _add_rest(found: Comparison, differing: list[int], side: _Side, at: int) -> None:
+    """Add what one side has from this place on, after the end of the other side."""
+    while side.page:
+        for message in side.page[at:]:
+            found.add(differing, message.seq)
+        await side.turn()
+        at = 0
+
+
+def _compare_pages(
+    found: Comparison, left: list[Content], at: int, right: list[Content], other_at: int
+) -> tuple[int, int]:
+    """Compare two pages from these places on until one ends. Return the new places."""
+    while at < len(left) and other_at < len(right):
+        one, other = left[at], right[other_at]
+        if one.seq < other.seq:
+            found.add(found.missing, one.seq)
+            at += 1
+        elif other.seq < one.seq:
+            found.add(found.extra, other.seq)
+            other_at += 1
+        else:
+            found.messages += 1
+            if not _are_equal(one, other):
+                found.add(found.different, one.seq)
+            at, other_at = at + 1, other_at + 1
+    return at, other_at

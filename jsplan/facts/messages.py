@@ -1,19 +1,21 @@
-"""Reads of stored messages: sequence, subject, and bytes by the store's own accounting.
-
-Never through a consumer. Batches of DIRECT.GET where stream and server allow them, else MSG.GET
-with many requests in flight.
-"""
+"""Reads of stored messages: sequence, subject, and bytes by the store's own accounting."""
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from jsplan.errors import ApiError
+from jsplan.facts.pages import (
+    BATCH_MESSAGES,
+    OWN_HEADERS,
+    PageReader,
+    ReadBudget,
+    ReadLimitExceeded,
+    answering_stream,
+    stored_headers,
+)
 from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
@@ -21,57 +23,22 @@ from jsplan.resources.server_features import BATCH_LEVEL
 from jsplan.resources.source_header import parse_source_header
 from jsplan.units import format_instant, parse_instant
 
-#: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
-BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
-#: A message larger than this counts as several reads, so that the limit bounds the traffic too.
-READ_BYTES = 16 << 10
-_OWN_HEADERS = b"\r\nNats-Stream: "
+__all__ = ["ReadBudget", "ReadLimitExceeded"]
 
-
-class ReadLimitExceeded(Exception):
-    """The measurement would take more reads than its limit."""
-
-
-@dataclass(slots=True)
-class ReadBudget:
-    """Reads that a measurement has left."""
-
-    left: int
-
-    def spend(self, reads: int) -> None:
-        """Spend reads. Raises ReadLimitExceeded when none are left."""
-        self.left -= reads
-        if self.left < 0:
-            raise ReadLimitExceeded
+R = TypeVar("R", bound=PageReader[Any])
 
 
 @dataclass
-class MessageReader:
-    """One stream as of one INFO: messages after `last` are not read.
+class MessageReader(PageReader[StoredMessage]):
+    """One stream as of one INFO. `target_storage`: its messages are to be copied to such one."""
 
-    `gaps` are the deleted sequences, sorted. Without them (None: not requested) MSG.GET cannot be
-    used. `target_storage`: the messages are to be copied to such a stream. A stream that never had
-    a message calls its first sequence 0, which servers refuse to read.
-    """
-
-    api: DomainApi
-    stream: str
-    storage: str
-    first: int
-    last: int
-    batches: bool
-    budget: ReadBudget
-    gaps: Sequence[int] | None = field(default_factory=list)
     target_storage: TargetStorage | None = None
-
-    def __post_init__(self) -> None:
-        self.first = max(self.first, 1)
 
     async def read_forward(self, start: int) -> AsyncIterator[StoredMessage]:
         """Yield messages from a sequence on, oldest first. Raises as `read_backward` does."""
         start = max(start, 1)
         while start <= self.last:
-            page, start = await self._read_page(start, self.last)
+            page, start = await self.read_page(start, self.last)
             for message in page:
                 yield message
 
@@ -82,44 +49,12 @@ class MessageReader:
             start, messages = max(self.first, end - width + 1), list[StoredMessage]()
             at = start
             while at <= end:
-                page, at = await self._read_page(at, end)
+                page, at = await self.read_page(at, end)
                 messages += page
             for message in reversed(messages):
                 yield message
             width = BATCH_MESSAGES if len(messages) > BATCH_MESSAGES // 4 else width * 4
             end = start - 1
-
-    async def _read_page(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
-        """Read the messages of one batch within the range; return the start of the next one too."""
-        if self.batches:
-            return await self._read_batch(start, end)
-        if self.gaps is None:
-            raise ReadLimitExceeded
-        wanted = list(islice(self._existing_seqs(start, end), BATCH_MESSAGES))
-        self.budget.spend(len(wanted))
-        messages = [
-            m
-            for m in await asyncio.gather(*(self._read_one(seq) for seq in wanted))
-            if m is not None
-        ]
-        self._charge(messages)
-        return messages, wanted[-1] + 1 if len(wanted) == BATCH_MESSAGES else end + 1
-
-    def _existing_seqs(self, start: int, end: int) -> Any:
-        gaps = self.gaps or []
-        at = bisect_left(gaps, start)
-        for seq in range(start, end + 1):
-            if at < len(gaps) and gaps[at] == seq:
-                at += 1
-            else:
-                yield seq
-
-    def _charge(self, messages: list[StoredMessage]) -> None:
-        self.budget.spend(sum(m.size // READ_BYTES for m in messages))
-
-    async def _read_one(self, seq: int) -> StoredMessage | None:
-        message = await self.api.get_message(self.stream, {"seq": seq})
-        return self._from_json(message) if message is not None else None
 
     def _from_json(self, message: dict[str, Any]) -> StoredMessage:
         headers, payload = message_headers(message), _decoded_length(message.get("data") or "")
@@ -149,50 +84,15 @@ class MessageReader:
         )
         return self.target_storage.stored_size(subject, headers, payload, position)
 
-    async def _read_batch(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
-        """Read one batch. Discard one that may be another stream's or incomplete.
-
-        Any mirror and any replica may have answered.
-        """
-        size = min(BATCH_MESSAGES, end - start + 1, self.budget.left + 1)
-        answers = await self.api.request_many(
-            f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES}
-        )
-        end_of_batch = answers.pop()[0]
-        if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
-            raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
-        try:
-            own = all(_answering_stream(block) == self.stream for block, _ in answers)
-            messages = [m for m in (self._from_batch(*a) for a in answers) if m.seq <= end]
-        except (KeyError, ValueError) as error:
-            raise ApiError(
-                f"{self.stream} cannot be read: "
-                f"a message of a batch lacks the server's own headers ({error})"
-            ) from None
-        after = messages[-1].seq + 1 if messages and len(messages) == len(answers) else end + 1
-        if not own or not self._is_complete(messages, start, after):
-            self.batches = False
-            return await self._read_page(start, end)
-        self.budget.spend(len(messages))
-        self._charge(messages)
-        return messages, after
-
-    def _is_complete(self, messages: list[StoredMessage], start: int, after: int) -> bool:
-        """Return True if the range is complete. Without gaps, an empty range proves nothing."""
-        if self.gaps is None:
-            return bool(messages)
-        gaps = bisect_left(self.gaps, after) - bisect_left(self.gaps, start)
-        return len(messages) == after - start - gaps
-
     def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
         """Parse a message of a batch.
 
         The server appends its own headers to those of the message, which may have the same names.
         """
-        at = block.rfind(_OWN_HEADERS)
+        at = block.rfind(OWN_HEADERS)
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
         subject = own[b"Nats-Subject"]
-        block = self.stored_headers(block)
+        block = stored_headers(block)
         seq = int(own[b"Nats-Sequence"])
         size = stored_size(self.storage, len(subject), len(block), len(payload))
         time = own[b"Nats-Time-Stamp"].decode()
@@ -206,12 +106,6 @@ class MessageReader:
             parse_source_header(block),
             target_size,
         )
-
-    @staticmethod
-    def stored_headers(block: bytes) -> bytes:
-        """Return the stored header block of a message, without what the server adds."""
-        at = block.rfind(_OWN_HEADERS)
-        return block[:at] + b"\r\n\r\n" if at > len(b"NATS/1.0") else b""
 
     async def read_at_or_after(self, seq: int) -> StoredMessage | None:
         """Read the first message from a sequence on, or None after the last one."""
@@ -260,7 +154,7 @@ class MessageReader:
             return None
         self.budget.spend(1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": seq, "batch": 1})
-        if len(answers) < 2 or _answering_stream(answers[0][0]) != self.stream:
+        if len(answers) < 2 or answering_stream(answers[0][0]) != self.stream:
             return None
         pending = dict(
             line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line
@@ -270,13 +164,16 @@ class MessageReader:
 
 
 async def open_reader(
-    api: DomainApi,
-    info: Mapping[str, Any],
-    level: int,
-    limit: int,
-    reader_type: type[MessageReader] = MessageReader,
+    api: DomainApi, info: Mapping[str, Any], level: int, limit: int
 ) -> MessageReader:
-    """Open a reader of the stream from its INFO, with a limit of reads. Raises ApiError.
+    """Open a reader of the stream from its INFO, with a limit of reads. Raises ApiError."""
+    return await open_pages(MessageReader, api, info, level, limit)
+
+
+async def open_pages(
+    reader_type: type[R], api: DomainApi, info: Mapping[str, Any], level: int, limit: int
+) -> R:
+    """Open a reader of this type, with a limit of reads. Raises ApiError.
 
     Deleted sequences are requested only where the list is short. `level` is the API level of its
     domain.
@@ -320,12 +217,6 @@ async def count_by_subject(
         budget.spend(1)
         counts |= page["state"].get("subjects") or {}
     return counts if sum(counts.values()) == state["messages"] else None
-
-
-def _answering_stream(block: bytes) -> str:
-    """Return the stream of a message: with `mirror_direct` a mirror answers for its origin."""
-    start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
-    return block[start : block.index(b"\r\n", start)].decode()
 
 
 def _never_expires(headers: bytes) -> bool:

@@ -15,7 +15,7 @@ class StoredMessage:
     """One stored message. `size` is what it counts in the stream's `bytes`; `time` is RFC 3339.
 
     `never_expires`: its `Nats-TTL: never` exempts it from max_age. `target_size` is its size in the
-    stream that it is copied to. `digest` is that of its whole content, if the reader wants it.
+    stream that it is copied to.
     """
 
     seq: int
@@ -25,7 +25,6 @@ class StoredMessage:
     never_expires: bool = False
     source: SourceHeader | None = None
     target_size: int | None = None
-    digest: bytes = b""
 
     @property
     def size_for_limit(self) -> int:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.facts.compare_streams import Comparison, compare_streams
+from jsplan.facts.compare_streams import (
+    LONG_PAYLOAD,
+    Comparison,
+    ContentReader,
+    compare_streams,
+)
+from jsplan.facts.pages import ReadBudget
 from tests.support import stream_content
 from tests.support.raw import Raw
 
@@ -27,6 +33,12 @@ async def compare(api: DomainApi, level: int, last: int = 100) -> Comparison:
     """Compare A and its mirror B up to a sequence."""
     sides = [(api, await api.request(f"STREAM.INFO.{name}"), level) for name in ("A", "B")]
     return await compare_streams(sides[0], sides[1], 1, last)
+
+
+def reader_of(api: DomainApi, raw: Raw, name: str) -> ContentReader:
+    """Return a reader of four messages: one by one from A, in batches from B."""
+    batches = name == "B" and raw.api_level() > 0
+    return ContentReader(api, name, "file", 1, 4, batches, ReadBudget(10**6))
 
 
 def mirror(raw: Raw, *, direct: bool) -> None:
@@ -58,6 +70,43 @@ async def test_differences_are_listed(raw: Raw, api: DomainApi) -> None:
     found = await compare(api, raw.api_level(), last=10)
 
     assert (found.messages, found.missing, found.different, found.extra) == (9, [], [], [4])
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["batches", "single"])
+async def test_differences_are_listed_across_pages(
+    direct: bool, raw: Raw, api: DomainApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of both sides need not begin or end with the same messages."""
+    monkeypatch.setattr(ContentReader, "page_messages", 7)
+    create(raw, "A", direct=True)
+    mirror(raw, direct=True)
+    for name in ("A", "B"):
+        config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | {"allow_direct": direct}
+        raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config)
+    stream_content.delete(raw, "A", 1, *range(5, 13), 30)
+    stream_content.delete(raw, "B", 2, 9, *range(20, 28), 29)
+
+    found = await compare(api, raw.api_level())
+
+    assert found.messages == 10
+    assert found.missing == [2, *range(20, 28), 29]
+    assert found.extra == [1, 5, 6, 7, 8, 10, 11, 12, 30]
+    assert found.different == []
+
+
+async def test_payloads_of_any_length_are_compared(raw: Raw, api: DomainApi) -> None:
+    """Two messages that differ in the last byte only are different, short ones and long ones."""
+    for name, last in (("A", b"a"), ("B", b"b")):
+        config = {"name": name, "subjects": [f"{name}.>"], "allow_direct": name == "B"}
+        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", config)
+        for size in (0, LONG_PAYLOAD - 1, LONG_PAYLOAD, 100_000):
+            raw.request(f"{name}.1", b"x" * size + last)
+    both = [await reader_of(api, raw, name).read_page(1, 4) for name in ("A", "B")]
+
+    payloads = [[message.payload for message in page] for page, _ in both]
+
+    assert [len(set(found)) for found in zip(*payloads, strict=True)] == [2, 2, 2, 2]
+    assert max(map(len, payloads[0])) <= LONG_PAYLOAD
 
 
 async def test_other_content_differs(raw: Raw, api: DomainApi) -> None:

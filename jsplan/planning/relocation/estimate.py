@@ -18,8 +18,8 @@ RATES: Final[Mapping[str, tuple[int, int]]] = {
     "snapshot": (250_000, 80 << 20),
 }
 #: Messages a second that are compared, in batches and one by one; and bytes a second.
-COMPARED: Final = (12_000, 3_000)
-COMPARED_BYTES: Final = 12 << 20
+COMPARED: Final = (30_000, 10_000)
+COMPARED_BYTES: Final = 20 << 20
 #: Seconds of a cut-over in which only the newest messages are copied and compared.
 CUTOVER_SECONDS: Final = 1
 
