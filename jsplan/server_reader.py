@@ -30,6 +30,7 @@ from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import list_measurements
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
+from jsplan.planning.preserve.position_reset import list_reset_times
 from jsplan.planning.relocation.contents import (
     at_bucket,
     rename_live,
@@ -146,6 +147,9 @@ class ServerReader:
         """Decide each resource; read and count what the decisions affect."""
         if len(inputs.selected) >= MANY:
             self.session.observer.phase(f"Planning {count_text(len(inputs.selected), 'resource')}")
+        if times := list_reset_times(inputs):
+            seqs = await self._find_seqs(inputs, times)
+            inputs = replace(inputs, measured=replace(inputs.measured, seqs_by_time=seqs))
         decisions = decide_all(inputs)
         inputs = await self._read_affected(inputs, decisions)
         continue_sequence_for_unmanaged(inputs, decisions)
@@ -192,7 +196,9 @@ class ServerReader:
         domains, limit = self._domains, inputs.options.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         requests = list_measurements(inputs, decisions)
-        found = Measurements(seqs_by_time=await self._resolve_times(inputs, decisions, levels))
+        times = list_time_lookups(inputs) | source_history_times(inputs, decisions)
+        seqs = dict(inputs.measured.seqs_by_time) | await self._find_seqs(inputs, times)
+        found = Measurements(seqs_by_time=seqs)
         if duplicates := list_duplicates(inputs, decisions):
             counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
             found = replace(found, duplicates=counts)
@@ -208,18 +214,18 @@ class ServerReader:
             found = replace(found, deletions=deletions, unreadable_origins=unread)
         return replace(inputs, measured=found)
 
-    async def _resolve_times(
-        self, inputs: PlanInputs, decisions: Decisions, levels: Mapping[str, int]
-    ) -> Mapping[tuple[Address, str], int]:
-        """Find the sequences for the times at which backfills begin or end."""
-        wanted = sorted(list_time_lookups(inputs) | source_history_times(inputs, decisions))
+    async def _find_seqs(
+        self, inputs: PlanInputs, times: Iterable[tuple[Address, str]]
+    ) -> dict[tuple[Address, str], int]:
+        """Find the sequences for these times, each of a stream that was read."""
         known = [
             (live, time)
-            for address, time in wanted
+            for address, time in sorted(times)
             if (live := inputs.live.get(address)) is not None
         ]
         if not known:
             return {}
+        levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         return await find_seqs_by_time(self._pool, self._domains, known, levels)
 
 

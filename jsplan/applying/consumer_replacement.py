@@ -150,6 +150,7 @@ class _ConsumerReplacement:
             address=self.params["state_address"],
             created=live.created,
             hold_until=hold,
+            position_once=(self.params.get("reset") or {}).get("once", ""),
             **{PAUSE: own},
         )
         try:
@@ -162,9 +163,28 @@ class _ConsumerReplacement:
         except JsplanError:
             await self._resume_old()
             raise
-        await self._save_record(position=position, stream_created=stream.created)
+        await self._save_record(
+            position=self._reset_position(position), stream_created=stream.created
+        )
         await self._choose_method(stream)
         await self.delete()
+
+    def _reset_position(self, position: int) -> int:
+        """Return the position of the new consumer, whose old one is at `position` now.
+
+        What the plan did not announce does not happen: a reset forward repeats nothing if the old
+        consumer has passed the sequence by now, and one back skips nothing.
+        """
+        reset = self.params.get("reset")
+        if reset is None:
+            return position
+        match reset["direction"]:
+            case "back":
+                return min(int(reset["seq"]), position)
+            case "forward":
+                return max(int(reset["seq"]), position)
+            case _:
+                return int(reset["seq"])
 
     async def _wait_until_idle(self, live: LiveObject) -> tuple[LiveObject, dict[str, Any]]:
         """Wait a moment for acknowledgements; return the stream and the consumer's state."""

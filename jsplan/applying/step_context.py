@@ -512,6 +512,7 @@ class StepContext:
             starts=record.get("starts", {}),
             seen=live.answered_at,
             sensitive=record.get("sensitive", False),
+            position_once=record.get("position_once", ""),
         )
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}

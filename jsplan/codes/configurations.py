@@ -52,6 +52,11 @@ CONFIGURATIONS: Final[Mapping[str, CodeText]] = {
         "configuration.",
         "Use `tags`. Move the leader with `nats stream cluster`.",
     ),
+    "JS159": CodeText(
+        "A `position` does not say where the consumer is to be set.",
+        "It needs exactly one of `seq`, `time` and `new: true`, and the word `once`.",
+        "Write `position: {seq: 1234, once: WORD}`, with a new word for each reset.",
+    ),
     "JS160": CodeText(
         "`deny_purge` and `allow_rollup_hdrs` exclude each other.",
         "A rollup purges older messages.",

@@ -24,7 +24,8 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     ),
     "LOSES_CONSUMER_POSITION": CodeText(
         "A consumer loses its position.",
-        "It is replaced and starts where its `deliver_policy` says, or a changed filter "
+        "It is replaced and starts where its `deliver_policy` says, its new `position` skips "
+        "messages that it has not processed, or a changed filter "
         "leaves messages of a work queue without a consumer. Or a limit deletes a message that "
         "a consumer with `ack_policy: all` has not acknowledged: the server takes that for the "
         "acknowledgement of all messages before it.",
@@ -56,7 +57,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     "DUPLICATES_MESSAGES": CodeText(
         "Messages are stored or delivered twice.",
         "A source changes and starts again, two sources read the same messages, or a consumer "
-        "goes back.",
+        "goes back: after its replacement, or because its new `position` says so.",
         "Start the source behind what is copied already (`opt_start_seq`), or allow it if "
         "consumers tolerate duplicates.",
     ),

@@ -1,4 +1,4 @@
-"""JS450 to JS498: replication, rehearsal, backup, backfill, drift, revert, relocation."""
+"""JS450 to JS499: replication, rehearsal, backup, backfill, drift, revert, relocation."""
 
 from __future__ import annotations
 
@@ -201,5 +201,11 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "A mirror copies while publishers write. A snapshot, where no mirror can, lets them wait. "
         "The rates were measured on one machine; a link may be slower.",
         "Nothing, or choose a time for the cut-over.",
+    ),
+    "JS499": CodeText(
+        "The `position` of a consumer cannot be set now.",
+        "Its stream is replaced or relocated by the same plan, or deletes what its consumers have "
+        "processed, or has no such sequence. The message says which.",
+        "Read the message. Without `position` the rest of the plan can be applied.",
     ),
 }  # fmt: skip

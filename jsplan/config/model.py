@@ -133,6 +133,19 @@ class ContentFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """A place to which a consumer is set, once for each word `once`.
+
+    At the sequence `seq`, at the first message stored at or after `time` (RFC 3339), or, without
+    both, after the last message.
+    """
+
+    once: str
+    seq: int | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredResource:
     """One resource that the files declare.
 
@@ -155,6 +168,7 @@ class DeclaredResource:
     content: bytes | None = field(default=None, repr=False)
     sensitive: bool = False
     file: ContentFile | None = None
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,18 +39,18 @@ from jsplan.config.node import (
     to_plain,
 )
 from jsplan.config.origins import OriginExpander
+from jsplan.config.position import POSITION, SETTING_KEYS, read_position, settings_of
 from jsplan.config.problem import Problem
 from jsplan.config.schedules import SCHEDULE_KEYS
 from jsplan.resources import TABLES, buckets
 
-_SETTING_KEYS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
-_ENTRY_KEYS: Final = (*_SETTING_KEYS, "domain", "environments", "config_file")
-_NESTED_KEYS: Final = (*_SETTING_KEYS, "environments", "config_file")
+_ENTRY_KEYS: Final = (*SETTING_KEYS, "domain", "environments", "config_file")
+_NESTED_KEYS: Final = (*SETTING_KEYS, "environments", "config_file")
 #: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "stream": (*_ENTRY_KEYS, "consumers", "copy_of", *SCHEDULE_KEYS),
-    "consumer": (*_ENTRY_KEYS, "stream"),
-    "nested": _NESTED_KEYS, "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
+    "consumer": (*_ENTRY_KEYS, POSITION, "stream"),
+    "nested": (*_NESTED_KEYS, POSITION), "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
     "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
 }  # fmt: skip
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
@@ -338,7 +338,7 @@ class ResourceResolver:
             ):
                 override.is_used = True
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
-                known = (*_SETTING_KEYS, "address")
+                known = (*settings_of(address.kind), "address")
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
                 self._refuse_names(address.kind, node)
                 layers.append(node)
@@ -383,7 +383,7 @@ class ResourceResolver:
             places,
             raw_fields=frozenset(extra),
         )
-        return self._with_settings(declared, layers, fields.keys() & set(_SETTING_KEYS))
+        return self._with_settings(declared, layers, fields.keys() & set(settings_of(address.kind)))
 
     def _read_raw_fields(
         self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]
@@ -435,6 +435,7 @@ class ResourceResolver:
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),
             depends_on=lifecycle.read_depends_on(under("depends_on"), self.findings),
+            position=read_position(under(POSITION), self.findings),
         )
 
     # --- rules between fields ---------------------------------------------------------------------

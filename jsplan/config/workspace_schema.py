@@ -13,6 +13,7 @@ from jsplan.address import Kind
 from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP_LEVEL_KEYS
 from jsplan.config.kv_entries import ENTRY_KEYS, OBJECT_KEYS
+from jsplan.config.position import POSITION, position_schema
 from jsplan.config.schedules import SCHEDULE_FIELDS
 from jsplan.documents.schema_types import DIALECT
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
@@ -140,6 +141,7 @@ def _definitions() -> dict[str, Schema]:
         "resource_lint": _object(
             {"ignore": _list(_object({"code": _text(), "reason": _text()}, ("code", "reason")))}
         ),
+        POSITION: position_schema(),
         "stream": _entry("stream", TABLES["stream"]),
         "consumer": _entry("consumer", CONSUMER),
         "nested_consumer": _nested_consumer(),
@@ -254,7 +256,7 @@ def _entry(kind: str, table: Table) -> Schema:
         )
     if kind != "consumer":
         return _object(properties, ("name" if kind == "stream" else "bucket",))
-    properties["stream"] = _text("The stream that it belongs to.")
+    properties |= {"stream": _text("The stream that it belongs to."), POSITION: _ref(POSITION)}
     return _object(properties, ("stream",)) | _NAMED
 
 
@@ -520,7 +522,8 @@ def _override() -> Schema:
         for name, found in shapes.items()
         if found
     }
-    return _object(fields | _settings() | {"address": _ref("address")}, ("address",))
+    own = {"address": _ref("address"), POSITION: _ref(POSITION)}
+    return _object(fields | _settings() | own, ("address",))
 
 
 def _removed() -> Schema:

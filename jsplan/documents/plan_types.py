@@ -45,6 +45,8 @@ UPDATE_OPS: Final[tuple[Op, ...]] = (
 )  # fmt: skip
 #: The reason of a change that copies a stream and leaves its relocation to a later plan.
 TARGET_PREPARED: Final = "prepare_relocation"
+#: The reason of a consumer that is replaced because the files set its position.
+RESET_BY_POSITION: Final = "replace_for_position"
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
 CUTOVER_OPS: Final[tuple[Op, ...]] = (

@@ -142,6 +142,9 @@ PARAMS = object_of(
         "flows": list_of(FLOW),
         "position": or_null(UINT64),
         "pause_until": or_null(INSTANT),
+        "reset": object_of(
+            {"once": TEXT, "seq": or_null(UINT64), "direction": one_of("back", "forward", "exact")}
+        ),
         "initial_config": CONFIG_REF,
         "relocated": STREAM_ADDRESS,
         "relocated_sources": map_of(ORIGIN_REF),

@@ -58,7 +58,7 @@ STATE_RECORD = object_of(
         "prevent_destroy": FLAG,
         "depends_on": list_of(ADDRESS),
     },
-    {"starts": map_of(UINT64), "sensitive": FLAG},
+    {"starts": map_of(UINT64), "sensitive": FLAG, "position_once": TEXT},
     "The part of a resource in state that does not come from the server.",
 )
 STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(
@@ -142,6 +142,7 @@ _STREAM_REPLACED = object_of(
 _CONSUMER_REPLACED = object_of(
     {"address": CONSUMER_ADDRESS, "created": TEXT, "hold_until": INSTANT},
     {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT}
+    | {"position_once": TEXT}
     | _CREATED,
 )
 _PLACEHOLDER = object_of(

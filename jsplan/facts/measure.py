@@ -28,12 +28,9 @@ from jsplan.facts.measurement import (
     Measurement,
     MeasurementRequest,
 )
-from jsplan.facts.messages import (
-    MessageReader,
-    ReadBudget,
-    ReadLimitExceeded,
-)
+from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded
 from jsplan.facts.redelivery import Redelivery, StoredBetween, max_unread, redelivery_bounds
+from jsplan.facts.reset_reads import count_reset
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.server_features import (
@@ -157,6 +154,8 @@ class _MeasurementRun:
         await self._read_gaps()
         if request.redelivery is not None:
             return await self._measure_redelivered(request.redelivery)
+        if request.reset is not None:
+            return self._build_measurement(*await count_reset(self.reader, request.reset))
         if request.filter_change is not None:
             return await self._measure_undelivered(request.filter_change)
         if request.drains is not None:

@@ -9,6 +9,7 @@ from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange, InterestSnapshot
 from jsplan.facts.limit_trimming import ExceededLimits
 from jsplan.facts.redelivery import Redelivery
+from jsplan.facts.reset_count import ResetCount
 from jsplan.facts.stored_message import TargetStorage
 from jsplan.facts.undelivered import FilterChange
 
@@ -41,7 +42,8 @@ class MeasurementRequest:
     message of each subject. `finished` are messages that consumers of a stream that becomes a work
     queue have finished. `redelivery` asks only for the messages that a consumer that continues at
     its position receives again; `filter_change` only for those that a changed filter leaves
-    undelivered. `has_downstream`: the server reads the stream for a downstream stream with a
+    undelivered; `reset` only for what a consumer that is set to a position receives again or skips.
+    `has_downstream`: the server reads the stream for a downstream stream with a
     consumer that it may not show, so unwanted messages may stay. `changes_subjects`: its subjects
     change, so some may stay. `target_storage`: the messages are copied to a stream in which they
     have another size.
@@ -63,6 +65,7 @@ class MeasurementRequest:
     has_downstream: bool = False
     changes_subjects: bool = False
     target_storage: TargetStorage | None = None
+    reset: ResetCount | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
+from jsplan.planning.preserve.position_reset import check_resets
 from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
 from jsplan.planning.relocation.decisions import (
     ORIGIN_RELOCATED,
@@ -242,6 +243,7 @@ def _diagnostics(
         found += check_decision(inputs, decision)
         found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
+    found += check_resets(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
     found += diagnose_impossible(inputs)
@@ -297,7 +299,10 @@ def _resource_change(
         before=live.config if live else None,
         after=config_with_start(inputs, decision, decisions)
         or _final_config(decision, inputs.level(address)),
-        fields=with_bucket_names(address, [*decision.fields, *decision.ignored]),
+        fields=[
+            *with_bucket_names(address, [*decision.fields, *decision.ignored]),
+            *([decision.reset.field_change()] if decision.reset and live else []),
+        ],
         replace_paths=_replace_paths(decision),
         unknown=["opt_start_seq"]
         if has_unknown_start(inputs, decision, decisions)

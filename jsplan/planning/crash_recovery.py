@@ -107,6 +107,7 @@ def _entry_of(live: LiveObject, record: dict[str, Any]) -> Entry:
         starts=record.get("starts", {}),
         seen=live.answered_at,
         sensitive=record.get("sensitive", False),
+        position_once=record.get("position_once", ""),
     )
 
 

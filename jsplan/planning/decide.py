@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan_types import RESET_BY_POSITION
 from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.diff import differing_fields, field_changes
 from jsplan.planning.merge import expected_new, expected_update, is_within_limits, without_ignored
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
+from jsplan.planning.preserve.consumer_position import START_FIELDS, with_start_sequence
 from jsplan.planning.preserve.consumers import (
     is_update_purging,
     preserve_position,
@@ -22,6 +24,11 @@ from jsplan.planning.preserve.methods import (
     exceeds_max_consumers,
     recreates_consumers,
     tightens_consumer_limits,
+)
+from jsplan.planning.preserve.position_reset import (
+    find_reset,
+    is_reset_pending,
+    start_of_new,
 )
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.resources import CONSUMER
@@ -131,19 +138,29 @@ def _decide_undeclared(
 def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -> ResourceDecision:
     if inputs.options.imports:
         return _decide_missing_import(inputs, address)
-    after = expected_new(
-        table_of(address),
-        inputs.creation_body(address),
-        inputs.level(address),
-        inherited_settings(inputs, address),
-    )
     reason = "create_because_missing" if entry is not None else "create_because_new"
     if address in inputs.interrupted.replacements:
         reason = REPLACEMENT_INTERRUPTED
-    decision = ResourceDecision(address, ["create"], reason, None, entry, after)
+    decision = ResourceDecision(address, ["create"], reason, None, entry)
+    if reason != REPLACEMENT_INTERRUPTED:
+        decision.reset = find_reset(inputs, address, None, entry)
+    decision.after = expected_new(
+        table_of(address),
+        body_of_new(inputs, decision),
+        inputs.level(address),
+        inherited_settings(inputs, address),
+    )
     if reason == REPLACEMENT_INTERRUPTED and address.kind == "consumer":
         preserve_position(inputs, decision)
     return decision
+
+
+def body_of_new(inputs: PlanInputs, decision: ResourceDecision) -> Config:
+    """Return the body of an object to create. A new consumer starts at its `position`."""
+    body = inputs.creation_body(decision.address)
+    reset = decision.reset if decision.live is None else None
+    start = start_of_new(inputs, decision.address, body, reset)
+    return with_start_sequence(start, body) if start is not None else body
 
 
 def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDecision:
@@ -246,6 +263,7 @@ def _decide_existing(
         and entry is not None
         and _is_untouched(inputs, live, entry, set_by_replacement)
         and not _is_replace_forced(inputs, address)
+        and not is_reset_pending(inputs, address, entry)
     ):
         return ResourceDecision(address, ["no-op"], UNTOUCHED, live, entry, live.compact)
     table, body, level = table_of(address), inputs.body(address), inputs.level(address)
@@ -319,13 +337,16 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
     if decision.adopts and inputs.options.imports:
         return _decide_import(inputs, decision)
     forced = _is_replace_forced(inputs, decision.address)
+    decision.reset = find_reset(inputs, decision.address, decision.live, decision.entry)
     if _would_delete_messages(inputs, decision):
         decision.fields = [
             replace(c, effect="replace") if c.path.startswith("filter_subject") else c
             for c in decision.fields
         ]
-    if forced or any(change.effect == "replace" for change in decision.fields):
+    resets = decision.reset is not None
+    if resets or forced or any(change.effect == "replace" for change in decision.fields):
         decision.reason = "replace_by_request" if forced else "replace_because_cannot_update"
+        decision.reason = RESET_BY_POSITION if resets else decision.reason
         if decision.address in inputs.interrupted.unready:
             decision.reason = REPLACEMENT_INTERRUPTED
         decision.actions = ["delete", "create"]
@@ -335,15 +356,30 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
             inputs.level(decision.address),
             inherited_settings(inputs, decision.address),
         )
-        if inputs.on_replace(decision.address) == "preserve":
+        if resets or inputs.on_replace(decision.address) == "preserve":
             decision.actions = ["create", "delete"]
             if decision.address.kind == "consumer":
+                _add_fields_of_reset(inputs, decision)
                 preserve_position(inputs, decision)
     elif decision.fields:
         decision.actions, decision.reason = ["update"], _update_reason(decision)
     elif decision.adopts:
         decision.reason = "import_because_equal"
     return decision
+
+
+def _add_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> None:
+    """Show the undeclared fields that a consumer loses when it is recreated only for a reset."""
+    if decision.reset is None or decision.live is None or decision.after is None:
+        return
+    known = {change.path for change in decision.fields} | {pauses.PAUSE, *START_FIELDS}
+    changes = field_changes(
+        table_of(decision.address),
+        decision.live.compact,
+        decision.after,
+        inputs.level(decision.address),
+    )
+    decision.fields += [change for change in changes if change.path not in known]
 
 
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
@@ -499,6 +535,7 @@ def _decide_restored_consumer(
             ignored=[],
             after=decision.live.compact,
             diagnostics=[],
+            reset=None,
         )
         return replace(unchanged, restored_with=stream.address)
     if decision.actions == ["no-op"] or (

@@ -148,7 +148,7 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
     )
     reported |= (
         set(START_FIELDS)
-        if decision.preserves
+        if decision.preserves or decision.reset is not None
         else replacement_fields(
             decision.address, decision.entry, inputs.declared_fields(decision.address)
         )
@@ -253,6 +253,8 @@ def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
     consumer = decision.address.kind == "consumer"
     if not consumer and decision.reason == REPLACEMENT_INTERRUPTED:
         return  # finishing it loses nothing, whatever on_replace is now
+    if decision.reset is not None and all(f.effect != "replace" for f in decision.fields):
+        return
     mode, forced = inputs.on_replace(decision.address), decision.reason == "replace_by_request"
     if mode == "recreate" or (forced and mode == "refuse"):
         return

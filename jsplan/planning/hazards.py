@@ -20,6 +20,7 @@ from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import describe_redelivery
 from jsplan.planning.preserve.hazards import assess_preserved
+from jsplan.planning.preserve.position_reset import assess_reset, is_reset_measurement
 from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
 from jsplan.planning.relocation.hazards import assess_origin, assess_target
 from jsplan.planning.replication.checks import find_downstream
@@ -47,7 +48,7 @@ def assess_hazards(
     measured = [
         answer
         for answer in inputs.measured.deletions.get(decision.address, ())
-        if not is_filter_measurement(answer)
+        if not is_filter_measurement(answer) and not is_reset_measurement(answer)
     ]
     found = list(
         _deletes_messages(
@@ -57,6 +58,7 @@ def assess_hazards(
     )
     if decision.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
+    found += assess_reset(decision, inputs.measured.deletions.get(decision.address, ()))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_duplicates(inputs.measured.duplicates.get(decision.address, ()))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))

@@ -20,6 +20,7 @@ from jsplan.planning.interest import InterestChange, find_interest_changes, inte
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
+from jsplan.planning.preserve.position_reset import reset_measurements
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
 from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
@@ -109,7 +110,9 @@ def _list_for_consumer(
     """List what a consumer that is replaced with its position delivers again."""
     parent = decision.address.parent
     stream = inputs.live.get(parent) if parent else None
-    if decision.preserves and stream is not None:
+    if decision.reset is not None and stream is not None:
+        yield from reset_measurements(decision, stream)
+    elif decision.preserves and stream is not None:
         found = redelivery_measurement(decision, stream, inputs.level(decision.address))
         yield from [found] if found is not None else []
 

@@ -19,6 +19,7 @@ from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
 from jsplan.planning.preserve.interrupted import InterruptedReplacement
+from jsplan.planning.preserve.reset import PositionReset
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
@@ -164,6 +165,7 @@ class ResourceDecision:
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
+    `reset`: the position to which a consumer is set, because the files have a new word.
     `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
@@ -185,6 +187,7 @@ class ResourceDecision:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
+    reset: PositionReset | None = None
 
     @property
     def replaces(self) -> bool:

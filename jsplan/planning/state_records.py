@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.planning.decide import table_of
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import replacement_fields
+from jsplan.planning.preserve.position_reset import start_of_new
 from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.state.document import Entry
@@ -35,7 +36,11 @@ def record_entry(entry: Entry) -> dict[str, Any]:
         "depends_on": entry.depends_on,
         "prevent_destroy": entry.prevent_destroy,
     }
-    return record | ({"starts": entry.starts} if entry.starts else {})
+    return (
+        record
+        | ({"starts": entry.starts} if entry.starts else {})
+        | ({"position_once": entry.position_once} if entry.position_once else {})
+    )
 
 
 def build_state_record(
@@ -63,7 +68,30 @@ def build_state_record(
         record["starts"] = entry.starts
     elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
         record["starts"] = starts
+    if (start := start_of_new_consumer(inputs, decision)) is not None:
+        record["starts"] = {address.consumer: start}
+    if word := _recorded_word(inputs, decision):
+        record["position_once"] = word
     return record | (previous_address(inputs, address) or {}) | closing_record(inputs, address)
+
+
+def start_of_new_consumer(inputs: PlanInputs, decision: ResourceDecision) -> int | None:
+    """Return the sequence at which a new consumer starts because of its `position`."""
+    if decision.reset is None or decision.live is not None:
+        return None
+    body = inputs.creation_body(decision.address)
+    return start_of_new(inputs, decision.address, body, decision.reset)
+
+
+def _recorded_word(inputs: PlanInputs, decision: ResourceDecision) -> str:
+    """Return the word of the last reset: of this plan, of an interrupted apply, or before."""
+    if decision.reset is not None:
+        return decision.reset.once
+    if decision.reason == REPLACEMENT_INTERRUPTED and decision.address.kind == "consumer":
+        begun = inputs.interrupted.replacements.get(decision.address) or {}
+        if begun.get("position_once"):
+            return str(begun["position_once"])
+    return decision.entry.position_once if decision.entry is not None else ""
 
 
 def _has_replacement_starts(
@@ -118,7 +146,9 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
         "origin": entry.origin,
         "depends_on": _recorded_dependencies(inputs, decision, entry),
         "prevent_destroy": entry.prevent_destroy,
-    } | ({"starts": entry.starts} if entry.starts else {})
+    }
+    remembered |= {"starts": entry.starts} if entry.starts else {}
+    remembered |= {"position_once": entry.position_once} if entry.position_once else {}
     return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
 
 

@@ -13,6 +13,7 @@ from jsplan.documents.plan_types import VERIFY_OP, Op
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
+    body_of_new,
     inherited_settings,
     table_of,
 )
@@ -234,7 +235,7 @@ def _request_payload(
 
 
 def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: str) -> Draft:
-    body, address = inputs.creation_body(decision.address), decision.address
+    body, address = body_of_new(inputs, decision), decision.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
     expect = {
         name: (decision.after or {}).get(name)
@@ -273,12 +274,17 @@ def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> D
         draft,
         key=(address, "update"),
         op="consumer.replace",
-        title=f"replace {_object_label(decision)} at its position",
+        title=f"replace {_object_label(decision)} at {_position_label(decision)}",
         precondition=live.fingerprint if live else "absent",
         params=params(inputs, decision),
         freed_subjects=[s for s in before if s not in after],
         taken_subjects=[s for s in after if s not in before],
     )
+
+
+def _position_label(decision: ResourceDecision) -> str:
+    reset = decision.reset
+    return f"sequence {reset.seq:,} ({reset.once})" if reset and reset.seq else "its position"
 
 
 def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:

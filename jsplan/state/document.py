@@ -46,7 +46,8 @@ class Entry:
     `depends_on` are addresses, so that deletion can run in reverse order. `starts` are the
     sequences at which a replacement made the resource continue, instead of the start in the files:
     of a consumer under its own name, of the sources of a stream under the key of each.
-    `sensitive`: the value of the entry of a bucket may not be shown.
+    `sensitive`: the value of the entry of a bucket may not be shown. `position_once` is the word of
+    the `position` to which a consumer was last set.
     """
 
     config: dict[str, Any]
@@ -59,6 +60,7 @@ class Entry:
     starts: dict[str, int] = field(default_factory=dict)
     seen: str = ""
     sensitive: bool = False
+    position_once: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of `resources[address]`."""
@@ -76,6 +78,7 @@ class Entry:
             | ({"starts": self.starts} if self.starts else {})
             | ({"seen": self.seen} if self.seen else {})
             | ({"sensitive": True} if self.sensitive else {})
+            | ({"position_once": self.position_once} if self.position_once else {})
         )
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
@@ -99,6 +102,7 @@ class Entry:
             raw.get("starts", {}),
             raw.get("seen", ""),
             raw.get("sensitive", False),
+            raw.get("position_once", ""),
         )
 
 

@@ -99,6 +99,8 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
+    if decision.reset is not None:
+        position = decision.reset.seq
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
         # A start is only needed while a message is still before it.
         decision.unknown = ["deliver_policy", "opt_start_seq"]
@@ -133,12 +135,13 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
         decision.live,
         inputs.interrupted.replacements.get(decision.address) or {},
     )
-    return {
+    found = {
         "state_address": str(inputs.moved_from.get(address, address)),
         "position": _known_position(live, recorded, inputs.level(address)),
         "api_level": inputs.level(address),
         PAUSE: (decision.after or {}).get(PAUSE),
     }
+    return found | ({"reset": decision.reset.to_json()} if decision.reset is not None else {})
 
 
 def replacement_fields(
@@ -191,6 +194,9 @@ def check_consumer_replacement(
     if live is None or decision.after is None:
         return
     body, level = inputs.body(decision.address), inputs.level(decision.address)
+    if decision.reset is not None:
+        yield from _warn_of_pending(inputs, decision, live)
+        return
     position = position_of(live.compact, live.state, level)
     resume_at = (
         f"sequence {position:,}" if position else "the first message that was not acknowledged"
@@ -208,7 +214,6 @@ def check_consumer_replacement(
         yield _replacement_warning(
             inputs, decision, text, "So no message that was pending for it is lost."
         )
-    out = live.state.get("num_ack_pending") or 0
     if has_pending_below_floor(live.compact, live.state):
         behind = f"sequence {live.state['ack_floor']['stream_seq']:,}"
         text = (
@@ -221,6 +226,14 @@ def check_consumer_replacement(
             "clients have acknowledged what they have, and plan again."
         )
         yield _replacement_warning(inputs, decision, text, detail)
+    yield from _warn_of_pending(inputs, decision, live)
+
+
+def _warn_of_pending(
+    inputs: PlanInputs, decision: ResourceDecision, live: LiveObject
+) -> Iterable[Diagnostic]:
+    """Warn about messages that clients have and have not acknowledged."""
+    out = live.state.get("num_ack_pending") or 0
     if out:
         text = (
             f"{count_text(out, 'pending message')} may be delivered again, "
@@ -230,7 +243,7 @@ def check_consumer_replacement(
             "Redelivery counts start over. What is acknowledged while the consumer is recreated "
             "is delivered again."
         )
-        if level < PAUSE_LEVEL:
+        if inputs.level(decision.address) < PAUSE_LEVEL:
             detail += " This server cannot pause it first."
         yield _replacement_warning(inputs, decision, text, detail)
 

@@ -184,6 +184,7 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
         prevent_destroy=record["prevent_destroy"],
         depends_on=record["depends_on"],
         seen=live.answered_at,
+        position_once=record.get("position_once", ""),
     )
     return {target}
 

@@ -17,7 +17,7 @@ _LOSS_TEXTS = {
     "DELETES_MESSAGES": "{messages} that were deleted cannot be restored",
     "LOSES_CONSUMER_POSITION": "the position that the consumer had does not come back",
     "DELETES_CONSUMER": "the position that the consumer had does not come back",
-    "DUPLICATES_MESSAGES": "messages that were copied twice stay",
+    "DUPLICATES_MESSAGES": "messages that were stored or delivered twice stay so",
 }
 
 

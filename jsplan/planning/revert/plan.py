@@ -186,11 +186,13 @@ def _simulate_target(
     if live is None or target.action == "forgotten" or target.is_released:
         entries.pop(address, None)
         return
+    known = entries.get(address)
     entries[address] = Entry(
         live.config,
         dict(target.state_record.get("declared") or {}),
         live.created,
         target.state_record.get("origin", "created"),
+        position_once=known.position_once if known is not None else "",
     )
 
 

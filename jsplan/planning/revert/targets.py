@@ -391,7 +391,9 @@ def _revert_update(
         if item.get("importing"):
             yield RevertTarget(address, "forgotten")
         else:
-            yield _unchanged_note(address, "has the configuration that it had before")
+            moved = address.kind == "consumer" and item["actions"] == ["create", "delete"]
+            kept = ". Its position stays where it is" if moved else ""
+            yield _unchanged_note(address, f"has the configuration that it had before{kept}")
         return
     yield RevertTarget(
         address,
