@@ -52,7 +52,7 @@ async def test_answers_arrive_whole(piece: int) -> None:
 
 @pytest.mark.parametrize("line", [b"MSG i.1 x 5\r\n", b"HMSG i.1 7 5\r\n", b"MSG i.1 7 5x\r\n"])
 async def test_a_malformed_line_ends_the_connection(line: bytes) -> None:
-    """What no server sends is left to nats-py, which names it."""
+    """A line that no server sends is left to nats-py, which names it."""
     client = Client(ConnectionSettings(key="x", url="nats://x", shown="x"))
     client.answers_of[7] = ManyAnswers(9)
 
