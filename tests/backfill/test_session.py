@@ -77,7 +77,7 @@ def test_the_second_jvm_starts_from_the_classes_of_the_first(tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_spark_starts_without_a_damaged_archive(tmp_path: Path) -> None:
-    """A JVM that ends because of a truncated archive is started again without it."""
+    """A JVM that crashes with a truncated archive starts again without it, its report in the cache."""
     home = find_java_home(os.environ, tmp_path)
     archive = find_archive(home / "bin/java", Path(pyspark.__file__).parent, tmp_path / "spark", {})
     assert archive is not None
@@ -94,9 +94,13 @@ def test_spark_starts_without_a_damaged_archive(tmp_path: Path) -> None:
         "session = start_session('x', cache=folder, log=folder / 'log')\n"
         "assert session.sparkContext.parallelize([1]).collect() == [1]\n"
         "assert not [*folder.rglob('*.jsa')]\n"
+        "assert [*(folder / 'spark').glob('hs_err_pid*.log')]\n"
     )
     environ = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
-    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tmp_path, env=environ, check=True)
+    here = tmp_path / "here"
+    here.mkdir()
+    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=here, env=environ, check=True)
+    assert not [*here.glob("hs_err*")]
 
 
 @pytest.mark.parametrize(

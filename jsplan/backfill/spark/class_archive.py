@@ -21,6 +21,8 @@ MAX_AGE: Final = 7 * 86_400
 #: The JVM ignores an archive that does not fit. Its warnings are silenced, its errors are not.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 _USE, _MAKE = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
+#: Java's report of a crash, as with a truncated archive; else it is in the user's folder.
+_REPORTS: Final = "hs_err_pid{}.log"
 _JVM_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 
@@ -33,7 +35,9 @@ class ClassArchive:
     @property
     def options(self) -> str:
         """Return the options of a JVM that uses it, or makes it if there is none."""
-        return f'{_QUIET} "{_USE if self.path.exists() else _MAKE}={self.path}"'
+        report = self.path.with_name(_REPORTS.format("%p"))
+        name = _USE if self.path.exists() else _MAKE
+        return f'{_QUIET} "-XX:ErrorFile={report}" "{name}={self.path}"'
 
     def delete(self) -> None:
         """Delete it, if possible: a JVM does not start from a truncated file."""
@@ -67,7 +71,7 @@ def _identify(*programs: Path) -> str:
 
 
 def _delete_old(folder: Path) -> None:
-    for path in folder.glob("classes-*.jsa"):
+    for path in (*folder.glob("classes-*.jsa"), *folder.glob(_REPORTS.format("*"))):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > MAX_AGE:
                 path.unlink()
