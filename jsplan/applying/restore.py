@@ -29,6 +29,7 @@ from jsplan.errors import (
 )
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
+from jsplan.jetstream.leftovers import restore_without_leftovers
 from jsplan.jetstream.snapshots import restore_stream
 from jsplan.planning.decide import table_of
 from jsplan.planning.restore import RestoreTarget, position_differences, restore_differences
@@ -101,15 +102,18 @@ class RestoreOperations:
         def progress(done: int) -> None:
             self.emit(BytesMoved(step.id, done, snapshot.bytes))
 
-        try:
+        async def send() -> dict[str, Any]:
             context.backend.may_write(MIN_LEASE)
-            answer = await restore_stream(
+            return await restore_stream(
                 context.api(step),
                 target.config,
                 target.saved.before,
                 _read_snapshot(self.folder, snapshot),
                 on_progress=progress,
             )
+
+        try:
+            answer = await restore_without_leftovers(send)
         except (ServerRefusedError, NotPermittedError):
             await context.record({"end": step.address}, durable=False)
             raise

@@ -22,6 +22,7 @@ from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
+from jsplan.jetstream.leftovers import restore_without_leftovers
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
 from jsplan.units import parse_instant
@@ -68,6 +69,19 @@ class SnapshotRestore:
         """
         await self._remove_unfinished()
         before = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
+        await restore_without_leftovers(self._transfer)
+        after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
+        self._require_equal_state(
+            before,
+            after,
+            await _fetch_state(self.endpoints.target, self.origin_state.target_address.stream),
+        )
+        await require_same_messages(self.origin_state, self.endpoints)
+        self.may_write()
+        await self.endpoints.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
+
+    async def _transfer(self) -> None:
+        """Restore a snapshot while it is taken."""
         self.may_write()
         async with open_snapshot(
             self.endpoints.origin, self.origin_state.origin_address.stream, consumers=False
@@ -79,15 +93,6 @@ class SnapshotRestore:
                 snapshot.chunks,
                 on_progress=self.on_progress,
             )
-        after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
-        self._require_equal_state(
-            before,
-            after,
-            await _fetch_state(self.endpoints.target, self.origin_state.target_address.stream),
-        )
-        await require_same_messages(self.origin_state, self.endpoints)
-        self.may_write()
-        await self.endpoints.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
 
     async def _remove_unfinished(self) -> None:
         """Delete an incomplete target of this entry. Raises JsplanError for any other stream."""

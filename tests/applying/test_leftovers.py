@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backup.run import BackupOptions
 from jsplan.errors import ApiTimeoutError
 from jsplan.jetstream import DomainApi
+from jsplan.workflows.backup import backup
+from jsplan.workflows.restore import RestoreOptions, restore
 from tests.preserve.test_streams import PERMITTED, PRESERVE
 from tests.support import stream_content, undeleted_folder
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +92,23 @@ def test_a_recreated_stream_is_empty(
         assert (state["messages"], state["last_seq"]) == (0, 0)
         raw.request(subject.replace(">", "x"), b"new")
         assert raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] == 1
+
+
+def test_a_restored_backup_is_whole(tmp_path: Path, server: Server) -> None:
+    """A stream that is restored over messages which the server did not delete has its backup."""
+    space = single_space(tmp_path, server).write(streams=[OTHER, STREAM])
+    space.apply()
+    with Raw(server.url) as raw:
+        stream_content.fill(raw, "A", 20)
+        messages = stream_content.messages(raw, "A")
+        folder = tmp_path / "backup"
+        backup(space.load, BackupOptions(("**",), folder), RecordingObserver())
+        raw.request("A.x", b"later")
+        with undeleted_folder.until_recreated(server, "A"):
+            raw.api_ok("$JS.API.STREAM.DELETE.A")
+            _, result = restore(space.load, RestoreOptions(folder), approve, RecordingObserver())
+            assert (result.exit_code, [s.error for s in result.steps if s.error]) == (0, [])
+        assert stream_content.messages(raw, "A") == messages
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])

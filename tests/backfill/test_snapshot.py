@@ -10,6 +10,7 @@ import pytest
 from jsplan.backfill.snapshot_copy import SnapshotRestore
 from jsplan.errors import PlanError, RefusedError
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, without_spark
+from tests.support import undeleted_folder
 from tests.support.raw import streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
 
@@ -81,6 +82,18 @@ def test_apply_creates_the_target_with_all_messages(pair: Pair) -> None:
     assert not pair.space.plan().has_changes
     pair.publish("hub", [(b"t.a", b"", b"new")])
     require_same(pair, others=1)
+
+
+def test_a_target_over_messages_of_a_deleted_stream(pair: Pair) -> None:
+    """A target whose name had a stream that the server did not delete has only the copy."""
+    pair.stream("leaf", "S", numbered_rows(30))
+    pair.stream("hub", "OTHER")  # the last stream of an account takes its folder along
+    pair.stream("hub", "T", [(b"t.a", b"", b"old")])
+    with undeleted_folder.until_recreated(pair.sandbox["hub"], "T"):
+        pair.ask("hub", "STREAM.DELETE.T")
+        _, result = apply(pair)
+    assert result.exit_code == 0
+    require_same(pair)
 
 
 def test_a_later_run_copies_only_new_messages(pair: Pair) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 
-def streams_folder(server: Server, account: str = "$G") -> Path:
-    """Return the folder that has one folder for each file stream."""
-    return server.store_path / "jetstream" / account / "streams"
+def streams_folder(server: Server) -> Path:
+    """Return the folder that has one folder for each file stream of the account of `server.user`."""
+    return server.store_path / "jetstream" / (server.node.user.account or "$G") / "streams"
 
 
 def place(server: Server, stream: str) -> Path:
@@ -41,7 +41,8 @@ def until_recreated(server: Server, stream: str) -> Iterator[list[str]]:
     one over the old messages.
     """
     folder, actions, end = place(server, stream), list[str](), "$JS.EVENT.ADVISORY.STREAM.END."
-    with Raw(server.url, timeout=300) as raw, Raw(server.url) as other:
+    login = (server.url, server.user, server.password)
+    with Raw(*login, timeout=300) as raw, Raw(*login) as other:
         raw.subscribe(f"$JS.EVENT.ADVISORY.STREAM.*.{stream}")
 
         def listen() -> None:
