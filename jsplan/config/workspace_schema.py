@@ -463,6 +463,10 @@ def _domain() -> Schema:
                 _ref("duration"), "How long it may be offline before drift reports an error."
             ),
             "same_as": _text("The domain that this is, over another connection."),
+            "balance": _any(
+                _object({"leaders": _flag("Spread leaders over the servers of the cluster.")}),
+                {"type": "null"},
+            ),
         }
     )
 

@@ -132,6 +132,7 @@ _EARLIER_KINDS = {
     "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
     "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
     "last": ("first", "park", "leave", "update"),
+    "leader": ("first", "park", "leave", "update", "pause", "last"),
 }  # fmt: skip
 
 

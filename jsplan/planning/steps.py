@@ -24,6 +24,7 @@ from jsplan.planning.interest import (
     find_interest_changes,
     is_placeholder,
 )
+from jsplan.planning.leader_moves import draft_leader_move
 from jsplan.planning.merge import build_create, build_update
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.order import order_steps, partial_update_params
@@ -122,6 +123,7 @@ def _draft_decision(
         )
     elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
         yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
+    yield from draft_leader_move(decision, _object_label(decision))
 
 
 def _draft_actions(

@@ -43,6 +43,8 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "schedule.delete": {_DELETED},
     "state.forget": {("forget",), _DELETED, _RECREATED, _REPLACED},
     "state.update": {("no-op",)},
+    "stream.move_leader": {_CHANGED},
+    "consumer.move_leader": {_CHANGED},
     "stream.activate": {_REPLACED, _CHANGED},
     "stream.delete_staging": {_REPLACED, _CHANGED},
     "stream.probe": {_REPLACED},
