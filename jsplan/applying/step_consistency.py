@@ -112,6 +112,7 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
         params=("state_address", "api_level", PAUSE),
     ),
     "consumer.cleanup": OpRule("consumer", params=("state_address",)),
+    "consumer.reset": OpRule("consumer", params=("state_address", "api_level", "reset")),
     "consumer.create_placeholder": OpRule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
     "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
     "consumer.verify": OpRule("consumer"),

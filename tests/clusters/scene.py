@@ -11,11 +11,13 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
-from tests.support.workspaces import Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from jsplan.documents.apply import ApplyEvent
 
 #: The error of a cluster without a leader.
 NO_LEADER: Final = 10008
@@ -74,6 +76,21 @@ def find_bystander(cluster: Sandbox) -> int:
     answer = ask(cluster, "$SYS.REQ.SERVER.PING.JSZ", account="SYS")
     leader = answer["data"]["meta_cluster"]["leader"]
     return 2 if leader == "c-3-server" else 3
+
+
+class Interference(RecordingObserver):
+    """Does something at the first event of a type."""
+
+    def __init__(self, at: type[ApplyEvent], action: Callable[[], object]) -> None:
+        super().__init__()
+        self._at = at
+        self._actions = [action]
+
+    def event(self, event: ApplyEvent) -> None:
+        """Act once."""
+        if isinstance(event, self._at) and self._actions:
+            self._actions.pop()()
+        super().event(event)
 
 
 class Publisher:

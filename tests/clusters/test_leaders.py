@@ -10,14 +10,21 @@ import pytest
 from jsplan.documents.apply import MoveProgress, StepStarted
 from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
-from tests.clusters.scene import Publisher, ask, find_bystander, make_space, start_cluster
+from tests.clusters.scene import (
+    Interference,
+    Publisher,
+    ask,
+    find_bystander,
+    make_space,
+    start_cluster,
+)
 from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from jsplan.documents.apply import ApplyEvent, ApplyResult
+    from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
     from tests.support.workspaces import Space
@@ -134,21 +141,6 @@ def test_leaders_are_balanced_and_stay(
     assert [step.title for step in space.plan().steps] == []
 
 
-class Interference(RecordingObserver):
-    """Does something when the first step begins."""
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        super().__init__()
-        self._action: Callable[[], object] | None = action
-
-    def event(self, event: ApplyEvent) -> None:
-        """Act once."""
-        if isinstance(event, StepStarted) and self._action is not None:
-            action, self._action = self._action, None
-            action()
-        super().event(event)
-
-
 def apply(space: Space, observer: RecordingObserver, **options: Any) -> ApplyResult:
     """Apply what the files say."""
     return applying.apply(space.load, PlanOptions(**options), approve, observer)[1]
@@ -187,7 +179,7 @@ def test_what_keeps_a_leader_from_moving_is_named(
             lambda: find_leader(cluster, f"STREAM.INFO.{name}") == third, "election", 30
         )
 
-    elsewhere = apply(space, Interference(elect), parallelism=1)
+    elsewhere = apply(space, Interference(StepStarted, elect), parallelism=1)
     failed = {step.address: step.error for step in elsewhere.steps if step.status == "failed"}
     assert elsewhere.exit_code == 6
     assert failed == {

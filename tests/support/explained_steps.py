@@ -43,6 +43,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "schedule.delete": {_DELETED},
     "state.forget": {("forget",), _DELETED, _RECREATED, _REPLACED},
     "state.update": {("no-op",)},
+    "consumer.reset": {_CHANGED},
     "stream.move_leader": {_CHANGED},
     "consumer.move_leader": {_CHANGED},
     "stream.activate": {_REPLACED, _CHANGED},
