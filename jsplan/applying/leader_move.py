@@ -1,4 +1,4 @@
-"""Moves of the leader of a stream or consumer to another of its servers, followed to their end.
+"""Moves of leaders of streams and consumers to other servers, followed to their end.
 
 Nothing of it is in state: an apply that dies leaves an election to the servers, and the next plan
 counts the leaders again.

@@ -30,7 +30,7 @@ NOT_POSSIBLE: Final = "JS469"
 
 @dataclass(slots=True)
 class _Leaders:
-    """What one domain has of one kind: the counted objects, those that wait, servers that are down.
+    """The streams or the consumers of one domain, and its servers that are down.
 
     `waiting` get their leader from the cluster after this plan, or are being moved by it now.
     """

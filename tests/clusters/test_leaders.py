@@ -152,7 +152,7 @@ def apply(space: Space, observer: RecordingObserver, **options: Any) -> ApplyRes
 def test_what_keeps_a_leader_from_moving_is_named(
     cluster: Sandbox, tmp_path: Path, server_version: tuple[int, int, int]
 ) -> None:
-    """A server that stops before its turn, an election meanwhile, and a server that is down."""
+    """An election meanwhile, and servers that are down or stop before their turn, end as named."""
     space = write(make_space(tmp_path, cluster), "A", "B", balance=None)
     space.apply()
     if server_version < (2, 11):
@@ -211,7 +211,7 @@ def test_what_keeps_a_leader_from_moving_is_named(
 def test_publishers_wait_for_an_election(
     cluster: Sandbox, tmp_path: Path, server_version: tuple[int, int, int]
 ) -> None:
-    """What is acknowledged while leaders move is stored once, and publishers wait for a moment."""
+    """Messages that are acknowledged while leaders move are stored; publishers wait for a moment."""
     space = write(make_space(tmp_path, cluster), *NAMES, balance=None)
     space.apply()
     if server_version < (2, 11):

@@ -64,7 +64,7 @@ def test_no_assignment_is_more_even_or_takes_fewer_moves(replicas: list[list[str
 
 @given(replica_sets)
 def test_after_the_moves_there_are_none(replicas: list[list[str]]) -> None:
-    """A balanced domain stays as it is: the moves do not oscillate."""
+    """A balanced domain stays unchanged: the moves do not oscillate."""
     objects = make_objects(replicas)
     moves = balance_leaders(objects)
     moved = [
@@ -88,7 +88,7 @@ def test_a_leader_more_of_many_is_no_reason_to_move_any() -> None:
 
 
 def test_a_chain_of_moves_is_found() -> None:
-    """Where no replica of the loaded server is idle, another stream makes room for it."""
+    """A stream moves on to let another one take its place, if no replica of that one is idle."""
     objects = make_objects([["s1", "s2"], ["s1", "s2"], ["s2", "s3"]])
     moves = balance_leaders(objects)
 

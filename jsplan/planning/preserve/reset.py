@@ -18,7 +18,7 @@ class PositionReset:
     """A reset that a plan makes: to `seq`, from `position` (None: unknown, or a new consumer).
 
     `once` is its word. `seq` is None where a time was not resolved. `in_place`: the consumer is
-    reset as it is, and not replaced.
+    not replaced.
     """
 
     once: str
