@@ -211,7 +211,7 @@ def test_what_keeps_a_leader_from_moving_is_named(
 def test_publishers_wait_for_an_election(
     cluster: Sandbox, tmp_path: Path, server_version: tuple[int, int, int]
 ) -> None:
-    """Messages that are acknowledged while leaders move are stored; publishers wait for a moment."""
+    """Acknowledged messages are stored while leaders move; publishers wait for a moment."""
     space = write(make_space(tmp_path, cluster), *NAMES, balance=None)
     space.apply()
     if server_version < (2, 11):
