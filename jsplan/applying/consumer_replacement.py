@@ -45,9 +45,12 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PAUSE_LEVEL
+from jsplan.units import format_instant, parse_instant
 
 #: Polls, and seconds between them, while clients have not acknowledged their messages yet.
 MAX_POLLS, POLL_INTERVAL = 20, 0.05
+#: Nanoseconds of the pause that wakes a consumer by its end, and after it.
+WAKE_DELAY, WAKE_MARGIN = 100_000_000, 50_000_000
 
 
 async def replace_consumer(context: StepContext, step: Step) -> None:
@@ -55,7 +58,7 @@ async def replace_consumer(context: StepContext, step: Step) -> None:
     live = await context.check_precondition(step)
     await context.begin(step, live)
     interrupted = context.state.replacements.get((step.params or {})["state_address"])
-    replacement = _ConsumerReplacement(context, step, dict(interrupted or {}))
+    replacement = ConsumerReplacement(context, step, dict(interrupted or {}))
     if live is None:
         await replacement.create_new()
     elif (
@@ -82,11 +85,7 @@ async def clean_up_consumer(context: StepContext, step: Step) -> None:
     address = Address.parse(step.address)
     live = await context.read(address)
     if live is not None and live.compact.get(PAUSE) == interrupted["hold_until"]:
-        await context.send(
-            step,
-            f"CONSUMER.PAUSE.{address.stream}.{address.consumer}",
-            _pause_payload(interrupted.get(PAUSE)),
-        )
+        await resume_consumer(context, step, interrupted.get(PAUSE))
         await _record_resumed(context, address)
     await context.record({"replaced": recorded})
 
@@ -105,13 +104,27 @@ async def _record_resumed(context: StepContext, address: Address) -> None:
         )
 
 
-def _pause_payload(instant: str | None) -> dict[str, Any] | None:
-    """Return the payload of CONSUMER.PAUSE; None resumes."""
-    return {PAUSE: instant} if instant else None
+async def resume_consumer(context: StepContext, step: Step, own: str | None) -> None:
+    """End the pause that holds a consumer; `own` is its pause before.
+
+    A pause that ends at its time wakes the consumer. One that is lifted does not: subscribers, and
+    clients that wait, would get what is pending only with the next message or request (measured).
+    """
+    address = step.target_address
+    api = f"CONSUMER.PAUSE.{address.stream}.{address.consumer}"
+    live = await context.read(address)
+    now = parse_instant(live.answered_at) if live and live.answered_at else None
+    if now is not None and (own is None or parse_instant(own) <= now):
+        end = now + WAKE_DELAY
+        await context.send(step, api, {PAUSE: format_instant(end)})
+        while live is not None and parse_instant(live.answered_at) < end + WAKE_MARGIN:
+            await asyncio.sleep(POLL_INTERVAL)
+            live = await context.read(address)
+    await context.send(step, api, {PAUSE: own} if own else None)
 
 
 @dataclass
-class _ConsumerReplacement:
+class ConsumerReplacement:
     """The replacement of one consumer. `record` is its record in state."""
 
     context: StepContext
@@ -123,8 +136,7 @@ class _ConsumerReplacement:
         self.final_step = self.step
         self.address = self.step.target_address
         self.params = self.step.params or {}
-        assert self.step.request is not None
-        self.payload = self.step.request["payload"]
+        self.payload = (self.step.request or {}).get("payload", {})
 
     @property
     def _can_pause(self) -> bool:
@@ -143,6 +155,16 @@ class _ConsumerReplacement:
 
     async def remove_old(self, live: LiveObject) -> None:
         """Pause the old consumer, record its position, delete it. Undo what fails before that."""
+        stream, position = await self.hold(live)
+        await self._save_record(position=position, stream_created=stream.created)
+        await self._choose_method(stream)
+        await self.delete()
+
+    async def hold(self, live: LiveObject) -> tuple[LiveObject, int]:
+        """Record and pause the consumer; return its stream and the position that is wanted.
+
+        Resume it where that fails.
+        """
         is_resumed = self.record.get("created") == live.created
         own = self.record.get(PAUSE) if is_resumed else live.compact.get(PAUSE)
         hold = self.record["hold_until"] if is_resumed else _hold_until()
@@ -161,13 +183,9 @@ class _ConsumerReplacement:
                 live.compact, state, self.params["api_level"]
             ) or await self._find_start(live, stream, state["delivered"])
         except JsplanError:
-            await self._resume_old()
+            await self.resume_old()
             raise
-        await self._save_record(
-            position=self._reset_position(position), stream_created=stream.created
-        )
-        await self._choose_method(stream)
-        await self.delete()
+        return stream, self._reset_position(position)
 
     def _reset_position(self, position: int) -> int:
         """Return the position of the new consumer, whose old one is at `position` now.
@@ -230,7 +248,7 @@ class _ConsumerReplacement:
         assert parent is not None
         return parent
 
-    async def _resume_old(self) -> None:
+    async def resume_old(self) -> None:
         """Resume the old consumer. If that fails, the next plan does it."""
         with suppress(JsplanError):
             await clean_up_consumer(self.context, self.step)
@@ -299,7 +317,7 @@ class _ConsumerReplacement:
                 "is kept for the next apply"
             ) from None
         if method == "reset":
-            await self._send("PAUSE", _pause_payload(self.params[PAUSE]))
+            await resume_consumer(self.context, self.step, self.params[PAUSE])
         await self._verify_write()
         await self.context.record({"replaced": self.params["state_address"]})
 

@@ -7,7 +7,9 @@ from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
+from jsplan.applying.consumer_reset import reset_consumer
 from jsplan.applying.kv_entries import delete_entry, require_planned_value, write_entry
+from jsplan.applying.leader_move import move_leader
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
@@ -76,6 +78,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "stream.delete_staging": new_stream.delete_staging,
     "consumer.replace": replace_consumer,
     "consumer.cleanup": clean_up_consumer,
+    "consumer.reset": reset_consumer,
     "consumer.create_placeholder": placeholders.create_placeholder,
     "consumer.delete_placeholder": placeholders.remove_placeholder,
     "origin.delete": delete_origin,
@@ -103,4 +106,6 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "schedule.create": write_schedule,
     "schedule.update": write_schedule,
     "schedule.delete": delete_schedule,
+    "stream.move_leader": move_leader,
+    "consumer.move_leader": move_leader,
 }

@@ -49,7 +49,7 @@ class Schedule:
         for other in dependents:
             self._waiting_for[other.id] -= 1
         begun = []
-        if step.moves_stream:
+        if step.moves_in_cluster:
             self._moving[step.domain] -= 1
             begun = self._fill_slots(step.domain)
         return begun + self._begin(o for o in dependents if not self._waiting_for[o.id])
@@ -60,7 +60,7 @@ class Schedule:
             if step.op == VERIFY_OP:
                 begun.append(step)
             else:
-                waiting = self._ready_moves if step.moves_stream else self._ready
+                waiting = self._ready_moves if step.moves_in_cluster else self._ready
                 waiting[step.domain].append(step)
                 begun += self._fill_slots(step.domain)
         return begun

@@ -12,13 +12,14 @@ from typing import Any, Final, Literal
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS, Op
+from jsplan.documents.plan_types import DELETE_OPS, LEADER_OPS, Op
 from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
 
-#: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, none.
-PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
+#: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, the
+#: server that is to lead, none.
+PayloadKind = Literal["stream", "restore", "consumer", "pause", "leader", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
         params=("state_address", "api_level", PAUSE),
     ),
     "consumer.cleanup": OpRule("consumer", params=("state_address",)),
+    "consumer.reset": OpRule("consumer", params=("state_address", "api_level", "reset")),
     "consumer.create_placeholder": OpRule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
     "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
     "consumer.verify": OpRule("consumer"),
@@ -141,6 +143,12 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     "schedule.update": OpRule("schedule", params=("before",)),
     "schedule.delete": OpRule("schedule", params=("before",), deletes=True),
     "object.clean": OpRule("object", params=("leftovers",)),
+    "stream.move_leader": OpRule(
+        "stream", "STREAM.LEADER.STEPDOWN", "leader", params=("old_leader", "new_leader")
+    ),
+    "consumer.move_leader": OpRule(
+        "consumer", "CONSUMER.LEADER.STEPDOWN", "leader", params=("old_leader", "new_leader")
+    ),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),
     "state.update": OpRule("any"),
@@ -228,6 +236,8 @@ def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Addr
     match rule.payload:
         case "nothing":
             return payload is None
+        case "leader":
+            return (payload or {}).keys() == {"placement"}
         case "pause":
             return payload is None or payload.keys() == {PAUSE}
         case "stream":
@@ -264,6 +274,10 @@ def _check_relocation(step: Step, address: Address, deleted: Collection[str]) ->
 def _check_params(step: Step, address: Address) -> Iterator[str]:
     """Return flaws in names from which operations build requests."""
     params = step.params or {}
+    if step.op in LEADER_OPS and step.request is not None:
+        placement = step.request["payload"]["placement"]
+        if placement != {"preferred": params["new_leader"]}:
+            yield f"it would move the leader to {placement}"
     origin, replacement, consumers = (
         params.get(name) for name in ("from", "replacement", "consumers")
     )

@@ -222,7 +222,7 @@ def _exclusions(body: Body) -> Problems:
             "JS158",
             "placement",
             "placement.preferred is refused in a configuration (10052)",
-            "Use tags; a leader is moved with `nats stream cluster`.",
+            "Use tags; leaders are spread with `balance: {leaders: true}` of the domain.",
         )
     if body.get("deny_purge") and body.get("allow_rollup_hdrs"):
         yield Problem(

@@ -55,7 +55,7 @@ class Domain:
 
     `js_domain` None is a server without a domain (`$JS.API`). `api_prefix` is computed
     (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline` is ns.
-    `vars` are the values of `${domain.x}`.
+    `vars` are the values of `${domain.x}`. `balance_leaders`: leaders are spread over its servers.
     """
 
     key: str
@@ -66,6 +66,7 @@ class Domain:
     vars: Mapping[str, Any] = field(default_factory=dict)
     may_be_offline: int | None = None
     same_as: str | None = None
+    balance_leaders: bool = False
     range: SourceRange | None = None
 
 

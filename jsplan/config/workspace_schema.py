@@ -459,10 +459,9 @@ def _domain() -> Schema:
             "api_prefix": _text("The prefix of its API. Default: $JS.<js_domain>.API."),
             "labels": _texts("Labels, which label:NAME selects."),
             "vars": _map({}, "The values of ${domain.x}."),
-            "may_be_offline": _or_reference(
-                _ref("duration"), "How long it may be offline before drift reports an error."
-            ),
+            "may_be_offline": _or_reference(_ref("duration"), "How long offline is no error."),
             "same_as": _text("The domain that this is, over another connection."),
+            "balance": _any(_object({"leaders": _flag("Spread leaders.")}), {"type": "null"}),
         }
     )
 

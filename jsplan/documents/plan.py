@@ -18,7 +18,7 @@ from jsplan.documents.base import (
     digest_large,
     known_fields,
 )
-from jsplan.documents.plan_types import VERIFY_OP, Action, Effect, Op, Severity
+from jsplan.documents.plan_types import LEADER_OPS, VERIFY_OP, Action, Effect, Op, Severity
 from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
@@ -247,13 +247,14 @@ class Step:
         return self.target_address.domain
 
     @property
-    def moves_stream(self) -> bool:
-        """True if a cluster moves or scales the stream after the call has returned.
+    def moves_in_cluster(self) -> bool:
+        """True if a cluster moves or scales the object, or moves its leader, after the call.
 
-        Such a call waits for an earlier move of its own stream.
+        A call that moves or scales a stream waits for an earlier move of the same stream.
         """
         stable = self.precondition.get("wait_until_stable")
-        return self.op == "stream.update" and stable == str(self.target_address)
+        moves_stream = self.op == "stream.update" and stable == str(self.target_address)
+        return moves_stream or self.op in LEADER_OPS
 
     @property
     def required_domains(self) -> set[str]:

@@ -15,7 +15,7 @@ Op = Literal[
     "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers",
     "stream.activate", "stream.delete_staging",
     "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace",
-    "consumer.cleanup",
+    "consumer.cleanup", "consumer.reset",
     "consumer.create_placeholder", "consumer.delete_placeholder",
     "origin.delete", "origin.create", "sources.detach", "sources.attach",
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
@@ -26,6 +26,7 @@ Op = Literal[
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",
+    "stream.move_leader", "consumer.move_leader",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
@@ -45,8 +46,13 @@ UPDATE_OPS: Final[tuple[Op, ...]] = (
 )  # fmt: skip
 #: The reason of a change that copies a stream and leaves its relocation to a later plan.
 TARGET_PREPARED: Final = "prepare_relocation"
-#: The reason of a consumer that is replaced because the files set its position.
+#: The reasons of a consumer whose position the files set: it is replaced, or reset in place.
 RESET_BY_POSITION: Final = "replace_for_position"
+RESET_IN_PLACE: Final = "reset_position"
+#: The operations that let a cluster move the leader of an object.
+LEADER_OPS: Final[tuple[Op, ...]] = ("stream.move_leader", "consumer.move_leader")
+#: The reason of a resource of which nothing but the leader moves.
+LEADER_MOVED: Final = "move_leader"
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
 CUTOVER_OPS: Final[tuple[Op, ...]] = (

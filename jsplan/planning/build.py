@@ -10,6 +10,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
+from jsplan.documents.plan_types import LEADER_MOVED
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
@@ -31,6 +32,7 @@ from jsplan.planning.guards import (
 from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
+from jsplan.planning.leader_moves import check_leaders
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins
 from jsplan.planning.orphans import add_closing_changes, note_orphans
@@ -244,6 +246,7 @@ def _diagnostics(
         found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
+    found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
     found += diagnose_impossible(inputs)
@@ -294,14 +297,16 @@ def _resource_change(
 ) -> ResourceChange:
     address, live = decision.address, decision.live
     moved = inputs.moved_from.get(address)
+    only_led = decision.leader is not None and decision.actions == ["no-op"]
     change = Change(
-        actions=decision.actions,
+        actions=["update"] if only_led else decision.actions,
         before=live.config if live else None,
         after=config_with_start(inputs, decision, decisions)
         or _final_config(decision, inputs.level(address)),
         fields=[
             *with_bucket_names(address, [*decision.fields, *decision.ignored]),
             *([decision.reset.field_change()] if decision.reset and live else []),
+            *([decision.leader.field_change()] if decision.leader else []),
         ],
         replace_paths=_replace_paths(decision),
         unknown=["opt_start_seq"]
@@ -315,7 +320,7 @@ def _resource_change(
         domain=address.domain,
         name=address.name,
         change=change,
-        action_reason=decision.reason,
+        action_reason=LEADER_MOVED if only_led else decision.reason,
         hazards=assess_hazards(inputs, decision, decisions),
         fingerprint=live.fingerprint if live else "absent",
         depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan_types import RESET_BY_POSITION
+from jsplan.documents.plan_types import RESET_BY_POSITION, RESET_IN_PLACE
 from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
 from jsplan.planning.bucket_aliases import with_bucket_names
@@ -343,8 +343,11 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
             replace(c, effect="replace") if c.path.startswith("filter_subject") else c
             for c in decision.fields
         ]
-    resets = decision.reset is not None
-    if resets or forced or any(change.effect == "replace" for change in decision.fields):
+    replaces = forced or any(change.effect == "replace" for change in decision.fields)
+    if decision.reset is not None and replaces:
+        decision.reset = replace(decision.reset, in_place=False)
+    resets = decision.reset is not None and not decision.reset.in_place
+    if resets or replaces:
         decision.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         decision.reason = RESET_BY_POSITION if resets else decision.reason
         if decision.address in inputs.interrupted.unready:
@@ -361,6 +364,8 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
             if decision.address.kind == "consumer":
                 _add_fields_of_reset(inputs, decision)
                 preserve_position(inputs, decision)
+    elif decision.reset is not None:
+        decision.actions, decision.reason = ["update"], RESET_IN_PLACE
     elif decision.fields:
         decision.actions, decision.reason = ["update"], _update_reason(decision)
     elif decision.adopts:

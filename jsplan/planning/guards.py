@@ -68,7 +68,7 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from stranded.check_starved_consumers(inputs, decision)
     yield from check_kept_interest(decision, inputs.level(decision.address))
     yield from _check_pinned_client(decision, place)
-    if decision.preserves and decision.address.kind == "consumer":
+    if decision.address.kind == "consumer" and (decision.preserves or decision.reset is not None):
         yield from check_consumer_replacement(inputs, decision)
     yield from check_server_level(inputs, decision)
     if decision.deletes and decision.deleted_with is None:

@@ -15,6 +15,7 @@ from jsplan.documents.plan_types import Action
 from jsplan.facts.duplicates import DuplicateCount
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Measurement
+from jsplan.planning.leader_balance import LeaderMove
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
@@ -166,6 +167,7 @@ class ResourceDecision:
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
     `reset`: the position to which a consumer is set, because the files have a new word.
+    `leader`: the move of its leader to another server, which changes no field.
     `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
@@ -188,6 +190,7 @@ class ResourceDecision:
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
     reset: PositionReset | None = None
+    leader: LeaderMove | None = None
 
     @property
     def replaces(self) -> bool:

@@ -84,8 +84,11 @@ def start_of_new_consumer(inputs: PlanInputs, decision: ResourceDecision) -> int
 
 
 def _recorded_word(inputs: PlanInputs, decision: ResourceDecision) -> str:
-    """Return the word of the last reset: of this plan, of an interrupted apply, or before."""
-    if decision.reset is not None:
+    """Return the word of the last reset: of this plan, of an interrupted apply, or before.
+
+    That of a reset in place is recorded by its own step.
+    """
+    if decision.reset is not None and not decision.reset.in_place:
         return decision.reset.once
     if decision.reason == REPLACEMENT_INTERRUPTED and decision.address.kind == "consumer":
         begun = inputs.interrupted.replacements.get(decision.address) or {}

@@ -24,6 +24,7 @@ from jsplan.planning.interest import (
     find_interest_changes,
     is_placeholder,
 )
+from jsplan.planning.leader_moves import draft_leader_move
 from jsplan.planning.merge import build_create, build_update
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.order import order_steps, partial_update_params
@@ -122,6 +123,7 @@ def _draft_decision(
         )
     elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
         yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
+    yield from draft_leader_move(decision, _object_label(decision))
 
 
 def _draft_actions(
@@ -138,7 +140,9 @@ def _draft_actions(
             yield _draft_create(inputs, decision, "absent")
         case ["update"]:
             yield from _draft_detach(inputs, decision)
-            yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
+            if decision.fields or decision.reset is None:
+                yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
+            yield from _draft_reset(inputs, decision)
         case ["delete"]:
             yield _draft_delete(inputs, decision)
         case ["delete", "create"]:
@@ -282,6 +286,28 @@ def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> D
     )
 
 
+def _draft_reset(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Draft]:
+    """Draft the reset of a consumer in place, after its update. Its step records the word."""
+    address, live, reset = decision.address, decision.live, decision.reset
+    if live is None or reset is None or not reset.in_place:
+        return
+    provenance = "imported" if decision.adopts else provenance_of(decision)
+    record = build_state_record(inputs, decision, provenance) | {"position_once": reset.once}
+    yield Draft(
+        (address, "reset"),
+        "consumer.reset",
+        f"set {_object_label(decision)} to {_position_label(decision)}",
+        None,
+        live.fingerprint,
+        record=record,
+        params={
+            "state_address": str(inputs.moved_from.get(address, address)),
+            "api_level": inputs.level(address),
+            "reset": reset.to_json(),
+        },
+    )
+
+
 def _position_label(decision: ResourceDecision) -> str:
     reset = decision.reset
     return f"sequence {reset.seq:,} ({reset.once})" if reset and reset.seq else "its position"
@@ -296,6 +322,8 @@ def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draf
         for a in inputs.interrupted.replacements
         if a.kind == "consumer" and not is_placeholder(a) and a in inputs.selected
     ):
+        if (address, "reset") in drafts:
+            continue
         if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
             continue
         if inputs.live.is_reachable(address.domain):

@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.plan_types import LEADER_OPS, VERIFY_OP
 from jsplan.rehearsal.live_snapshot import sent_config
 
 
@@ -26,9 +26,13 @@ class RehearsedSteps:
 
 
 def list_writing_steps(plan: Plan) -> list[Step]:
-    """List the steps that send something to a server. Replication checks need messages."""
+    """List the steps that send something to a server, and that embedded servers can show.
+
+    Replication checks need messages, and leaders are elsewhere there.
+    """
+    skipped = (VERIFY_OP, *LEADER_OPS)
     return [
-        step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY_OP
+        step for step in plan.steps if not step.op.startswith("state.") and step.op not in skipped
     ]
 
 

@@ -24,6 +24,7 @@ from jsplan.options import Observer, PlanOptions
 from jsplan.planning.build import build_plan, candidate_addresses
 from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten
+from jsplan.planning.leader_moves import decide_leaders
 from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
@@ -61,6 +62,7 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     entries = select_stage_entries(entries, inputs)
     entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
+    decide_leaders(inputs, decisions)
     built = build_plan(
         inputs,
         decisions,

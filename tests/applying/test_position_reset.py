@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.address import Address
 from jsplan.errors import RefusedError
 from jsplan.options import DriftOptions, PlanOptions
+from jsplan.resources.server_features import RESET_LEVEL
 from jsplan.units import format_instant
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
@@ -62,11 +65,25 @@ def counts(plan: Plan) -> dict[str, tuple[int | None, bool | None]]:
     return {code: (found.messages, found.exact) for code, found in hazards(plan).items()}
 
 
-def reset(space: Space) -> Plan:
-    """Apply a plan that sets the consumer, and require that nothing is left to do."""
+def resets_in_place(space: Space) -> bool:
+    """Check whether the server has CONSUMER.RESET."""
+    with Raw(space.base["connections"]["main"]["url"]) as raw:
+        return raw.api_level() >= RESET_LEVEL
+
+
+def reset(space: Space, *earlier: str, in_place: bool = True) -> Plan:
+    """Apply a plan that sets the consumer, and require that nothing is left to do.
+
+    In place after these `earlier` steps where the server can, else by a replacement.
+    """
+    created = read_state(space.folder).resources[Address.parse(CONSUMER)].created
     plan, result = space.apply(allow_hazards=ALLOW)
     assert result.exit_code == 0, result
-    assert [step.op for step in plan.steps] == ["consumer.replace"]
+    in_place = in_place and resets_in_place(space)
+    ops = [*earlier, "consumer.reset"] if in_place else ["consumer.replace"]
+    assert [step.op for step in plan.steps] == ops
+    after = read_state(space.folder).resources[Address.parse(CONSUMER)].created
+    assert (after == created) is in_place
     require_converged(space)
     return plan
 
@@ -105,7 +122,8 @@ def test_a_consumer_goes_back_once_for_each_word(kind: str, space: Space, raw: R
     acked = () if own.get("ack_policy") == "none" else None
     pull(raw, "A", "C", 30, acked)
     floor = consumer_info(raw, "A", "C")["delivered"]["stream_seq"]
-    plan = reset(write(space, position={"seq": 5, "once": "one"}, **own))
+    settable = own.get("deliver_policy", "all") == "all"
+    plan = reset(write(space, position={"seq": 5, "once": "one"}, **own), in_place=settable)
 
     assert floor == 30
     assert counts(plan) == {"DUPLICATES_MESSAGES": (26, True)}
@@ -134,6 +152,26 @@ def test_a_push_consumer_goes_back(space: Space, raw: Raw, server: Server) -> No
     assert again == [3, 4, 5]
 
 
+def test_a_waiting_client_receives_what_comes_again(space: Space, raw: Raw, server: Server) -> None:
+    """A client that waits for messages gets them, without another request or a new message.
+
+    Where the consumer has to be replaced, the server ends the request.
+    """
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 5, None)
+    with Raw(server.url) as client:
+        client.subscribe("waiting")
+        request = json.dumps({"batch": 3, "expires": 60_000_000_000}).encode()
+        client.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", request, reply="waiting")
+        client.flush()
+        reset(write(space, position={"seq": 3, "once": "one"}))
+        if not resets_in_place(space):
+            assert client.next_message()[1]["Status"] == "409"
+            return
+        assert [stream_sequence(client.next_reply()) for _ in range(3)] == [3, 4, 5]
+
+
 def test_a_plan_without_permission_changes_nothing(space: Space, raw: Raw) -> None:
     """The apply refuses, and the plan shows the position and the word."""
     write(space).apply()
@@ -145,7 +183,10 @@ def test_a_plan_without_permission_changes_nothing(space: Space, raw: Raw) -> No
         space.apply()
 
     assert [(f.path, f.before, f.after) for f in change.fields] == [("position", 10, 4)]
-    assert [s.title for s in plan.steps] == ["replace consumer C of A in main at sequence 4 (one)"]
+    verb, at = ("set", "to") if resets_in_place(space) else ("replace", "at")
+    assert [s.title for s in plan.steps] == [
+        f"{verb} consumer C of A in main {at} sequence 4 (one)"
+    ]
     assert pull(raw, "A", "C", 100, None) == list(range(10, 31))
 
 
@@ -265,7 +306,8 @@ def test_other_changes_come_along(space: Space, raw: Raw) -> None:
         "$JS.API.CONSUMER.DURABLE.CREATE.A.C",
         {"stream_name": "A", "config": live, "action": "update"},
     )
-    plan = reset(write(space, ack_wait="7s", position={"seq": 6, "once": "one"}))
+    wanted = write(space, ack_wait="7s", position={"seq": 6, "once": "one"})
+    plan = reset(wanted, "consumer.update")
     change = next(c for c in plan.resource_changes if c.address == CONSUMER).change
     config = consumer_info(raw, "A", "C")["config"]
 
@@ -279,7 +321,7 @@ def test_a_replacement_for_other_reasons_keeps_the_word(space: Space, raw: Raw) 
     write(space, position={"seq": 1, "once": "one"}).apply()
     fill(raw, 10)
     pull(raw, "A", "C", 6, None)
-    reset(write(space, position={"seq": 1, "once": "one"}, max_waiting=9))
+    reset(write(space, position={"seq": 1, "once": "one"}, max_waiting=9), in_place=False)
 
     assert pull(raw, "A", "C", 100, None) == [7, 8, 9, 10]
 

@@ -91,6 +91,46 @@ def check_changed_files(space: Space, raw: Raw, boundary: int, total: int) -> No
     require_settled(space, raw, list(range(21, 31)))
 
 
+def check_busy_boundary(space: Space, raw: Raw, boundary: int, total: int) -> None:
+    """Kill at this boundary, let a client process ten messages, and apply again.
+
+    What it gets after the reset never comes again.
+    """
+    prepare(space, raw, "back")
+    with pytest.MonkeyPatch.context() as patch:
+        BoundaryKiller(patch, boundary)
+        with expect_kill(boundary, total):
+            space.apply(allow_hazards=ALLOW)
+    between = pull(raw, "A", "C", 10, None)
+    _, result = space.apply(allow_hazards=ALLOW)
+    assert result.exit_code == 0, (boundary, result)
+    after = pull(raw, "A", "C", 100, None)
+    first = 14 if between == list(range(4, 14)) else 4
+    assert between in ([], list(range(4, 14)), list(range(10, 20))), boundary
+    assert after == list(range(first, 31)), (boundary, between)
+
+
+@pytest.mark.matrix
+def test_a_client_at_work_gets_nothing_twice(tmp_path: Path, server: Server) -> None:
+    """After a kill at a random boundary, a client processes messages before the next apply."""
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        total = count_boundaries(space, raw, "back")
+        for boundary in random.Random("busy").sample(range(1, total), 3):
+            check_busy_boundary(space, raw, boundary, total)
+
+
+@pytest.mark.matrix
+@pytest.mark.soak
+def test_a_client_at_work_gets_nothing_twice_anywhere(tmp_path: Path, server: Server) -> None:
+    """After a kill at any boundary, a client processes messages before the next apply."""
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        total = count_boundaries(space, raw, "back")
+        for boundary in range(1, total):
+            check_busy_boundary(space, raw, boundary, total)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_reset_happens_once(kind: str, tmp_path: Path, server: Server) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
-from tests.support.workspaces import Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from jsplan.documents.apply import ApplyEvent
 
 #: The error of a cluster without a leader.
 NO_LEADER: Final = 10008
@@ -73,3 +76,52 @@ def find_bystander(cluster: Sandbox) -> int:
     answer = ask(cluster, "$SYS.REQ.SERVER.PING.JSZ", account="SYS")
     leader = answer["data"]["meta_cluster"]["leader"]
     return 2 if leader == "c-3-server" else 3
+
+
+class Interference(RecordingObserver):
+    """Does something at the first event of a type."""
+
+    def __init__(self, at: type[ApplyEvent], action: Callable[[], object]) -> None:
+        super().__init__()
+        self._at = at
+        self._actions = [action]
+
+    def event(self, event: ApplyEvent) -> None:
+        """Act once."""
+        if isinstance(event, self._at) and self._actions:
+            self._actions.pop()()
+        super().event(event)
+
+
+class Publisher:
+    """Publishes to one subject in a thread, one message after the other, each with its own id.
+
+    `longest_gap` is the longest time between two acknowledgements, in seconds.
+    """
+
+    def __init__(self, cluster: Sandbox, subject: str) -> None:
+        self.sent = self.acknowledged = 0
+        self.longest_gap = 0.0
+        self._cluster, self._subject = cluster, subject
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._cluster["c-1"].wait_until(lambda: self.acknowledged > 0, "acknowledgement", 30)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._stop.is_set():
+            self.sent += 1
+            with contextlib.suppress(OSError), connect(self._cluster, timeout=1) as raw:
+                while not self._stop.is_set() and "seq" in raw.api(self._subject, "message"):
+                    now = time.monotonic()
+                    self.longest_gap, last = max(self.longest_gap, now - last), now
+                    self.acknowledged += 1
+                    self.sent += 1

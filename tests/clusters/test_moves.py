@@ -13,6 +13,7 @@ from jsplan.errors import ConnectError
 from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from tests.clusters.scene import (
+    Interference,
     ask,
     connect,
     find_bystander,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from jsplan.documents.apply import ApplyEvent, ApplyResult
+    from jsplan.documents.apply import ApplyResult
     from jsplan.sandbox import Sandbox
     from tests.support.workspaces import Space
 
@@ -117,18 +118,6 @@ def test_moves_run_one_after_the_other_or_are_not_waited_for(
     assert not any(isinstance(event, MoveProgress) for event in observed[2])
 
 
-class InterruptingObserver(RecordingObserver):
-    """Sends Ctrl-C while the cluster moves a stream."""
-
-    def event(self, event: ApplyEvent) -> None:
-        """Interrupt the first report of a move."""
-        if isinstance(event, MoveProgress) and not any(
-            isinstance(earlier, MoveProgress) for earlier in self.events
-        ):
-            os.kill(os.getpid(), signal.SIGINT)
-        super().event(event)
-
-
 @pytest.mark.matrix
 def test_ctrl_c_leaves_a_move_to_the_servers(broken: Sandbox, tmp_path: Path) -> None:
     """The step is done and in state, and says how to follow and to cancel the move.
@@ -140,7 +129,8 @@ def test_ctrl_c_leaves_a_move_to_the_servers(broken: Sandbox, tmp_path: Path) ->
     fill(broken, count=50)
     broken[f"c-{number}"].pause()
 
-    result = apply(space, InterruptingObserver(), placement={"tags": [f"az:{number}"]})
+    interrupt = Interference(MoveProgress, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = apply(space, interrupt, placement={"tags": [f"az:{number}"]})
 
     assert result.exit_code == 130
     (step,) = result.steps
@@ -216,3 +206,31 @@ def test_a_server_that_is_down(
     assert three == ("c-1-server", [f"c-{5 - number}-server"])
     assert (alone.exit_code, alone.steps[0].note) == (0, None)
     assert find_servers(broken, "A")[1] == []
+
+
+@pytest.mark.matrix
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_server_that_dies_while_the_cluster_scales(broken: Sandbox, tmp_path: Path) -> None:
+    """Up and down end all the same; a replica that remains to be filled is named, and is filled."""
+    space, number = make_space(tmp_path, broken), find_bystander(broken)
+    dying, other = broken[f"c-{number}"], f"c-{5 - number}-server"
+    apply(space, **AT_1)
+    fill(broken)
+
+    up = apply(space, Interference(MoveProgress, dying.stop), num_replicas=3)
+    three = find_servers(broken, "A")
+    dying.start()
+    everywhere = sorted((other, f"c-{number}-server"))
+    broken["c-1"].wait_until(lambda: find_servers(broken, "A")[1] == everywhere, "fill it", 60)
+    broken["c-1"].wait_until(lambda: plan_ops(space) == [], "plan", 60)
+    down = apply(space, Interference(StepStarted, dying.stop))
+
+    assert up.exit_code == 0, up
+    assert up.steps[0].note == (
+        f"c-{number}-server offline: 1 replica of 3 without the messages until then"
+    )
+    assert other in (three[0], *three[1])
+    assert (down.exit_code, down.steps[0].note) == (0, None), down
+    assert find_servers(broken, "A")[1] == []
+    assert ask(broken, "$JS.API.STREAM.INFO.A")["state"]["messages"] == 500

@@ -41,6 +41,17 @@ def choose_position_method(
     return "start"
 
 
+def can_reset_in_place(position: int, config: Mapping[str, Any], level: int) -> bool:
+    """Check whether an existing consumer with `config` can be set to `position`.
+
+    One with by_start_time is replaced: the sequence of its start is not known.
+    """
+    policy = config.get("deliver_policy", "all")
+    start = int(config.get("opt_start_seq") or 0) if policy == "by_start_sequence" else 0
+    settable = policy in ("all", "by_start_sequence") and start <= position
+    return level >= RESET_LEVEL and settable
+
+
 def with_start_sequence(position: int, config: Mapping[str, Any]) -> Config:
     """Return the configuration with a start at `position` in place of its own."""
     rest = {name: value for name, value in config.items() if name not in START_FIELDS}

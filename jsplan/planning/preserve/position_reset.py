@@ -1,7 +1,7 @@
 """Resets of consumers by `position` in the files: back or forward, once for each word.
 
-The consumer is replaced at the position. A CONSUMER.RESET in place would not survive a kill:
-whether it was done shows neither in the consumer nor in state, and done twice it repeats messages.
+A server since 2.14 resets the consumer in place. It is paused meanwhile, so that a request that is
+repeated after a kill repeats no message. Where that cannot be, the consumer is replaced.
 
 The sequence is fixed in the plan, also for a time and for `new`. So what the plan counts is what
 the apply does, however much later that runs.
@@ -18,7 +18,10 @@ from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
-from jsplan.planning.preserve.consumer_position import choose_position_method
+from jsplan.planning.preserve.consumer_position import (
+    can_reset_in_place,
+    choose_position_method,
+)
 from jsplan.planning.preserve.reset import PositionReset
 from jsplan.resources.consumer import filters_of
 from jsplan.state.document import Entry
@@ -60,8 +63,15 @@ def find_reset(
         seq = inputs.measured.seqs_by_time.get((stream.address, wanted.time))
     elif stream is not None:
         seq = int(stream.state.get("last_seq") or 0) + 1
-    position = position_of(live.compact, live.state, inputs.level(address)) if live else None
-    return PositionReset(wanted.once, seq, position)
+    if live is None:
+        return PositionReset(wanted.once, seq)
+    level = inputs.level(address)
+    return PositionReset(
+        wanted.once,
+        seq,
+        position_of(live.compact, live.state, level),
+        in_place=seq is not None and can_reset_in_place(seq, live.compact, level),
+    )
 
 
 def list_reset_times(inputs: PlanInputs) -> set[tuple[Address, str]]:

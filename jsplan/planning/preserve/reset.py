@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jsplan.documents.plan import FieldChange
+from jsplan.documents.plan_types import Effect
 
 #: `back` never skips a message, and `forward` never repeats one, however the consumer has moved
 #: since the plan. `exact` is for a consumer whose position the server does not report.
@@ -16,12 +17,14 @@ Direction = Literal["back", "forward", "exact"]
 class PositionReset:
     """A reset that a plan makes: to `seq`, from `position` (None: unknown, or a new consumer).
 
-    `once` is its word. `seq` is None where a time was not resolved.
+    `once` is its word. `seq` is None where a time was not resolved. `in_place`: the consumer is
+    not replaced.
     """
 
     once: str
     seq: int | None
     position: int | None = None
+    in_place: bool = False
 
     @property
     def direction(self) -> Direction:
@@ -36,4 +39,5 @@ class PositionReset:
 
     def field_change(self) -> FieldChange:
         """Return what a plan shows of it, beside the changed fields."""
-        return FieldChange("position", self.position, self.seq, "replace")
+        effect: Effect = "in_place" if self.in_place else "replace"
+        return FieldChange("position", self.position, self.seq, effect)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.base import digest
+from jsplan.documents.plan_types import LEADER_MOVED, RESET_IN_PLACE
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.relocation.progress import RELOCATES
@@ -362,6 +363,14 @@ def _revert_import(address: Address, current: CurrentState) -> Iterator[RevertTa
         yield RevertTarget(address, "forgotten")
 
 
+def _describe_kept(address: Address, item: Mapping[str, Any]) -> str:
+    """Describe what a change did besides the configuration, which no revert takes back."""
+    replaced = address.kind == "consumer" and item["actions"] == ["create", "delete"]
+    if replaced or item.get("reason") == RESET_IN_PLACE:
+        return ". Its position stays where it is"
+    return ". Its leader stays where it is" if item.get("reason") == LEADER_MOVED else ""
+
+
 def _revert_update(
     address: Address, item: HistoryItem, current: CurrentState
 ) -> Iterator[RevertTarget | Diagnostic]:
@@ -391,8 +400,7 @@ def _revert_update(
         if item.get("importing"):
             yield RevertTarget(address, "forgotten")
         else:
-            moved = address.kind == "consumer" and item["actions"] == ["create", "delete"]
-            kept = ". Its position stays where it is" if moved else ""
+            kept = _describe_kept(address, item)
             yield _unchanged_note(address, f"has the configuration that it had before{kept}")
         return
     yield RevertTarget(
