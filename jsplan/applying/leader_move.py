@@ -19,6 +19,8 @@ from jsplan.facts.live import LiveObject
 
 #: Seconds between two reads, and before the first: an election takes about a twentieth.
 POLL_INTERVAL: Final = 0.1
+#: Seconds for the replica that is to lead to be current.
+CURRENT_TIMEOUT: Final = 10.0
 #: Seconds for one read: a server whose object has no leader does not answer.
 READ_TIMEOUT: Final = 1.0
 
@@ -27,21 +29,22 @@ async def move_leader(context: StepContext, step: Step) -> None:
     """Ask the leader to step down for the server of the plan.
 
     Sends nothing where that server leads already. Raises StepFailed where another one does, or
-    where it does not have all messages; StepNotStarted, ApiError.
+    where it lacks messages for too long; StepNotStarted, ApiError.
     """
-    live = await context.check_precondition(step)
+    live, began = await context.check_precondition(step), time.monotonic()
     assert step.request is not None
-    if context.stop.is_set():
-        raise StepNotStarted
-    origin, target = _servers(step)
-    leader = live.server.get("leader") if live is not None else None
-    if leader == target:
-        return
-    if live is None or leader != origin or target not in _list_current(live):
-        raise StepFailed(
-            f"{_describe_obstacle(step, live)}; nothing was sent. The next plan counts again"
-        )
-    await context.send(step, step.request["api"], step.request["payload"])
+    while not context.stop.is_set():
+        if live is not None and live.server.get("leader") == _servers(step)[1]:
+            return
+        obstacle, may_pass = _find_obstacle(step, live)
+        if not obstacle:
+            await context.send(step, step.request["api"], step.request["payload"])
+            return
+        if not may_pass or time.monotonic() - began > CURRENT_TIMEOUT:
+            raise StepFailed(f"{obstacle}; nothing was sent. The next plan counts again")
+        await asyncio.sleep(POLL_INTERVAL)
+        live = await context.read(step.target_address)
+    raise StepNotStarted
 
 
 def _servers(step: Step) -> tuple[str, str]:
@@ -49,19 +52,22 @@ def _servers(step: Step) -> tuple[str, str]:
     return params["old_leader"], params["new_leader"]
 
 
-def _list_current(live: LiveObject) -> list[str]:
-    return [str(peer.get("name")) for peer in live.peers if peer.get("current")]
+def _find_obstacle(step: Step, live: LiveObject | None) -> tuple[str, bool]:
+    """Return what keeps the leader from moving now, empty if nothing; and whether it may pass.
 
-
-def _describe_obstacle(step: Step, live: LiveObject | None) -> str:
+    While messages are published, a replica is current at one moment and not at the next.
+    """
     address, (origin, target) = step.target_address, _servers(step)
     if live is None:
-        return f"{address} is gone: another client deleted it during the apply"
+        return f"{address} is gone: another client deleted it during the apply", False
     leader = live.server.get("leader") or "no server"
     if leader != origin:
-        return f"{leader} leads {address} since it was planned, and not {origin}"
-    state = "is offline" if target in live.offline_peers else "does not have all of it"
-    return f"{target} cannot lead {address}: it {state}"
+        return f"{leader} leads {address} since it was planned, and not {origin}", False
+    if any(peer.get("name") == target and peer.get("current") for peer in live.peers):
+        return "", False
+    offline = target in live.offline_peers
+    state = "is offline" if offline else "does not have all of it"
+    return f"{target} cannot lead {address}: it {state}", not offline
 
 
 async def follow_leader(

@@ -87,8 +87,9 @@ def _count_leaders(
 
 
 def _describe_leader(live: LiveObject) -> LedObject:
-    current = (str(peer["name"]) for peer in live.peers if peer.get("current"))
-    return LedObject(live.address, str(live.server["leader"]), frozenset(current))
+    """Describe the leader of an object. Which replicas are current changes with each message."""
+    names = (str(peer["name"]) for peer in live.peers)
+    return LedObject(live.address, str(live.server["leader"]), frozenset(names))
 
 
 def _waits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
@@ -101,10 +102,12 @@ def _waits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     restored = decision.restored_with is not None or address in inputs.interrupted.streams
     if live is None or after is None or changing or restored or decision.relocation is not None:
         return True
+    if live.is_clustered and ("desired" in live.server or not live.server.get("leader")):
+        return True
     if address.kind == "consumer":
-        moving = "desired" in live.server or not live.server.get("leader")
-        return moving if live.is_clustered else False
-    return is_reorganised(live.compact, after) or not live.is_stable
+        return False
+    complete = len(live.peers) + 1 == int(live.raw.get("num_replicas") or 1)
+    return is_reorganised(live.compact, after) or (live.is_clustered and not complete)
 
 
 def _wanted_replicas(decision: ResourceDecision, parent: ResourceDecision | None) -> int:
