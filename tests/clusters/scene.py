@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
-from tests.support.raw import Raw
+from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Publisher:
         last = time.monotonic()
         while not self._stop.is_set():
             self.sent += 1
-            with contextlib.suppress(OSError), connect(self._cluster, timeout=1) as raw:
+            lost = contextlib.suppress(OSError, NoResponders)
+            with lost, connect(self._cluster, timeout=1) as raw:
                 while not self._stop.is_set() and "seq" in raw.api(self._subject, "message"):
                     now = time.monotonic()
                     self.longest_gap, last = max(self.longest_gap, now - last), now
