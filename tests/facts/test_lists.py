@@ -11,7 +11,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_STREAMS
+from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
 from jsplan.facts.refresh import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.sandbox import Sandbox
@@ -200,6 +200,8 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
         {"name": f"S{n:03}", "subjects": [f"s{n}"]} for n in range(PAGE + 20)
     ]
     streams[7]["consumers"] = consumers
+    for stream in streams[8 : 8 + 2 * MIN_INFOS]:
+        stream["consumers"] = consumers[:1]
     space = single_space(tmp_path, server).write(streams=streams)
     _, result = space.apply(parallelism=64)
     assert result.exit_code == 0
@@ -209,11 +211,12 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
         nonlocal rounds
         with Raw(server.url) as raw:
             while not stop.is_set():
-                make_streams(raw, [name := f"A{rounds % 7}"])
-                raw.api_ok("$JS.API.CONSUMER.CREATE.S007.A", {
-                    "stream_name": "S007", "config": {"name": "A", "durable_name": "A"}})  # fmt: skip
-                raw.api_ok("$JS.API.CONSUMER.DELETE.S007.A")
-                raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
+                make_streams(raw, [first := f"A{rounds % 7}"])
+                for name in ("S007", "S008"):
+                    raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.A", {
+                        "stream_name": name, "config": {"name": "A", "durable_name": "A"}})  # fmt: skip
+                    raw.api_ok(f"$JS.API.CONSUMER.DELETE.{name}.A")
+                raw.api_ok(f"$JS.API.STREAM.DELETE.{first}")
                 rounds += 1
 
     def has_advanced(before: int) -> bool:
