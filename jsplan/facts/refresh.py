@@ -120,9 +120,7 @@ async def _read_domain(
         unread = [a for a in wanted if a not in live.objects and a not in absent]
         found, absent = await read_infos(api, unread, on_read)
         live.objects.update(found)
-        await run_parallel(
-            read, [a for a in unread if a not in found and a not in absent], workers
-        )
+        await run_parallel(read, [a for a in unread if a not in found and a not in absent], workers)
 
     try:
         found, absent = await list_streams(api, live.domains[domain.key], streams)
