@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
@@ -19,6 +20,8 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
     "object": (dict,), "array": (list,), "null": (type(None),),
 }  # fmt: skip
+#: Forms of one kind of object that are remembered, and twice the fields of one.
+MAX_FORMS: Final = 64
 #: Keywords that accept everything.
 _SILENT: Final = frozenset(("$schema", "$id", "$defs", "title", "description"))
 #: The instants of `date-time` that jsplan writes.
@@ -112,19 +115,37 @@ class _Compiler:
         required, least = frozenset(schema.get("required", ())), schema.get("minProperties", 0)
         other = self._compile_others(schema)
 
-        def accept(value: Any) -> bool:
-            if type(value) is not dict:
-                return True
+        def find_checks(value: dict[str, Any]) -> list[tuple[str, Accept]] | None:
+            """Return what else to check of objects with these fields of these types; None: no."""
             if len(value) < least or not required <= value.keys():
-                return False
+                return None
+            checks = []
             for name, item in value.items():
                 if (allowed := types.get(name)) is not None:
                     if type(item) not in allowed:
-                        return False
+                        return None
                 elif (check := known.get(name)) is not None:
-                    if not check(item):
-                        return False
-                elif other is not None and not other(name, item):
+                    checks.append((name, check))
+                elif other is not None:
+                    checks.append((name, partial(other, name)))
+            return checks
+
+        forms: dict[tuple[Any, ...], list[tuple[str, Accept]] | None] = {}
+
+        def accept(value: Any) -> bool:
+            if type(value) is not dict:
+                return True
+            form = (*value, *map(type, value.values()))
+            if form in forms:
+                checks = forms[form]
+            else:
+                checks = find_checks(value)
+                if len(form) < MAX_FORMS > len(forms):
+                    forms[form] = checks
+            if checks is None:
+                return False
+            for name, check in checks:
+                if not check(value[name]):
                     return False
             return True
 

@@ -86,14 +86,9 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
-    waiting = deferral_reasons(inputs)
-    return sorted(
-        a
-        for a in inputs.selected
-        if inputs.live.is_reachable(a.domain)
-        and a not in inputs.live.unreadable
-        and a not in waiting
-    )
+    unread = inputs.live.unreadable.keys() | deferral_reasons(inputs).keys()
+    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    return sorted(a for a in inputs.selected if a.domain in reachable and a not in unread)
 
 
 def build_plan(
@@ -148,12 +143,13 @@ def build_plan(
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
     """Defer what is offline, and what waits for the other side of its relocation."""
     waiting = deferral_reasons(inputs)
+    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    deferred = [a for a in inputs.selected if a in waiting or a.domain not in reachable]
     return [
         Deferred(str(a), waiting[a])
-        if inputs.live.is_reachable(a.domain)
+        if a.domain in reachable
         else Deferred(str(a), inputs.live.domains[a.domain].offline_text)
-        for a in sorted(inputs.selected)
-        if a in waiting or not inputs.live.is_reachable(a.domain)
+        for a in sorted(deferred)
     ]
 
 
@@ -297,6 +293,19 @@ def _resource_change(
 ) -> ResourceChange:
     address, live = decision.address, decision.live
     moved = inputs.moved_from.get(address)
+    depends_on = sorted(map(str, inputs.topology.dependencies.get(address, ())))
+    if live is not None and _is_unchanged(inputs, decision):
+        return ResourceChange(
+            address=str(address),
+            type=address.kind,
+            domain=address.domain,
+            name=address.name,
+            change=Change(decision.actions, live.config, live.config),
+            action_reason=decision.reason,
+            fingerprint=live.fingerprint,
+            depends_on=depends_on,
+            previous_address=str(moved) if moved else None,
+        )
     only_led = decision.leader is not None and decision.actions == ["no-op"]
     change = Change(
         actions=["update"] if only_led else decision.actions,
@@ -323,10 +332,20 @@ def _resource_change(
         action_reason=LEADER_MOVED if only_led else decision.reason,
         hazards=assess_hazards(inputs, decision, decisions),
         fingerprint=live.fingerprint if live else "absent",
-        depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
+        depends_on=depends_on,
         previous_address=str(moved) if moved else None,
         relocated_from=_relocated_from(decision),
         relocated_to=_relocated_to(decision, decisions),
+    )
+
+
+def _is_unchanged(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check cheaply that nothing about the resource changes: most of a large plan."""
+    return (
+        decision.is_untouched
+        and decision.restored_with is None
+        and not inputs.relocations
+        and not inputs.measured.concern(decision.address)
     )
 
 

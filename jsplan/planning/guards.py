@@ -371,11 +371,13 @@ def check_environment(
     forgotten = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
         known = state.domains.get(key, {})
+        if not facts.reachable or is_same_server(known, facts.server):
+            continue
         managed = [a for a in entries if a.domain == key and not matches_any(forgotten, a)]
-        there = [
-            a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created
-        ]
-        if facts.reachable and managed and not there and not is_same_server(known, facts.server):
+        there = any(
+            (o := live.get(a)) is not None and o.created == entries[a].created for a in managed
+        )
+        if managed and not there:
             found.append(
                 Diagnostic(
                     "error",

@@ -238,6 +238,13 @@ class ResourceDecision:
         return "delete" in self.actions
 
 
+def find_touched(
+    decisions: Mapping[Address, ResourceDecision],
+) -> dict[Address, ResourceDecision]:
+    """Return the decisions that are not `is_untouched`; few of many resources change."""
+    return {address: found for address, found in decisions.items() if not found.is_untouched}
+
+
 def apply_moves(
     workspace: Workspace, entries: Mapping[Address, Entry]
 ) -> tuple[dict[Address, Entry], dict[Address, Address]]:
