@@ -1,9 +1,12 @@
-"""Assemble the plan document: decide, assess, guard, order. Pure: no I/O."""
+"""Assemble the plan document: decide, assess, guard, order. Pure: no I/O.
+
+What concerns backfills is imported where it is used: most plans have none, and start quickly.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jsplan import __version__
@@ -14,8 +17,6 @@ from jsplan.documents.plan_types import LEADER_MOVED
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
-from jsplan.planning.backfill.entries import defer_backfills, diagnose_impossible, plan_backfills
-from jsplan.planning.backfill.source_history import diagnose_source_history
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
@@ -102,7 +103,7 @@ def build_plan(
     """
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
-    plan.deferred += defer_backfills(inputs)
+    plan.deferred += _defer_backfills(inputs)
     forgotten = list(build_forgotten_changes(inputs))
     changes = [_resource_change(inputs, decisions[a], decisions) for a in sorted(decisions)]
     changes = limit_changes(inputs, decisions, changes)
@@ -130,7 +131,7 @@ def build_plan(
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
-    plan.backfills = plan_backfills(inputs, decisions) if not plan.errored else []
+    plan.backfills = _plan_backfills(inputs, decisions) if not plan.errored else []
     options = inputs.options
     partial = options.targets or options.excludes or options.stage
     plan.complete = not (partial or plan.deferred)
@@ -138,6 +139,40 @@ def build_plan(
         bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
     )
     return plan
+
+
+def _defer_backfills(inputs: PlanInputs) -> list[Deferred]:
+    if not inputs.workspace.backfills:
+        return []
+    from jsplan.planning.backfill.entries import defer_backfills  # noqa: PLC0415 - see above
+
+    return defer_backfills(inputs)
+
+
+def _plan_backfills(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> list[dict[str, Any]]:
+    if not inputs.workspace.backfills:
+        return []
+    from jsplan.planning.backfill.entries import plan_backfills  # noqa: PLC0415 - see above
+
+    return plan_backfills(inputs, decisions)
+
+
+def _diagnose_backfills(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
+    """Yield the findings about backfills, and about sources that leave out history."""
+    if inputs.workspace.backfills:
+        from jsplan.planning.backfill.entries import diagnose_impossible  # noqa: PLC0415
+
+        yield from diagnose_impossible(inputs)
+    if inputs.topology.edges:
+        from jsplan.planning.backfill.source_history import (  # noqa: PLC0415 - see above
+            diagnose_source_history,
+        )
+
+        yield from diagnose_source_history(inputs, decisions)
 
 
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
@@ -245,8 +280,7 @@ def _diagnostics(
     found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
-    found += diagnose_impossible(inputs)
-    found += diagnose_source_history(inputs, decisions)
+    found += _diagnose_backfills(inputs, decisions)
     return [
         *found,
         *interest.check_placeholders(inputs, decisions),
