@@ -15,8 +15,10 @@ from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
 from jsplan.facts.refresh import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.sandbox import Sandbox
+from jsplan.units import SECOND
 from tests.conftest import PROGRAM
 from tests.support.api_audit import audit_requests
+from tests.support.fake_api import FakeApi
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space, single_space
 
@@ -234,6 +236,40 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
     finally:
         stop.set()
         busy.join()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [None, {"type": "other"}, {"error": {"code": 500, "err_code": 10119, "description": "busy"}}],
+    ids=["no answer", "another answer", "an error"],
+)
+def test_what_is_not_read_together_is_asked_for_alone(server: Server, first: Any) -> None:
+    """One request without a good answer delays the others, and changes nothing of the result."""
+    names = [f"S{number:02}" for number in range(MIN_INFOS)]
+    odd, asked = "CONSUMER.INFO.S03.C", list[str]()
+    wanted = [Address("fake", "consumer", f"{name}/C") for name in names]
+    streams = [Address("fake", "stream", name) for name in names]
+    domains = {"fake": Domain("fake", "main", "fake", "$JS.fake.API")}
+    connection = Connection("main", url=server.url, timeout=SECOND)
+
+    def answer_badly_once(api: str, answer: Any) -> Any:
+        asked.append(api)
+        return first if api == odd and asked.count(odd) == 1 else answer
+
+    async def read() -> Live:
+        async with Pool({"main": connection}, {}, read_only=True, guarded=True) as pool:
+            return await read_live(pool, domains, [*streams, *wanted])
+
+    with Raw(server.url) as raw, FakeApi(server) as impostor:
+        make_streams(raw, names)
+        for name in names[:-1]:
+            body = {"stream_name": name, "config": {"durable_name": "C", "name": "C"}}
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.C", body)
+        impostor.change_answer = answer_badly_once
+        live = asyncio.run(read())
+    assert sorted(live.objects) == sorted([*streams, *wanted[:-1]])
+    assert live.is_absent(wanted[-1])
+    assert asked.count(odd) == 2
 
 
 def test_lists_replace_requests(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
