@@ -274,7 +274,8 @@ def _diagnostics(
         )
     for decision in decisions.values():
         found += check_decision(inputs, decision)
-        found += _check_parent(inputs, decision, decisions)
+        if decision.actions == ["create"]:
+            found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
     found += check_leaders(inputs, decisions)
@@ -303,7 +304,7 @@ def _check_parent(
 ) -> list[Diagnostic]:
     """Check that the stream of a new consumer exists or is planned."""
     parent = decision.address.parent
-    if parent is None or decision.actions != ["create"]:
+    if parent is None:
         return []
     planned = decisions.get(inputs.topology.find_declared(parent))
     if (planned is not None and not planned.is_removed) or inputs.live.get(parent) is not None:

@@ -175,9 +175,8 @@ def _format_value(after: Config, name: str) -> str:
 
 def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield an error for each field that the server is too old to know: it might drop it."""
-    declared = inputs.declared(decision.address)
     level = inputs.level(decision.address)
-    if declared is None or level >= NEWEST_LEVEL:
+    if level >= NEWEST_LEVEL or (declared := inputs.declared(decision.address)) is None:
         return
     yield from list_level_errors(declared, inputs.body(decision.address), level)
 
