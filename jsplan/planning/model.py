@@ -204,6 +204,7 @@ class ResourceDecision:
             self.reason == UNTOUCHED
             and self.actions == ["no-op"]
             and self.deleted_with is None
+            and self.leader is None
             and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
         )
 
