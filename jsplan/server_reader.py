@@ -1,4 +1,8 @@
-"""Reads the inputs of planning from the servers: live objects, and what changes affect."""
+"""Reads the inputs of planning from the servers: live objects, and what changes affect.
+
+What counts messages, entries and names is imported where it is used: a plan without a change needs
+none of it, and is to start quickly.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,11 @@ from jsplan.config.model import Domain
 from jsplan.context import Session, known_domains
 from jsplan.documents.apply import ObjectsRead
 from jsplan.errors import ConnectError
-from jsplan.facts.contents import read_all_entries
-from jsplan.facts.discover import list_visible_domains
-from jsplan.facts.duplicate_count import count_duplicates
 from jsplan.facts.live import Live
-from jsplan.facts.measure import measure_all
 from jsplan.facts.refresh import read_live
-from jsplan.facts.seq_by_time import find_seqs_by_time
 from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
-from jsplan.planning.backfill.entries import list_streams, list_time_lookups
-from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.contents.decide import with_owned_buckets
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
@@ -97,7 +94,7 @@ class ServerReader:
             | _excluded_consumers(inputs)
             | _origin_addresses(inputs)
             | staging_streams(inputs)
-            | list_streams(inputs)
+            | _backfill_streams(inputs)
             | permitted_addresses(inputs)
             | relocation_reads(inputs)
         )
@@ -136,6 +133,8 @@ class ServerReader:
         live = inputs.live
         if unread := buckets - live.requested:
             live = live.merge(await self.read(unread))
+        from jsplan.facts.contents import read_all_entries  # noqa: PLC0415 - see above
+
         self.session.observer.phase(f"Reading {count_text(len(wanted), 'entry', 'entries')}")
         found = await read_all_entries(self._pool, self._domains, live, wanted, pruned)
         known = {_read_at(a, origins): entry for a, entry in entries.entries.items()}
@@ -196,17 +195,22 @@ class ServerReader:
         domains, limit = self._domains, inputs.options.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         requests = list_measurements(inputs, decisions)
-        times = list_time_lookups(inputs) | source_history_times(inputs, decisions)
+        times = _backfill_times(inputs) | _history_times(inputs, decisions)
         seqs = dict(inputs.measured.seqs_by_time) | await self._find_seqs(inputs, times)
         found = Measurements(seqs_by_time=seqs)
-        if duplicates := list_duplicates(inputs, decisions):
+        duplicates = list_duplicates(inputs, decisions)
+        removed = list_removed_sources(inputs, decisions)
+        if duplicates or removed:
+            from jsplan.facts.duplicate_count import count_duplicates  # noqa: PLC0415 - see above
+
+            every = add_unknown_domains(domains, removed)
             counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
             found = replace(found, duplicates=counts)
-        if removed := list_removed_sources(inputs, decisions):
-            every = add_unknown_domains(domains, removed)
             counts = await count_duplicates(self._pool, every, removed, levels, limit)
             found = replace(found, uncopied=counts)
         if requests:
+            from jsplan.facts.measure import measure_all  # noqa: PLC0415 - see above
+
             changes = count_text(len(requests), "change")
             self.session.observer.phase(f"Measuring what {changes} may delete")
             unread: dict[Address, dict[Address, str]] = {}
@@ -225,6 +229,8 @@ class ServerReader:
         ]
         if not known:
             return {}
+        from jsplan.facts.seq_by_time import find_seqs_by_time  # noqa: PLC0415 - see above
+
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         return await find_seqs_by_time(self._pool, self._domains, known, levels)
 
@@ -234,6 +240,8 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
     unknown = find_never_answered(inputs)
     if not unknown:
         return inputs
+    from jsplan.facts.discover import list_visible_domains  # noqa: PLC0415 - see above
+
     names = await list_visible_domains(pool, {domain.connection for domain in unknown})
     return replace(inputs, live=replace(inputs.live, visible_domains=names))
 
@@ -242,6 +250,35 @@ def with_parent_streams(addresses: Iterable[Address]) -> list[Address]:
     """Return the addresses and the streams of their consumers, sorted."""
     found = set(addresses)
     return sorted(found | {a.parent for a in found if a.parent is not None})
+
+
+def _backfill_streams(inputs: PlanInputs) -> set[Address]:
+    """Return the origins and targets of the backfills that are not done."""
+    if not inputs.workspace.backfills:
+        return set()
+    from jsplan.planning.backfill.entries import list_streams  # noqa: PLC0415 - see above
+
+    return list_streams(inputs)
+
+
+def _backfill_times(inputs: PlanInputs) -> set[tuple[Address, str]]:
+    """Return the times of backfills whose sequences the plan needs, each with its stream."""
+    if not inputs.workspace.backfills:
+        return set()
+    from jsplan.planning.backfill.entries import list_time_lookups  # noqa: PLC0415 - see above
+
+    return list_time_lookups(inputs)
+
+
+def _history_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Address, str]]:
+    """Return the starts of new sources whose sequences the plan needs, each with its origin."""
+    if not inputs.topology.edges:
+        return set()
+    from jsplan.planning.backfill.source_history import (  # noqa: PLC0415 - see above
+        source_history_times,
+    )
+
+    return source_history_times(inputs, decisions)
 
 
 def _excluded_consumers(inputs: PlanInputs) -> set[Address]:

@@ -56,6 +56,8 @@ def _narrower_tokens(left: Iterable[str], right: Iterable[str]) -> list[str]:
 
 def find_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
     """Return two of the subjects that overlap, or None. Two literals overlap only if equal."""
+    if len(subjects) < 2:
+        return None
     literal: set[str] = set()
     wild: list[str] = []
     for subject in subjects:

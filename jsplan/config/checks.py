@@ -6,11 +6,10 @@ on the server or on live are in `planning.refusals`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from jsplan.config.checks_origins import check_origins
-from jsplan.config.problem import Body, Problem, Problems
+from jsplan.config.problem import Body, Check, Problem, Problems, check_with
 from jsplan.config.transforms import transform_problem
 from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration
@@ -23,13 +22,14 @@ _RESERVED: Final = (
     ("$NRG.>", "$JS.EVENT.>"),
     ("$SYS.>", "$SYS.ACCOUNT.>"),
 )
+#: The begin of each subject that overlaps one of them.
+_MAY_BE_RESERVED: Final = ("$", "*", ">")
 _MAX_METADATA_BYTES: Final = 128 * 1024
 
 
 def check_stream(body: Body) -> Problems:
-    """Yield everything that the server is certain to refuse in a stream's configuration."""
-    for check in _STREAM_CHECKS:
-        yield from check(body)
+    """Find everything that the server is certain to refuse in a stream's configuration."""
+    return check_with(_STREAM_CHECKS, body)
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _subjects(body: Body) -> Problems:
 
 
 def _is_reserved(subject: str) -> bool:
-    return any(
+    return subject.startswith(_MAY_BE_RESERVED) and any(
         overlaps(subject, reserved) and not is_subset(subject, free) for reserved, free in _RESERVED
     )
 
@@ -274,7 +274,15 @@ def _async(body: Body) -> Problems:
         )
 
 
-_STREAM_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
-    _mirror, check_origins, _times, _discard, _subjects, _mapping, _exclusions, _counter, _async,
-    _lengths,
-)  # fmt: skip
+_STREAM_CHECKS: Final[tuple[Check, ...]] = (
+    (_mirror, frozenset(["mirror"])),
+    (check_origins, frozenset(["mirror", "sources"])),
+    (_times, frozenset(["duplicate_window", "max_age", "subject_delete_marker_ttl"])),
+    (_discard, frozenset(["discard_new_per_subject"])),
+    (_subjects, frozenset(["subjects"])),
+    (_mapping, frozenset(["subject_transform", "republish"])),
+    (_exclusions, frozenset(["placement", "deny_purge", "allow_msg_schedules"])),
+    (_counter, frozenset(["allow_msg_counter"])),
+    (_async, frozenset(["persist_mode"])),
+    (_lengths, frozenset(["metadata"])),
+)

@@ -6,10 +6,9 @@ on the stream are in `planning.refusals`, except those of work queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from jsplan.config.problem import Body, Problem, Problems
+from jsplan.config.problem import Body, Check, Problem, Problems, check_with
 from jsplan.subjects import find_overlap, is_literal, is_valid, overlaps
 from jsplan.units import format_duration
 
@@ -18,9 +17,8 @@ _MIN_DURATION: Final = 100 * _MILLISECOND
 
 
 def check_consumer(body: Body) -> Problems:
-    """Yield everything that the server refuses in a consumer's configuration on any stream."""
-    for check in _CONSUMER_CHECKS:
-        yield from check(body)
+    """Find everything that the server refuses in a consumer's configuration on any stream."""
+    return check_with(_CONSUMER_CHECKS, body)
 
 
 def _filters(body: Body) -> Problems:
@@ -85,6 +83,13 @@ def _start(body: Body) -> Problems:
         )
 
 
+_ONLY_PUSH: Final = (
+    ("flow_control", 10089),
+    ("idle_heartbeat", 10088),
+    ("rate_limit_bps", 10086),
+)
+
+
 def _push_or_pull(body: Body) -> Problems:
     subject = body.get("deliver_subject")
     if subject:
@@ -110,11 +115,7 @@ def _push_or_pull(body: Body) -> Problems:
             "max_expires is less than 1ms (10115)",
             "An integer is nanoseconds; write 30s.",
         )
-    for field, err in (
-        ("flow_control", 10089),
-        ("idle_heartbeat", 10088),
-        ("rate_limit_bps", 10086),
-    ):
+    for field, err in _ONLY_PUSH:
         if body.get(field):
             yield Problem(
                 "JS172",
@@ -205,14 +206,17 @@ def _priority(body: Body) -> Problems:
         )
 
 
-_CONSUMER_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
-    _filters,
-    _start,
-    _push_or_pull,
-    _direct,
-    _heartbeat,
-    _backoff,
-    _priority,
+_CONSUMER_CHECKS: Final[tuple[Check, ...]] = (
+    (_filters, frozenset(["filter_subject", "filter_subjects"])),
+    (_start, frozenset(["deliver_policy", *_START_FIELDS.values()])),
+    (
+        _push_or_pull,
+        frozenset(["deliver_subject", "max_expires", "ack_policy", *(f for f, _ in _ONLY_PUSH)]),
+    ),
+    (_direct, frozenset(["direct"])),
+    (_heartbeat, frozenset(["idle_heartbeat", "flow_control"])),
+    (_backoff, frozenset(["backoff", "ack_policy"])),
+    (_priority, frozenset(["priority_policy", "priority_groups"])),
 )
 
 

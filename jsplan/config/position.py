@@ -20,9 +20,13 @@ _KEYS: Final = (*_PLACES, "once")
 _MAX_SEQ: Final = (1 << 63) - 1
 
 
-def settings_of(kind: Kind) -> tuple[str, ...]:
+_SETTINGS: Final = frozenset(SETTING_KEYS)
+_CONSUMER_SETTINGS: Final = _SETTINGS | {POSITION}
+
+
+def settings_of(kind: Kind) -> frozenset[str]:
     """Return the keys of a resource that are no fields of the server."""
-    return (*SETTING_KEYS, POSITION) if kind == "consumer" else SETTING_KEYS
+    return _CONSUMER_SETTINGS if kind == "consumer" else _SETTINGS
 
 
 def read_position(layers: Collection[Node], findings: Findings) -> Position | None:

@@ -338,7 +338,7 @@ class ResourceResolver:
             ):
                 override.is_used = True
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
-                known = (*settings_of(address.kind), "address")
+                known = (*sorted(settings_of(address.kind)), "address")
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
                 self._refuse_names(address.kind, node)
                 layers.append(node)
@@ -383,7 +383,7 @@ class ResourceResolver:
             places,
             raw_fields=frozenset(extra),
         )
-        return self._with_settings(declared, layers, fields.keys() & set(settings_of(address.kind)))
+        return self._with_settings(declared, layers, settings_of(address.kind).intersection(fields))
 
     def _read_raw_fields(
         self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]
@@ -412,7 +412,7 @@ class ResourceResolver:
         return out
 
     def _with_settings(
-        self, declared: DeclaredResource, layers: tuple[Node, ...], present: set[str]
+        self, declared: DeclaredResource, layers: tuple[Node, ...], present: frozenset[str]
     ) -> DeclaredResource:
         """Return the resource with its guards; most resources have none."""
         if not present - {"x_raw"}:

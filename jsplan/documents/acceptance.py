@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
@@ -19,6 +20,8 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
     "object": (dict,), "array": (list,), "null": (type(None),),
 }  # fmt: skip
+#: Forms of one kind of object that are remembered, and twice the fields of one.
+MAX_FORMS: Final = 64
 #: Keywords that accept everything.
 _SILENT: Final = frozenset(("$schema", "$id", "$defs", "title", "description"))
 #: The instants of `date-time` that jsplan writes.
@@ -108,27 +111,13 @@ class _Compiler:
         properties: Mapping[str, Schema] = schema.get("properties", {})
         # Most fields may have any value of a type: no call says so.
         types = {name: found for name, p in properties.items() if (found := _only_types(p))}
-        known = {name: self.compile(p) for name, p in properties.items() if name not in types}
-        required, least = frozenset(schema.get("required", ())), schema.get("minProperties", 0)
-        other = self._compile_others(schema)
-
-        def accept(value: Any) -> bool:
-            if type(value) is not dict:
-                return True
-            if len(value) < least or not required <= value.keys():
-                return False
-            for name, item in value.items():
-                if (allowed := types.get(name)) is not None:
-                    if type(item) not in allowed:
-                        return False
-                elif (check := known.get(name)) is not None:
-                    if not check(item):
-                        return False
-                elif other is not None and not other(name, item):
-                    return False
-            return True
-
-        return accept
+        return _ObjectAcceptance(
+            types,
+            {name: self.compile(p) for name, p in properties.items() if name not in types},
+            self._compile_others(schema),
+            frozenset(schema.get("required", ())),
+            schema.get("minProperties", 0),
+        )
 
     def _compile_others(self, schema: Schema) -> Callable[[str, Any], bool] | None:
         """Compile what fields without a name in `properties` must be; None for anything."""
@@ -150,6 +139,54 @@ class _Compiler:
             return rest is None or rest(item)
 
         return accept
+
+
+class _ObjectAcceptance:
+    """Accepts objects by their fields: those of some types, others by a check, and the rest.
+
+    A state holds tens of thousands of objects, most of them with the same fields of the same types.
+    Such a form is looked at once. Of each object only those fields are checked that have a check.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, frozenset[type]],
+        known: Mapping[str, Accept],
+        other: Callable[[str, Any], bool] | None,
+        required: frozenset[str],
+        least: int,
+    ) -> None:
+        self._types, self._known, self._other = types, known, other
+        self._required, self._least = required, least
+        #: What to check, by the names and types of all fields; None: such objects do not fit.
+        self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]] | None] = {}
+
+    def __call__(self, value: Any) -> bool:
+        """Accept one object, and whatever is none."""
+        if type(value) is not dict:
+            return True
+        form = (*value, *map(type, value.values()))
+        if form in self._forms:
+            checks = self._forms[form]
+        else:
+            checks = self._find_checks(value)
+            if len(form) < MAX_FORMS > len(self._forms):
+                self._forms[form] = checks
+        return checks is not None and all(check(value[name]) for name, check in checks)
+
+    def _find_checks(self, value: dict[str, Any]) -> list[tuple[str, Accept]] | None:
+        if len(value) < self._least or not self._required <= value.keys():
+            return None
+        checks = list[tuple[str, Accept]]()
+        for name, item in value.items():
+            if (allowed := self._types.get(name)) is not None:
+                if type(item) not in allowed:
+                    return None
+            elif (check := self._known.get(name)) is not None:
+                checks.append((name, check))
+            elif self._other is not None:
+                checks.append((name, partial(self._other, name)))
+        return checks
 
 
 _NUMBERS: Final = (int, float)

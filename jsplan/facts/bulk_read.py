@@ -1,4 +1,4 @@
-"""Reads of many objects of one domain by its lists, 256 to a request.
+"""Reads of many objects of one domain: by its lists, 256 to a request, and by INFO of many.
 
 STREAM.LIST and CONSUMER.LIST answer what INFO answers, except for `_nats.*` metadata and for the
 name of a server without a cluster (measured in `tests/facts/test_lists.py`). Each page begins at an
@@ -10,7 +10,8 @@ page shows all: the caller asks for it by INFO.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from jsplan.address import Address
@@ -23,6 +24,8 @@ from jsplan.topology.routes import is_import
 #: Wanted streams from which on a list is shorter, and wanted consumers of one stream.
 MIN_STREAMS: Final = 64
 MIN_CONSUMERS: Final = 4
+#: Wanted objects from which on their INFO is requested together.
+MIN_INFOS: Final = 16
 #: A list is read if at least one of this many objects in it is wanted.
 MAX_UNWANTED: Final = 3
 #: Pages of one list that are requested at once: the server makes one after the other.
@@ -82,6 +85,40 @@ async def list_consumers(
 
     await _read_pages(api, f"CONSUMER.LIST.{stream.address.stream}", "consumers", take)
     return found
+
+
+async def read_infos(
+    api: DomainApi, wanted: Sequence[Address], on_read: Callable[[int], object]
+) -> tuple[Found, set[Address]]:
+    """Return the wanted streams and consumers, and those that do not exist; asked all at once.
+
+    Neither has what cannot be read, for any reason: the caller asks for it alone. Both are empty
+    where few are wanted. `on_read` is called with the number of objects read since its last call.
+    """
+    found: Found = {}
+    absent: set[Address] = set()
+    if len(wanted) < MIN_INFOS or any(address.is_content for address in wanted):
+        return found, absent
+
+    def take(number: int, answer: dict[str, Any] | None) -> None:
+        address = wanted[number]
+        if address.kind == "consumer" and answer is not None:
+            found[address] = parse_consumer(address, answer)
+        elif answer is not None and not is_backfill_incomplete(answer["config"]):
+            found[address] = parse_stream(address, answer)
+        else:
+            absent.add(address)
+        on_read(1)
+
+    with contextlib.suppress(ApiError):
+        await api.request_infos([_info_api(address) for address in wanted], take)
+    return found, absent
+
+
+def _info_api(address: Address) -> str:
+    if address.kind == "consumer":
+        return f"CONSUMER.INFO.{address.stream}.{address.consumer}"
+    return f"STREAM.INFO.{address.stream}"
 
 
 async def _read_pages(

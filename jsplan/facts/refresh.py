@@ -9,7 +9,7 @@ from itertools import chain
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import OFFLINE_ERRORS
-from jsplan.facts.bulk_read import list_consumers, list_streams
+from jsplan.facts.bulk_read import list_consumers, list_streams, read_infos
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import (
@@ -116,24 +116,24 @@ async def _read_domain(
         found = live.get(stream) if stream is not None else None
         keep(await list_consumers(api, found, consumers[stream]))
 
+    async def read_rest(wanted: Iterable[Address], absent: Container[Address] = ()) -> None:
+        unread = [a for a in wanted if a not in live.objects and a not in absent]
+        found, absent = await read_infos(api, unread, on_read)
+        live.objects.update(found)
+        await run_parallel(read, [a for a in unread if a not in found and a not in absent], workers)
+
     try:
         found, absent = await list_streams(api, live.domains[domain.key], streams)
         keep(found)
         on_read(len(absent))
-        await run_parallel(read, _unread(streams, live, absent), workers)
+        await read_rest(streams, absent)
         for stream in streams:
             if stream not in live.objects and stream not in live.unreadable:
                 on_read(len(consumers.pop(stream, ())))  # it has no consumers either
         await run_parallel(read_list, consumers, workers)
-        await run_parallel(read, _unread(chain.from_iterable(consumers.values()), live), workers)
+        await read_rest(chain.from_iterable(consumers.values()))
     except OFFLINE_ERRORS as error:
         mark_offline(live, domain.key, error)
-
-
-def _unread(
-    addresses: Iterable[Address], live: Live, absent: Container[Address] = ()
-) -> list[Address]:
-    return [a for a in addresses if a not in live.objects and a not in absent]
 
 
 def _fill_server_names(live: Live) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -20,7 +20,7 @@ from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import NAME
 
-Check = Callable[[Any, str], None]
+Check = Callable[[Any], None]
 #: Not verbs of the JetStream API: the answer to the end of a restore, and two system requests.
 RESTORE_DONE, USER_INFO, ACCOUNT_INFO = (
     "STREAM.RESTORE",
@@ -35,16 +35,32 @@ _NAME: Final = re.compile(NAME)
 #: A verb of two words, with the dot before the names.
 _VERB: Final = re.compile(r"\w+(\.\w+\.?)?")
 _UINT64_LIMIT: Final = 1 << 64
+#: Most times of a server: those that no calendar is needed for.
+_SURE_TIME: Final = re.compile(
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z",
+    re.ASCII,
+)
+#: Forms of one kind of object that are remembered, and the fields of one.
+_MAX_FORMS: Final = 64
 
 
 class InvalidAnswer(Exception):
     """An answer does not have the expected shape. The text says where."""
 
-    def __init__(self, path: str, value: Any, expected: str) -> None:
-        shown = "missing" if value is None else repr(value)
+    def __init__(self, value: Any, expected: str, path: str = "") -> None:
+        super().__init__(value, expected, path)
+        self._value, self._expected, self._path = value, expected, path
+
+    def below(self, step: str) -> InvalidAnswer:
+        """Return the same of a value that has this one at `step`: `.name` or `[5]`."""
+        return InvalidAnswer(self._value, self._expected, step + self._path)
+
+    def __str__(self) -> str:
+        shown = "missing" if self._value is None else repr(self._value)
         if len(shown) > _MAX_SHOWN:
             shown = shown[:_MAX_SHOWN] + "…"
-        super().__init__(f"{path} is {shown}, expected {expected}")
+        where = self._path.removeprefix(".") or "the answer"
+        return f"{where} is {shown}, expected {self._expected}"
 
 
 def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
@@ -52,8 +68,8 @@ def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise InvalidAnswer("the answer", data, "JSON") from None
-    SHAPES[kind](answer, "")
+        raise InvalidAnswer(data, "JSON") from None
+    SHAPES[kind](answer)
     return dict(answer)
 
 
@@ -65,7 +81,7 @@ def check_answer(api: str, answer: dict[str, Any]) -> None:
     verb = _VERB.match(api)
     known = verb[0] if verb and verb[0] in SHAPES else _find_verb(api)
     if known:
-        SHAPES[known](answer, "")
+        SHAPES[known](answer)
         _require_same_name(known, api.removeprefix(known), answer)
 
 
@@ -76,65 +92,70 @@ def _find_verb(api: str) -> str:
 
 def check_error(error: Any) -> None:
     """Raise InvalidAnswer if `error` does not have the shape of a server's error."""
-    _ERROR(error, "error")
+    try:
+        _ERROR(error)
+    except InvalidAnswer as wrong:
+        raise wrong.below(".error") from None
 
 
 def _require_same_name(verb: str, name: str, answer: Mapping[str, Any]) -> None:
     """Raise InvalidAnswer if the answer is about another stream or consumer."""
     if verb == "STREAM.INFO." and answer["config"]["name"] != name:
-        raise InvalidAnswer("config.name", answer["config"]["name"], repr(name))
+        raise InvalidAnswer(answer["config"]["name"], repr(name), ".config.name")
     if verb == "CONSUMER.INFO." and f"{answer['stream_name']}.{answer['name']}" != name:
-        raise InvalidAnswer("name", f"{answer['stream_name']}.{answer['name']}", repr(name))
+        raise InvalidAnswer(f"{answer['stream_name']}.{answer['name']}", repr(name), ".name")
 
 
 # --- kinds of values ---
 
 
-def _text(value: Any, path: str) -> None:
+def _text(value: Any) -> None:
     if not isinstance(value, str):
-        raise InvalidAnswer(path, value, "text")
+        raise InvalidAnswer(value, "text")
 
 
-def _name(value: Any, path: str) -> None:
+def _name(value: Any) -> None:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidAnswer(path, value, "a name")
+        raise InvalidAnswer(value, "a name")
 
 
-def _whole(value: Any, path: str) -> None:
+def _whole(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidAnswer(path, value, "a whole number")
+        raise InvalidAnswer(value, "a whole number")
 
 
-def _whole_or_flag(value: Any, path: str) -> None:
+def _whole_or_flag(value: Any) -> None:
     if not isinstance(value, int):
-        raise InvalidAnswer(path, value, "a whole number")
+        raise InvalidAnswer(value, "a whole number")
 
 
-def _count(value: Any, path: str) -> None:
+def _count(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _UINT64_LIMIT:
-        raise InvalidAnswer(path, value, "a number of at least 0")
+        raise InvalidAnswer(value, "a number of at least 0")
 
 
-def _flag(value: Any, path: str) -> None:
+def _flag(value: Any) -> None:
     if not isinstance(value, bool):
-        raise InvalidAnswer(path, value, "true or false")
+        raise InvalidAnswer(value, "true or false")
 
 
-def _time(value: Any, path: str) -> None:
+def _time(value: Any) -> None:
+    if type(value) is str and _SURE_TIME.fullmatch(value):
+        return
     try:
         units.parse_instant(value)
     except ValueError:
-        raise InvalidAnswer(path, value, "a time") from None
+        raise InvalidAnswer(value, "a time") from None
 
 
-def _base64(value: Any, path: str) -> None:
+def _base64(value: Any) -> None:
     try:
         base64.b64decode(value if isinstance(value, str) else "!", validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidAnswer(path, value, "base64") from None
+        raise InvalidAnswer(value, "base64") from None
 
 
-def _any_value(value: Any, path: str) -> None:
+def _any_value(value: Any) -> None:
     """Check a value that is stored unchanged: no deeper than can be written again."""
     level = [value]
     for _ in range(MAX_DEPTH):
@@ -147,7 +168,7 @@ def _any_value(value: Any, path: str) -> None:
         ]
         if not level:
             return
-    raise InvalidAnswer(path, "…", f"at most {MAX_DEPTH} levels")
+    raise InvalidAnswer("…", f"at most {MAX_DEPTH} levels")
 
 
 #: The type whose values all pass a check.
@@ -162,52 +183,100 @@ def _drop_nulls(value: dict[str, Any], known: Container[str]) -> None:
 
 
 def _list(item: Check) -> Check:
-    def checked(value: Any, path: str) -> None:
+    only = _ONLY_TYPE.get(item)
+
+    def checked(value: Any) -> None:
         if not isinstance(value, list):
-            raise InvalidAnswer(path, value, "a list")
+            raise InvalidAnswer(value, "a list")
+        if only is not None and {only}.issuperset(map(type, value)):
+            return
         for number, each in enumerate(value):
-            item(each, f"{path}[{number}]")
+            try:
+                item(each)
+            except InvalidAnswer as wrong:
+                raise wrong.below(f"[{number}]") from None
 
     return checked
 
 
 def _map(item: Check) -> Check:
-    def checked(value: Any, path: str) -> None:
+    only = _ONLY_TYPE.get(item)
+
+    def checked(value: Any) -> None:
         if not isinstance(value, dict):
-            raise InvalidAnswer(path, value, "an object")
+            raise InvalidAnswer(value, "an object")
+        if only is not None and {only}.issuperset(map(type, value.values())):
+            return
         _drop_nulls(value, value)
         for key, each in value.items():
-            item(each, f"{path}.{key}")
+            try:
+                item(each)
+            except InvalidAnswer as wrong:
+                raise wrong.below(f".{key}") from None
 
     return checked
 
 
-def _object(
-    required: Mapping[str, Check],
-    optional: Mapping[str, Check] | None = None,
-    others: Check | None = None,
-) -> Check:
-    """Return a check of an object with these fields; `others` checks the rest."""
-    known = {**(optional or {}), **required}
-    # Most values have the one type that their check accepts: no call says so, as a plan checks
-    # half a million of them.
-    types = {name: _ONLY_TYPE[check] for name, check in known.items() if check in _ONLY_TYPE}
+class _Object:
+    """A check of an object with these fields; `others` checks the rest.
 
-    def checked(value: Any, path: str) -> None:
+    A plan checks tens of thousands of objects, most of them with the same fields of the same types.
+    The first one of such a form is checked completely. Of the others only those fields are checked
+    for which the type does not suffice; no number in JSON is too large for a count.
+    """
+
+    def __init__(
+        self,
+        required: Mapping[str, Check],
+        optional: Mapping[str, Check] | None = None,
+        others: Check | None = None,
+    ) -> None:
+        self._required, self._others = required, others
+        self._known = {**(optional or {}), **required}
+        #: By the names and types of all fields: the names of counts, and what else to check.
+        self._forms: dict[tuple[Any, ...], tuple[list[str], list[tuple[str, Check]]]] = {}
+
+    def __call__(self, value: Any) -> None:
+        """Check one object."""
         if not isinstance(value, dict):
-            raise InvalidAnswer(path or "the answer", value, "an object")
-        _drop_nulls(value, known)
-        for name, each in value.items():
-            if type(each) is types.get(name):
-                continue
-            check = known.get(name, others)
-            if check is not None:
-                check(each, f"{path}.{name}" if path else name)
-        if not required.keys() <= value.keys():
-            name = next(name for name in required if name not in value)
-            raise InvalidAnswer(f"{path}.{name}" if path else name, None, "a value")
+            raise InvalidAnswer(value, "an object")
+        form = (*value, *map(type, value.values()))
+        known = self._forms.get(form)
+        if known is not None:
+            counts, checks = known
+            if not counts or min(map(value.__getitem__, counts)) >= 0:
+                self._check_fields(value, checks)
+                return
+        _drop_nulls(value, self._known)
+        self._check_fields(value, self._checks_of(value))
+        for name in self._required:
+            if name not in value:
+                raise InvalidAnswer(None, "a value", f".{name}")
+        if type(None) not in form and len(form) < _MAX_FORMS > len(self._forms):
+            checks = self._checks_of(value)
+            self._forms[form] = (
+                [name for name, check in checks if check is _count],
+                [
+                    (n, c)
+                    for n, c in checks
+                    if c is not _count and type(value[n]) is not _ONLY_TYPE.get(c)
+                ],
+            )
 
-    return checked
+    def _checks_of(self, value: dict[str, Any]) -> list[tuple[str, Check]]:
+        found = ((name, self._known.get(name, self._others)) for name in value)
+        return [(name, check) for name, check in found if check is not None]
+
+    @staticmethod
+    def _check_fields(value: dict[str, Any], checks: Iterable[tuple[str, Check]]) -> None:
+        for name, check in checks:
+            try:
+                check(value[name])
+            except InvalidAnswer as wrong:
+                raise wrong.below(f".{name}") from None
+
+
+_object = _Object
 
 
 # --- configurations ---
@@ -338,10 +407,10 @@ _MESSAGE: Final = _object(
 _UNREAD: Final[dict[str, Check]] = {"missing": _list(_name), "offline": _map(_text)}
 
 
-def _listed_consumer(value: Any, path: str) -> None:
+def _listed_consumer(value: Any) -> None:
     """Check an element of CONSUMER.LIST; one whose servers are down has no name (measured)."""
     if not isinstance(value, dict) or value.get("name") != "":
-        _CONSUMER_INFO(value, path)
+        _CONSUMER_INFO(value)
 
 
 #: The shape of each answer, by API verb. A verb that ends with a dot is followed by names.

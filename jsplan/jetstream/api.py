@@ -272,6 +272,30 @@ class DomainApi:
                     raise
                 await self.request("INFO")
 
+    async def request_infos(
+        self, apis: Sequence[str], take: Callable[[int, dict[str, Any] | None], object]
+    ) -> None:
+        """Send many INFO requests at once; `take` gets the number and the answer of each.
+
+        The answer is None where the object does not exist. Refused requests are not taken: one
+        `request_info` says why. Raises what `request` raises, with the first failure; what was
+        taken by then is right.
+        """
+        prefix = self.domain.api_prefix
+
+        def parse(number: int, data: bytes) -> None:
+            try:
+                answer = self.parse(apis[number], data)
+            except ServerRefusedError as error:
+                if error.err_code in NOT_FOUND:
+                    take(number, None)
+                return
+            restore_created(answer, self.domain.key, self._known_objects)
+            take(number, answer)
+
+        requests = [(f"{prefix}.{api}", b"") for api in apis]
+        await self._explain(self.connection.request_each(requests, parse))
+
     async def stream_info(self, name: str) -> dict[str, Any] | None:
         """Return `STREAM.INFO`, or None if there is no such stream."""
         return await self.request_info(f"STREAM.INFO.{name}")
@@ -300,7 +324,7 @@ class DomainApi:
         """
         api = f"STREAM.MSG.GET.{stream}"
 
-        def parse(answer: bytes) -> T | None:
+        def parse(_: int, answer: bytes) -> T | None:
             try:
                 return read(self.parse(api, answer)["message"])
             except ServerRefusedError as error:
@@ -308,9 +332,9 @@ class DomainApi:
                     return None
                 raise
 
-        queries = [b'{"seq":%d}' % seq for seq in seqs]
         subject = f"{self.domain.api_prefix}.{api}"
-        found = await self._explain(self.connection.request_each(subject, queries, parse))
+        queries = [(subject, b'{"seq":%d}' % seq) for seq in seqs]
+        found = await self._explain(self.connection.request_each(queries, parse))
         return [each for each in found if each is not None]
 
     async def pages(

@@ -68,13 +68,16 @@ class ManyAnswers(Answers):
 class NumberedAnswers(Answers, Generic[T]):
     """One answer to each of several requests; the last token of its subject is the number.
 
-    Each is parsed as it arrives, so that no large ones wait. `parse` gets header block and payload;
-    its first error ends all and is kept. `largest` is the bytes of the largest payload.
+    Each is parsed as it arrives, so that no large ones wait, and put into `found`. `parse` gets the
+    number, header block and payload; its first error ends all and is kept. `largest` is the bytes
+    of the largest payload.
     """
 
-    def __init__(self, count: int, parse: Callable[[bytes, bytes], T]) -> None:
+    def __init__(
+        self, count: int, parse: Callable[[int, bytes, bytes], T], found: dict[int, T]
+    ) -> None:
         super().__init__()
-        self.found = dict[int, T]()
+        self.found = found
         self.error: Exception | None = None
         self.largest = 0
         self._count, self._parse = count, parse
@@ -86,7 +89,7 @@ class NumberedAnswers(Answers, Generic[T]):
             return
         self.largest = max(self.largest, len(payload))
         try:
-            self.found[number] = self._parse(block, payload)
+            self.found[number] = self._parse(number, block, payload)
         except Exception as error:  # noqa: BLE001 - it is raised where the answers are awaited
             self.error = error
         self.has_ended = self.error is not None or len(self.found) == self._count

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -150,6 +150,7 @@ class NatsConnection:
         self._server_errors: list[str] = []
         self._pending_requests: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._batches = 0
 
     @property
     def server(self) -> dict[str, Any]:
@@ -237,14 +238,8 @@ class NatsConnection:
         with _Slot(self._slots):
             try:
                 return await self._request_once(subject, payload, timeout, headers)
-            except nats.errors.NoRespondersError:
-                raise NoRespondersError(
-                    f"no responders on {subject} at {self.settings.shown}"
-                ) from None
-            except (TimeoutError, nats.errors.TimeoutError):
-                raise self._timeout_error(subject, timeout) from None
-            except (nats.errors.Error, OSError) as error:
-                raise self.lost_error(error, subject) from None
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                raise self._request_error(error, subject, timeout) from None
 
     def _check_guard(self, subject: str) -> None:
         if self.guard is not None:
@@ -253,7 +248,7 @@ class NatsConnection:
     async def _request_once(
         self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None
     ) -> bytes:
-        async with self._wait_for_answers(subject, timeout):
+        async with self._wait_for_answers([subject], timeout):
             block, data = await self._client.ask(subject, payload, headers)
         if block.startswith(NO_RESPONDERS):
             raise nats.errors.NoRespondersError
@@ -261,18 +256,20 @@ class NatsConnection:
 
     @contextlib.asynccontextmanager
     async def _wait_for_answers(
-        self, subject: str, timeout: float
+        self, subjects: Collection[str], timeout: float
     ) -> AsyncIterator[asyncio.Timeout]:
-        """Limit the time of a wait, which ends at once if the server denies the subject."""
+        """Limit the time of a wait, which ends at once if the server denies one of the subjects."""
         async with asyncio.timeout(timeout) as scope:
-            scopes = self._pending_requests.setdefault(subject, [])
-            scopes.append(scope)
+            for subject in subjects:
+                self._pending_requests.setdefault(subject, []).append(scope)
             try:
                 yield scope
             finally:
-                scopes.remove(scope)
-                if not scopes:
-                    del self._pending_requests[subject]
+                for subject in subjects:
+                    scopes = self._pending_requests[subject]
+                    scopes.remove(scope)
+                    if not scopes:
+                        del self._pending_requests[subject]
 
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None
@@ -288,16 +285,14 @@ class NatsConnection:
         with _Slot(self._slots):
             try:
                 return await self._collect_answers(subject, payload, timeout)
-            except (TimeoutError, nats.errors.TimeoutError):
-                raise self._timeout_error(subject, timeout) from None
-            except (nats.errors.Error, OSError) as error:
-                raise self.lost_error(error, subject) from None
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                raise self._request_error(error, subject, timeout) from None
 
     async def _collect_answers(
         self, subject: str, payload: bytes, timeout: float
     ) -> list[tuple[bytes, bytes]]:
         found = ManyAnswers(MAX_ANSWERS)
-        async with self._receive_answers(found, subject, timeout) as (inbox, wait_for_more):
+        async with self._receive_answers(found, [subject], timeout) as (inbox, wait_for_more):
             await self._client.publish(subject, payload, reply=f"{inbox}.0")
             while not found.has_ended:
                 await wait_for_more()
@@ -309,67 +304,79 @@ class NatsConnection:
 
     async def request_each(
         self,
-        subject: str,
-        payloads: Sequence[bytes],
-        parse: Callable[[bytes], T],
+        requests: Sequence[tuple[str, bytes]],
+        parse: Callable[[int, bytes], T],
         timeout: float | None = None,
     ) -> list[T]:
-        """Send a request with each payload, and return their parsed answers in this order.
+        """Send many requests, each a subject and a payload, and return their parsed answers.
 
-        It costs a third of the CPU time of as many calls of `request`. At most `MAX_UNANSWERED`
-        requests wait at once, fewer with large answers. `timeout` is seconds between two answers.
-        Raises what `request` and `parse` raise.
+        `parse` gets the number of a request and its answer, as soon as it arrives. It costs a third
+        of the CPU time of as many calls of `request`. At most `MAX_UNANSWERED` requests wait at
+        once, fewer with large answers, and in all calls together about as many. `timeout` is
+        seconds between two answers. Raises what `request` and `parse` raise.
         """
-        self._check_guard(subject)
+        for subject, _ in requests:
+            self._check_guard(subject)
         timeout = timeout or self.settings.timeout
+        found: dict[int, T] = {}
         await self._slots.acquire()
-        with _Slot(self._slots):
-            try:
-                return await self._collect_each(subject, payloads, parse, timeout)
-            except nats.errors.NoRespondersError:
-                raise NoRespondersError(
-                    f"no responders on {subject} at {self.settings.shown}"
-                ) from None
-            except (TimeoutError, nats.errors.TimeoutError):
-                raise self._timeout_error(subject, timeout) from None
-            except (nats.errors.Error, OSError) as error:
-                raise self.lost_error(error, subject) from None
+        self._batches += 1
+        try:
+            with _Slot(self._slots):
+                await self._collect_each(requests, parse, timeout, found)
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            unanswered = next(
+                (subject for at, (subject, _) in enumerate(requests) if at not in found), ""
+            )
+            raise self._request_error(error, unanswered, timeout) from None
+        finally:
+            self._batches -= 1
+        return [found[number] for number in range(len(requests))]
 
     async def _collect_each(
-        self, subject: str, payloads: Sequence[bytes], parse: Callable[[bytes], T], timeout: float
-    ) -> list[T]:
-        def parse_answer(block: bytes, data: bytes) -> T:
+        self,
+        requests: Sequence[tuple[str, bytes]],
+        parse: Callable[[int, bytes], T],
+        timeout: float,
+        found: dict[int, T],
+    ) -> None:
+        """Send the requests, and put the parsed answer of each into `found`."""
+
+        def parse_answer(number: int, block: bytes, data: bytes) -> T:
             if block.startswith(NO_RESPONDERS):
                 raise nats.errors.NoRespondersError
-            return parse(data)
+            return parse(number, data)
 
-        answers, sent = NumberedAnswers(len(payloads), parse_answer), 0
-        answers.has_ended = not payloads
-        async with self._receive_answers(answers, subject, timeout) as (inbox, wait_for_more):
+        answers, sent = NumberedAnswers(len(requests), parse_answer, found), 0
+        answers.has_ended = not requests
+        subjects = dict.fromkeys(subject for subject, _ in requests)
+        async with self._receive_answers(answers, subjects, timeout) as (inbox, wait_for_more):
             while not answers.has_ended:
-                most = MAX_IN_FLIGHT
-                if answers.largest:
-                    most = max(MIN_UNANSWERED, UNANSWERED_BYTES // answers.largest)
-                most = len(answers.found) + min(most, MAX_UNANSWERED)
-                for number in range(sent, min(len(payloads), most)):
-                    await self._client.publish(subject, payloads[number], reply=f"{inbox}.{number}")
+                end = len(found) + self._window(answers.largest)
+                for number in range(sent, min(len(requests), end)):
+                    subject, payload = requests[number]
+                    await self._client.publish(subject, payload, reply=f"{inbox}.{number}")
                     sent = number + 1
                 await wait_for_more()
         if answers.error is not None:
             raise answers.error
-        return [answers.found[number] for number in range(len(payloads))]
+
+    def _window(self, largest: int) -> int:
+        """Return how many requests may wait for answers, the largest of which had so many bytes."""
+        most = UNANSWERED_BYTES // largest if largest else MAX_IN_FLIGHT
+        return max(MIN_UNANSWERED, min(most, MAX_UNANSWERED) // self._batches)
 
     @contextlib.asynccontextmanager
     async def _receive_answers(
-        self, answers: Answers, subject: str, timeout: float
+        self, answers: Answers, subjects: Collection[str], timeout: float
     ) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Receive answers to requests on `subject` as long as the context lasts.
+        """Receive answers to requests on `subjects` as long as the context lasts.
 
         Yields the begin of reply subjects, and a function that waits for more answers than there
         were at its last call, for `timeout` seconds. Raises TimeoutError.
         """
         inbox, loop = self._client.new_inbox(), asyncio.get_running_loop()
-        async with self._wait_for_answers(subject, timeout) as scope:
+        async with self._wait_for_answers(subjects, timeout) as scope:
             subscription = await self._client.subscribe(f"{inbox}.*")
             number = subscription._id  # noqa: SLF001
             self._client.answers_of[number] = answers
@@ -428,6 +435,14 @@ class NatsConnection:
             f"the connection to {self.settings.shown} was lost{what}: {reason}",
             hint="Look at the server's log; then run the command again.",
         )
+
+    def _request_error(self, error: Exception, subject: str, timeout: float) -> ApiError:
+        """Return the error of a request by what nats-py raised."""
+        if isinstance(error, nats.errors.NoRespondersError):
+            return NoRespondersError(f"no responders on {subject} at {self.settings.shown}")
+        if isinstance(error, TimeoutError | nats.errors.TimeoutError):
+            return self._timeout_error(subject, timeout)
+        return self.lost_error(error, subject)
 
     def _timeout_error(self, subject: str, timeout: float) -> ApiError:
         if self.is_closed:

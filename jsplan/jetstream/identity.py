@@ -7,14 +7,12 @@ last start (measured in `tests/facts/test_identity.py`). That time is never late
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsplan.units import parse_instant
 
 
-@dataclass(frozen=True, slots=True)
-class KnownObject:
+class KnownObject(NamedTuple):
     """The `created` that state has for an object, and the server's time when it was last seen."""
 
     created: str

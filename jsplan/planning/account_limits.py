@@ -188,6 +188,8 @@ def _check_reservations(
     """
     for storage, (limit, reserved, err) in _RESERVATION_LIMITS.items():
         most = limits.get(limit, -1)
+        if most < 0:
+            continue
         others = max(
             0,
             use.get(reserved, 0)
@@ -208,7 +210,7 @@ def _check_reservations(
             and not _max_bytes(c.after)
         )
         spared = _uncounted_replicas(account, storage, changes) if per_replica else 0
-        if 0 <= most < planned + endless - spared and (planned > used or endless):
+        if most < planned + endless - spared and (planned > used or endless):
             text = (
                 f"{limit} is {_format_bytes(most)}: {_format_bytes(used)} reserved by max_bytes, "
                 f"{_format_bytes(planned)} with this plan ({err})"

@@ -1,9 +1,12 @@
-"""Assemble the plan document: decide, assess, guard, order. Pure: no I/O."""
+"""Assemble the plan document: decide, assess, guard, order. Pure: no I/O.
+
+What concerns backfills is imported where it is used: most plans have none, and start quickly.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jsplan import __version__
@@ -14,8 +17,6 @@ from jsplan.documents.plan_types import LEADER_MOVED
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
-from jsplan.planning.backfill.entries import defer_backfills, diagnose_impossible, plan_backfills
-from jsplan.planning.backfill.source_history import diagnose_source_history
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
@@ -86,14 +87,9 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
-    waiting = deferral_reasons(inputs)
-    return sorted(
-        a
-        for a in inputs.selected
-        if inputs.live.is_reachable(a.domain)
-        and a not in inputs.live.unreadable
-        and a not in waiting
-    )
+    unread = inputs.live.unreadable.keys() | deferral_reasons(inputs).keys()
+    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    return sorted(a for a in inputs.selected if a.domain in reachable and a not in unread)
 
 
 def build_plan(
@@ -107,7 +103,7 @@ def build_plan(
     """
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
-    plan.deferred += defer_backfills(inputs)
+    plan.deferred += _defer_backfills(inputs)
     forgotten = list(build_forgotten_changes(inputs))
     changes = [_resource_change(inputs, decisions[a], decisions) for a in sorted(decisions)]
     changes = limit_changes(inputs, decisions, changes)
@@ -135,7 +131,7 @@ def build_plan(
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
-    plan.backfills = plan_backfills(inputs, decisions) if not plan.errored else []
+    plan.backfills = _plan_backfills(inputs, decisions) if not plan.errored else []
     options = inputs.options
     partial = options.targets or options.excludes or options.stage
     plan.complete = not (partial or plan.deferred)
@@ -145,15 +141,50 @@ def build_plan(
     return plan
 
 
+def _defer_backfills(inputs: PlanInputs) -> list[Deferred]:
+    if not inputs.workspace.backfills:
+        return []
+    from jsplan.planning.backfill.entries import defer_backfills  # noqa: PLC0415 - see above
+
+    return defer_backfills(inputs)
+
+
+def _plan_backfills(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> list[dict[str, Any]]:
+    if not inputs.workspace.backfills:
+        return []
+    from jsplan.planning.backfill.entries import plan_backfills  # noqa: PLC0415 - see above
+
+    return plan_backfills(inputs, decisions)
+
+
+def _diagnose_backfills(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
+    """Yield the findings about backfills, and about sources that leave out history."""
+    if inputs.workspace.backfills:
+        from jsplan.planning.backfill.entries import diagnose_impossible  # noqa: PLC0415
+
+        yield from diagnose_impossible(inputs)
+    if inputs.topology.edges:
+        from jsplan.planning.backfill.source_history import (  # noqa: PLC0415 - see above
+            diagnose_source_history,
+        )
+
+        yield from diagnose_source_history(inputs, decisions)
+
+
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
     """Defer what is offline, and what waits for the other side of its relocation."""
     waiting = deferral_reasons(inputs)
+    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    deferred = [a for a in inputs.selected if a in waiting or a.domain not in reachable]
     return [
         Deferred(str(a), waiting[a])
-        if inputs.live.is_reachable(a.domain)
+        if a.domain in reachable
         else Deferred(str(a), inputs.live.domains[a.domain].offline_text)
-        for a in sorted(inputs.selected)
-        if a in waiting or not inputs.live.is_reachable(a.domain)
+        for a in sorted(deferred)
     ]
 
 
@@ -243,14 +274,14 @@ def _diagnostics(
         )
     for decision in decisions.values():
         found += check_decision(inputs, decision)
-        found += _check_parent(inputs, decision, decisions)
+        if decision.actions == ["create"]:
+            found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
     found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
-    found += diagnose_impossible(inputs)
-    found += diagnose_source_history(inputs, decisions)
+    found += _diagnose_backfills(inputs, decisions)
     return [
         *found,
         *interest.check_placeholders(inputs, decisions),
@@ -273,7 +304,7 @@ def _check_parent(
 ) -> list[Diagnostic]:
     """Check that the stream of a new consumer exists or is planned."""
     parent = decision.address.parent
-    if parent is None or decision.actions != ["create"]:
+    if parent is None:
         return []
     planned = decisions.get(inputs.topology.find_declared(parent))
     if (planned is not None and not planned.is_removed) or inputs.live.get(parent) is not None:
@@ -297,6 +328,19 @@ def _resource_change(
 ) -> ResourceChange:
     address, live = decision.address, decision.live
     moved = inputs.moved_from.get(address)
+    depends_on = sorted(map(str, inputs.topology.dependencies.get(address, ())))
+    if live is not None and _is_unchanged(inputs, decision):
+        return ResourceChange(
+            address=str(address),
+            type=address.kind,
+            domain=address.domain,
+            name=address.name,
+            change=Change(decision.actions, live.config, live.config),
+            action_reason=decision.reason,
+            fingerprint=live.fingerprint,
+            depends_on=depends_on,
+            previous_address=str(moved) if moved else None,
+        )
     only_led = decision.leader is not None and decision.actions == ["no-op"]
     change = Change(
         actions=["update"] if only_led else decision.actions,
@@ -323,10 +367,20 @@ def _resource_change(
         action_reason=LEADER_MOVED if only_led else decision.reason,
         hazards=assess_hazards(inputs, decision, decisions),
         fingerprint=live.fingerprint if live else "absent",
-        depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
+        depends_on=depends_on,
         previous_address=str(moved) if moved else None,
         relocated_from=_relocated_from(decision),
         relocated_to=_relocated_to(decision, decisions),
+    )
+
+
+def _is_unchanged(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check cheaply that nothing about the resource changes: most of a large plan."""
+    return (
+        decision.is_untouched
+        and decision.restored_with is None
+        and not inputs.relocations
+        and not inputs.measured.concern(decision.address)
     )
 
 

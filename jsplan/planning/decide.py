@@ -12,7 +12,13 @@ from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.diff import differing_fields, field_changes
-from jsplan.planning.merge import expected_new, expected_update, is_within_limits, without_ignored
+from jsplan.planning.merge import (
+    expected_new,
+    expected_update,
+    is_within_limits,
+    may_exceed_limits,
+    without_ignored,
+)
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumer_position import START_FIELDS, with_start_sequence
 from jsplan.planning.preserve.consumers import (
@@ -202,15 +208,18 @@ def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
     facts, parent = inputs.live.domains.get(consumer.domain), consumer.parent
     if facts is None or parent is None:
         return 0
-    live, body = inputs.live.get(parent), inputs.topology.bodies.get(parent, {})
-    of_stream = (
-        body.get("num_replicas") or (live.compact.get("num_replicas") if live else None) or 1
-    )
+    replicas = _planned_replicas(inputs, consumer, parent) if facts.info.get("tiers") else 1
+    return int(account_limits(facts.info, replicas).get("max_ack_pending") or 0)
+
+
+def _planned_replicas(inputs: PlanInputs, consumer: Address, stream: Address) -> int:
+    """Return the replicas of a consumer: its own, or else those of its stream."""
+    live, bodies = inputs.live.get(stream), inputs.topology.bodies
     return int(
-        account_limits(
-            facts.info, inputs.topology.bodies.get(consumer, {}).get("num_replicas") or of_stream
-        ).get("max_ack_pending")
-        or 0
+        bodies.get(consumer, {}).get("num_replicas")
+        or bodies.get(stream, {}).get("num_replicas")
+        or (live.compact.get("num_replicas") if live else None)
+        or 1
     )
 
 
@@ -328,8 +337,10 @@ def _is_untouched(
         else named,
     ):
         return False
-    return live.address.parent is None or is_within_limits(
-        live.compact, inherited_settings(inputs, live.address)
+    return (
+        live.address.kind != "consumer"
+        or not may_exceed_limits(live.compact)
+        or is_within_limits(live.compact, inherited_settings(inputs, live.address))
     )
 
 

@@ -175,9 +175,8 @@ def _format_value(after: Config, name: str) -> str:
 
 def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield an error for each field that the server is too old to know: it might drop it."""
-    declared = inputs.declared(decision.address)
     level = inputs.level(decision.address)
-    if declared is None or level >= NEWEST_LEVEL:
+    if level >= NEWEST_LEVEL or (declared := inputs.declared(decision.address)) is None:
         return
     yield from list_level_errors(declared, inputs.body(decision.address), level)
 
@@ -371,11 +370,13 @@ def check_environment(
     forgotten = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
         known = state.domains.get(key, {})
+        if not facts.reachable or is_same_server(known, facts.server):
+            continue
         managed = [a for a in entries if a.domain == key and not matches_any(forgotten, a)]
-        there = [
-            a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created
-        ]
-        if facts.reachable and managed and not there and not is_same_server(known, facts.server):
+        there = any(
+            (o := live.get(a)) is not None and o.created == entries[a].created for a in managed
+        )
+        if managed and not there:
             found.append(
                 Diagnostic(
                     "error",

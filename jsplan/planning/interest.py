@@ -80,9 +80,10 @@ def find_interest_changes(
 ) -> dict[Address, InterestChange]:
     """Find the streams whose consumers change while interest matters, by the consumers' parent."""
     found: dict[Address, InterestChange] = {}
-    for address, decision in sorted(decisions.items()):
+    changed = {a: decision for a, decision in decisions.items() if _is_changed(decision)}
+    for address, decision in sorted(changed.items()):
         parent = address.parent
-        if parent is None or not _is_changed(decision) or not _is_relevant(decisions, decision):
+        if parent is None or not _is_relevant(decisions, decision):
             continue
         if parent not in found:
             stream, retention = (

@@ -17,7 +17,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.facts.stored_message import TargetStorage
 from jsplan.planning.interest import InterestChange, find_interest_changes, interest_measurement
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
 from jsplan.planning.preserve.position_reset import reset_measurements
@@ -41,7 +41,8 @@ def list_measurements(
     changing = find_interest_changes(inputs, decisions)
     by_stream = {change.stream.address: change for change in changing.values()}
     found: list[MeasurementRequest] = []
-    for address in sorted(decisions):
+    touched = sorted(find_touched(decisions))
+    for address in touched:
         found += _list_for_decision(inputs, decisions, decisions[address], by_stream.get(address))
     requested = {request.stream for request in found if request.interest}
     remaining = (
@@ -58,7 +59,7 @@ def list_measurements(
         )
         for request in found
     ]
-    for address in sorted(decisions):
+    for address in touched:
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
     return [*found, *list_filter_measurements(inputs, decisions)]
 

@@ -185,6 +185,11 @@ def _drop_conflicting_defaults(
             del target[name]
 
 
+def may_exceed_limits(consumer: Config) -> bool:
+    """Check whether a compact consumer has a value that `consumer_limits` may forbid."""
+    return "max_ack_pending" in consumer or "inactive_threshold" in consumer
+
+
 def is_within_limits(consumer: Config, limits: Config) -> bool:
     """Check whether a compact consumer is within the `consumer_limits` of its stream."""
     return not any(

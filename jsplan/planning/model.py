@@ -204,6 +204,7 @@ class ResourceDecision:
             self.reason == UNTOUCHED
             and self.actions == ["no-op"]
             and self.deleted_with is None
+            and self.leader is None
             and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
         )
 
@@ -236,6 +237,13 @@ class ResourceDecision:
     def deletes(self) -> bool:
         """Return True if the live object is deleted."""
         return "delete" in self.actions
+
+
+def find_touched(
+    decisions: Mapping[Address, ResourceDecision],
+) -> dict[Address, ResourceDecision]:
+    """Return the decisions that are not `is_untouched`; few of many resources change."""
+    return {address: found for address, found in decisions.items() if not found.is_untouched}
 
 
 def apply_moves(

@@ -69,6 +69,8 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
     drafts: Drafts = {}
     waiting = streams_with_delayed_limits(inputs, decisions)
     for decision in decisions.values():
+        if _is_left_alone(inputs, decision):
+            continue
         found = _draft_decision(
             inputs, decision, decisions, delays_limits=decision.address in waiting
         )
@@ -91,6 +93,15 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
     add_placeholders(inputs, find_interest_changes(inputs, decisions), drafts)
     drafts = limit_drafts(inputs, drafts)
     return order_steps(inputs, decisions, drafts)
+
+
+def _is_left_alone(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check cheaply that the resource needs no call: most of a large plan."""
+    return (
+        decision.is_untouched
+        and decision.relocation is None
+        and not is_state_outdated(inputs, decision)
+    )
 
 
 # --- the calls of one resource ----

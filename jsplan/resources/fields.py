@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 from jsplan import units
@@ -319,11 +319,16 @@ def _parse_string(row: Field, value: Any) -> Any:
         raise ValueError(f"must be text, not {_describe_value(value)}")
     if row.max_length is not None and (size := len(value.encode())) > row.max_length:
         raise ValueError(f"is {size} bytes long; the server takes at most {row.max_length}")
-    if row.pattern is not None and not re.fullmatch(row.pattern, value):
+    if row.pattern is not None and not _compile(row.pattern).fullmatch(value):
         raise ValueError(
             f'"{value}" is not allowed here; a name has no dots, blanks, slashes or wildcards'
         )
     return value
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
 
 
 def _parse_bool(_: Field, value: Any) -> Any:

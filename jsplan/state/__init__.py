@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from jsplan.config.model import Workspace
 from jsplan.state.backend import Backend, Journal
 from jsplan.state.document import Entry, State
-from jsplan.state.kv import KvBackend
 from jsplan.state.local import LocalBackend
 from jsplan.state.locks import LockInfo
 
@@ -22,6 +21,8 @@ def backend_of(workspace: Workspace, environ: Mapping[str, str]) -> Backend:
     domain = workspace.domains[backend.domain]
     connection = workspace.connections[domain.connection]
     of = (workspace.name, workspace.environment)
+    from jsplan.state.kv import KvBackend  # noqa: PLC0415 - most states are in files
+
     return KvBackend.open_bucket(
         backend.bucket, domain, connection, environ, of=of, lease=backend.lock_ttl
     )
@@ -31,7 +32,6 @@ __all__ = [
     "Backend",
     "Entry",
     "Journal",
-    "KvBackend",
     "LocalBackend",
     "LockInfo",
     "State",

@@ -89,6 +89,8 @@ def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnos
 
     Streams may copy from each other: the server accepts that.
     """
+    if not any(declared.depends_on for declared in workspace.resources.values()):
+        return []  # a consumer waits for its stream, which waits for nothing
     try:
         TopologicalSorter(
             {address: sorted(after) for address, after in topology.dependencies.items()}
@@ -114,6 +116,8 @@ def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Di
 
     Each declaration would be owned, changed and deleted by itself.
     """
+    if len(topology.declared_names) == len(workspace.resources):
+        return []
     found, seen = [], dict[Address, Address]()
     for address, declared in workspace.resources.items():
         real = topology.canonicalize(address)

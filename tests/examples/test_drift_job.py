@@ -34,7 +34,7 @@ from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jsplan.sandbox import Server
 
@@ -107,19 +107,34 @@ class Shop:
         self._patch = monkeypatch
         monkeypatch.setenv("SHOP_URL", hub.url)
         monkeypatch.setenv("HOOK", "http://127.0.0.1:1/hook")
-        for name in ("request", "publish", "request_many", "request_each"):
+        for name in ("request", "publish", "request_many"):
             self._record(name)
+        self._record_each()
 
     def _record(self, name: str) -> None:
         real = getattr(NatsConnection, name)
 
         async def recorded(link: NatsConnection, subject: str, *rest: Any, **options: Any) -> Any:
-            self.sent.add(
-                re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject).replace("$JS.API.$KV.", "$KV.")
-            )
+            self._note(subject)
             return await real(link, subject, *rest, **options)
 
         self._patch.setattr(NatsConnection, name, recorded)
+
+    def _record_each(self) -> None:
+        real = NatsConnection.request_each
+
+        async def recorded(
+            link: NatsConnection, requests: Sequence[tuple[str, bytes]], *rest: Any
+        ) -> Any:
+            for subject, _ in requests:
+                self._note(subject)
+            return await real(link, requests, *rest)
+
+        self._patch.setattr(NatsConnection, "request_each", recorded)
+
+    def _note(self, subject: str) -> None:
+        own = re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject)
+        self.sent.add(own.replace("$JS.API.$KV.", "$KV."))
 
     def load(self, user: str) -> LoadOptions:
         """Return the load options of this user, and forget the subjects sent so far."""

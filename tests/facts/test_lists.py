@@ -11,12 +11,14 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_STREAMS
+from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
 from jsplan.facts.refresh import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.sandbox import Sandbox
+from jsplan.units import SECOND
 from tests.conftest import PROGRAM
 from tests.support.api_audit import audit_requests
+from tests.support.fake_api import FakeApi
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space, single_space
 
@@ -200,6 +202,8 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
         {"name": f"S{n:03}", "subjects": [f"s{n}"]} for n in range(PAGE + 20)
     ]
     streams[7]["consumers"] = consumers
+    for stream in streams[8 : 8 + 2 * MIN_INFOS]:
+        stream["consumers"] = consumers[:1]
     space = single_space(tmp_path, server).write(streams=streams)
     _, result = space.apply(parallelism=64)
     assert result.exit_code == 0
@@ -209,11 +213,12 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
         nonlocal rounds
         with Raw(server.url) as raw:
             while not stop.is_set():
-                make_streams(raw, [name := f"A{rounds % 7}"])
-                raw.api_ok("$JS.API.CONSUMER.CREATE.S007.A", {
-                    "stream_name": "S007", "config": {"name": "A", "durable_name": "A"}})  # fmt: skip
-                raw.api_ok("$JS.API.CONSUMER.DELETE.S007.A")
-                raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
+                make_streams(raw, [first := f"A{rounds % 7}"])
+                for name in ("S007", "S008"):
+                    raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.A", {
+                        "stream_name": name, "config": {"name": "A", "durable_name": "A"}})  # fmt: skip
+                    raw.api_ok(f"$JS.API.CONSUMER.DELETE.{name}.A")
+                raw.api_ok(f"$JS.API.STREAM.DELETE.{first}")
                 rounds += 1
 
     def has_advanced(before: int) -> bool:
@@ -231,6 +236,40 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
     finally:
         stop.set()
         busy.join()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [None, {"type": "other"}, {"error": {"code": 500, "err_code": 10119, "description": "busy"}}],
+    ids=["no answer", "another answer", "an error"],
+)
+def test_what_is_not_read_together_is_asked_for_alone(server: Server, first: Any) -> None:
+    """One request without a good answer delays the others, and changes nothing of the result."""
+    names = [f"S{number:02}" for number in range(MIN_INFOS)]
+    odd, asked = "CONSUMER.INFO.S03.C", list[str]()
+    wanted = [Address("fake", "consumer", f"{name}/C") for name in names]
+    streams = [Address("fake", "stream", name) for name in names]
+    domains = {"fake": Domain("fake", "main", "fake", "$JS.fake.API")}
+    connection = Connection("main", url=server.url, timeout=SECOND)
+
+    def answer_badly_once(api: str, answer: Any) -> Any:
+        asked.append(api)
+        return first if api == odd and asked.count(odd) == 1 else answer
+
+    async def read() -> Live:
+        async with Pool({"main": connection}, {}, read_only=True, guarded=True) as pool:
+            return await read_live(pool, domains, [*streams, *wanted])
+
+    with Raw(server.url) as raw, FakeApi(server) as impostor:
+        make_streams(raw, names)
+        for name in names[:-1]:
+            body = {"stream_name": name, "config": {"durable_name": "C", "name": "C"}}
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.C", body)
+        impostor.change_answer = answer_badly_once
+        live = asyncio.run(read())
+    assert sorted(live.objects) == sorted([*streams, *wanted[:-1]])
+    assert live.is_absent(wanted[-1])
+    assert asked.count(odd) == 2
 
 
 def test_lists_replace_requests(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:

@@ -348,13 +348,15 @@ class PlayedLink(NatsConnection):
 
     async def request_each(
         self,
-        subject: str,
-        payloads: Sequence[bytes],
-        parse: Callable[[bytes], T],
+        requests: Sequence[tuple[str, bytes]],
+        parse: Callable[[int, bytes], T],
         timeout: float | None = None,
     ) -> list[T]:
         """Return the answers of the script."""
-        return [parse(await self.request(subject, each, timeout)) for each in payloads]
+        return [
+            parse(number, await self.request(subject, payload, timeout))
+            for number, (subject, payload) in enumerate(requests)
+        ]
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:

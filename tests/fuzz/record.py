@@ -92,13 +92,15 @@ class RecordedLink(NatsConnection):
 
     async def request_each(
         self,
-        subject: str,
-        payloads: Sequence[bytes],
-        parse: Callable[[bytes], T],
+        requests: Sequence[tuple[str, bytes]],
+        parse: Callable[[int, bytes], T],
         timeout: float | None = None,
     ) -> list[T]:
         """Send the requests one by one, and record their answers."""
-        return [parse(await self.request(subject, each, timeout)) for each in payloads]
+        return [
+            parse(number, await self.request(subject, payload, timeout))
+            for number, (subject, payload) in enumerate(requests)
+        ]
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:

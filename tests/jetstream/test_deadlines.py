@@ -119,7 +119,7 @@ async def test_requests_that_are_not_answered() -> None:
             for asking in (
                 link.request("a", b""),
                 link.request_many("a", b""),
-                link.request_each("a", [b"", b""], bytes),
+                link.request_each([("a", b""), ("a", b"")], lambda _, data: data),
             ):
                 with pytest.raises(ApiError, match="no answer to a from it within"):
                     await asking

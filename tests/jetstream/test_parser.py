@@ -62,7 +62,7 @@ async def test_a_malformed_line_ends_the_connection(line: bytes) -> None:
 
 def test_numbered_answers() -> None:
     """Answers in any order are kept by their number, once; foreign subjects are ignored."""
-    answers = NumberedAnswers(2, lambda _, payload: int(payload))
+    answers = NumberedAnswers(2, lambda _, __, payload: int(payload), {})
     for subject, payload in ((b"i.1", b"11"), (b"i.x", b"5"), (b"i.2", b"5"), (b"i.1", b"12")):
         answers.add(subject, b"", payload)
     assert (answers.found, answers.has_ended) == ({1: 11}, False)
@@ -74,7 +74,7 @@ def test_numbered_answers() -> None:
 
 def test_an_answer_that_cannot_be_parsed_ends_the_wait() -> None:
     """The error is kept for the caller; the connection continues."""
-    answers = NumberedAnswers(2, lambda _, payload: int(payload))
+    answers = NumberedAnswers(2, lambda _, __, payload: int(payload), {})
 
     answers.add(b"i.0", b"", b"x")
 

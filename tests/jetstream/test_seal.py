@@ -40,7 +40,7 @@ async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, sub
             with pytest.raises(AssertionError, match="guarded"):
                 await send(subject, b"")
         with pytest.raises(AssertionError, match="guarded"):
-            await api.connection.request_each(subject, [b""], bytes)
+            await api.connection.request_each([(subject, b"")], lambda _, data: data)
 
 
 async def test_a_sealed_pool_has_no_writing_api(server: Server) -> None:

@@ -14,8 +14,9 @@ from jsplan.address import STATE_TAG, Address
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import LeaseLostError, StateError, StateLockedError
 from jsplan.sandbox import Sandbox
-from jsplan.state import KvBackend, LockInfo, State
+from jsplan.state import LockInfo, State
 from jsplan.state.bucket import Bucket
+from jsplan.state.kv import KvBackend
 from jsplan.state.lease import clock
 from jsplan.units import SECOND
 from tests.conftest import PROGRAM

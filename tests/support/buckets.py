@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jsplan.config.model import Connection, Domain
-from jsplan.state import KvBackend
+from jsplan.state.kv import KvBackend
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import JsplanError
-from jsplan.state import KvBackend, LocalBackend, LockInfo
+from jsplan.state import LocalBackend, LockInfo
+from jsplan.state.kv import KvBackend
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:

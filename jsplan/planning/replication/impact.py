@@ -97,7 +97,9 @@ def continue_sequence(decision: ResourceDecision) -> None:
 
 def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> None:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
-    for address, decision in list(decisions.items()):
+    touched = [decision for decision in decisions.values() if not decision.is_untouched]
+    for decision in touched:
+        address = decision.address
         if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
             continue_sequence(decision)
         first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
@@ -115,8 +117,9 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
             for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
                 _plan_detach(inputs, decisions[downstream], address)
                 _refuse_joint_replacement(inputs, decisions[downstream], decision)
+    for address in inputs.interrupted.detached_sources.keys() & decisions.keys():
+        _plan_attach(inputs, decisions[address])
     for decision in decisions.values():
-        _plan_attach(inputs, decision)
         if decision.actions == ["update"] and decision.entry is not None:
             decision.sources_to_attach |= _unattached_sources(decision, decision.entry)
 

@@ -1,0 +1,77 @@
+"""An answer with the fields of an earlier one is checked as the first was."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.documents.acceptance import compile_acceptance
+from jsplan.jetstream.answer_schema import InvalidAnswer, check_answer
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+API = "CONSUMER.INFO.S.C"
+#: Values of the same type as a right one that no server sends.
+WRONG: list[tuple[str, Any, str]] = [
+    ("num_pending", -1, "num_pending is -1, expected a number of at least 0"),
+    ("delivered.stream_seq", -5, "delivered.stream_seq is -5, expected a number of at least 0"),
+    ("created", "2026-02-30T00:00:00Z", "created is '2026-02-30T00:00:00Z', expected a time"),
+    ("stream_name", "a.b", "stream_name is 'a.b', expected a name"),
+    ("name", "D", "name is 'S.D', expected 'S.C'"),
+    ("config.backoff", ["1s"], "config.backoff[0] is '1s', expected a whole number"),
+    ("config.metadata", {"a": 1}, "config.metadata.a is 1, expected text"),
+]
+
+
+def replace_value(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return a copy of the answer with another value at a dotted path."""
+    out = copy.deepcopy(answer)
+    *parents, name = path.split(".")
+    at = out
+    for parent in parents:
+        at = at[parent]
+    at[name] = value
+    return out
+
+
+def test_a_wrong_value_after_right_ones(server: Server) -> None:
+    """After right answers with the same fields of the same types, a wrong value is still found."""
+    config: dict[str, Any] = {"durable_name": "C", "ack_policy": "explicit", "metadata": {"a": "b"}}
+    config |= {"max_deliver": 3, "backoff": [10**9]}
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {
+            "stream_name": "S", "config": config | {"name": "C"}})  # fmt: skip
+        answer = raw.api_ok(f"$JS.API.{API}")
+    for _ in range(2):
+        check_answer(API, copy.deepcopy(answer))
+
+    for path, value, text in WRONG:
+        with pytest.raises(InvalidAnswer) as wrong:
+            check_answer(API, replace_value(answer, path, value))
+        assert str(wrong.value) == text
+
+    del answer["delivered"]
+    with pytest.raises(InvalidAnswer, match=r"^delivered is missing, expected a value$"):
+        check_answer(API, answer)
+
+
+def test_a_document_after_others_of_its_form() -> None:
+    """A schema accepts an object by its values although one of the same form fits, or does not."""
+    text = {"type": "string", "pattern": "^a"}
+    schema = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": text, "size": {"type": "integer"}},
+        "additionalProperties": text,
+    }
+    accept = compile_acceptance(schema)
+
+    documents = [{"name": "a"}, {"name": "b"}, {"size": 1}, {"name": "a", "size": 1, "x": "ab"}]
+    documents += [{"name": "a", "size": "1", "x": "ab"}, {"name": "a", "size": 1, "x": "b"}]
+    for _ in range(2):
+        assert [accept(each) for each in documents] == [True, False, False, True, False, False]
