@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from jsplan.address import Address
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError
-from jsplan.facts.bulk_read import MIN_STREAMS, list_streams
+from jsplan.facts.bulk_read import MIN_STREAMS, list_streams, read_infos
 from jsplan.facts.live import DomainFacts, LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
@@ -39,13 +40,29 @@ class FirstCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Answers of the lists of the domains: resources that do not exist, and objects that do."""
+    """Answers about many objects: resources that do not exist, and objects that do."""
 
     absent: set[Address]
     existing: dict[Address, LiveObject]
 
+    async def read_rest(self, wanted: Iterable[Address], apis: Mapping[str, DomainApi]) -> None:
+        """Ask each domain for INFO of all that no list has, together."""
+        rest: dict[str, list[Address]] = {}
+        for address in wanted:
+            if (
+                address.domain in apis
+                and not address.is_content
+                and address not in self.absent
+                and address not in self.existing
+            ):
+                rest.setdefault(address.domain, []).append(address)
+        answers = (read_infos(apis[key], rest[key], lambda _: None) for key in rest)
+        for found, absent in await asyncio.gather(*answers):
+            self.existing.update(found)
+            self.absent.update(absent)
+
     async def read(self, api: DomainApi, address: Address) -> LiveObject | None:
-        """Return the object, read now if no list has it. Raises ApiError."""
+        """Return the object, read now if no answer has it. Raises ApiError."""
         if address in self.absent or address in self.existing:
             return self.existing.get(address)
         return await read_object(api, address)
@@ -68,6 +85,7 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
     stale, lost, imported = found.stale, found.lost, _list_imports(plan)
     listed = _Listed(await _find_absent(wanted, apis), await _list_existing(wanted, apis))
+    await listed.read_rest(wanted, apis)
 
     async def check(address: Address) -> None:
         if address.domain in lost:
@@ -209,7 +227,7 @@ def stream_difference(expected: Mapping[str, Any], live: LiveObject | None) -> s
         return "was deleted"
     if live.created != expected["created"]:
         return "was recreated"
-    now, before = get_retention(live.compact), expected["retention"]
+    now, before = get_retention(live.raw), expected["retention"]
     return f"has {now} retention now, and had {before}" if now != before else None
 
 

@@ -106,6 +106,8 @@ class DeletionCheck:
         )
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
         measurements = await self._list_measurements(step, live, expected=hazard is not None)
+        if not measurements:
+            return None
         # Acknowledgements do not change what limits delete.
         by_limits = not any(measurement.interest for measurement in measurements)
         if hazard is not None and live is not None and by_limits and _has_no_arrivals(hazard, live):

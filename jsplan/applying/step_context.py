@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Task
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -98,11 +99,13 @@ class StepContext:
     mirrored_at: dict[Address, float] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
     _consumers: dict[str, list[Address]] | None = None
+    _awaited: set[str] = field(init=False)
     _checks: dict[str, Step] = field(init=False)
     _checks_after: dict[str, list[Step]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.deletion_check = DeletionCheck(self.plan, self.apis, self.state.replacements)
+        self._awaited = {step.precondition.get("after_step", "") for step in self.plan.steps}
         self._checks = {step.address: step for step in self.plan.steps if step.op == VERIFY_OP}
         self._checks_after = {}
         for check in self._checks.values():
@@ -298,7 +301,8 @@ class StepContext:
 
     def note_result(self, step: Step, live: LiveObject) -> None:
         """Remember the object that a step left, for later steps."""
-        self.fingerprints[step.id] = live.fingerprint
+        if step.id in self._awaited:
+            self.fingerprints[step.id] = live.fingerprint
         if live.address.parent is None:
             self.stream_versions[live.address] = {
                 "created": live.created,
@@ -403,16 +407,33 @@ class StepContext:
 
         A domain that stops answering is remembered.
         """
-        call = asyncio.ensure_future(sent)
+        loop, failures, watches = asyncio.get_running_loop(), list[ApiError](), list[Task[None]]()
+
+        async def watch() -> None:
+            try:
+                while True:
+                    await self._require_answering(api)
+                    await asyncio.sleep(api.connection.settings.timeout)
+            except ApiError as error:
+                failures.append(error)
+                scope.reschedule(loop.time())
+
+        # Nearly every answer comes before its domain is asked, and costs no task then.
+        timer = loop.call_later(
+            api.connection.settings.timeout, lambda: watches.append(loop.create_task(watch()))
+        )
         try:
-            while not (await asyncio.wait({call}, timeout=api.connection.settings.timeout))[0]:
-                await self._require_answering(api)
-            return call.result()
+            async with asyncio.timeout(None) as scope:
+                return await sent
+        except TimeoutError:  # of the scope: those of the request are ApiTimeoutError
+            raise failures[0] from None
         except NoRespondersError as error:
             self.lost_domains.setdefault(api.domain.key, str(error))
             raise
         finally:
-            call.cancel()
+            timer.cancel()
+            for task in watches:
+                task.cancel()
 
     async def _require_answering(self, api: DomainApi) -> None:
         try:

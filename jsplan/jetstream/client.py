@@ -96,6 +96,20 @@ class NumberedAnswers(Answers, Generic[T]):
         self.arrived.set()
 
 
+class _SingleAnswers(Answers):
+    """One answer to each request of `Client.ask`, by the subject of the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[bytes, asyncio.Future[tuple[bytes, bytes]]] = {}
+
+    def add(self, subject: bytes, block: bytes, payload: bytes) -> None:
+        """Give an answer to the request that waits for it, once."""
+        answer = self.waiting.pop(subject, None)
+        if answer is not None and not answer.done():
+            answer.set_result((block, payload))
+
+
 class _Parser(Parser):
     """nats-py's parser, which takes the messages for `Answers` at a fifth of the CPU time."""
 
@@ -192,7 +206,7 @@ class Client(NatsClient):
         self._must_encrypt = settings.must_encrypt
         self.answers_of: dict[int, Answers] = {}
         self._ps = _Parser(self)
-        self._answers: dict[bytes, asyncio.Future[tuple[bytes, bytes]]] = {}
+        self._answers = _SingleAnswers()
         self._asked = 0
 
     async def ask(
@@ -204,17 +218,18 @@ class Client(NatsClient):
         """
         if not self._answers_prefix:
             self._answers_prefix = f"{self.new_inbox()}.".encode()
+            self.answers_of[self._sid + 1] = self._answers
             # It is written before it waits, so before the requests of other tasks.
             await self.subscribe(f"{self._answers_prefix.decode()}*")
         self._asked += 1
         reply = b"%s%d" % (self._answers_prefix, self._asked)
         answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
-        self._answers[reply] = answer
+        self._answers.waiting[reply] = answer
         try:
             await self.publish(subject, payload, reply=reply.decode(), headers=headers)
             return await answer
         finally:
-            self._answers.pop(reply, None)
+            self._answers.waiting.pop(reply, None)
 
     async def _connect_to_server(self, s: Srv) -> None:
         if s.uri.scheme in _WEBSOCKET_SCHEMES:
@@ -279,11 +294,6 @@ class Client(NatsClient):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        if self._answers_prefix and subject.startswith(self._answers_prefix):
-            answer = self._answers.pop(bytes(subject), None)
-            if answer is not None and not answer.done():
-                answer.set_result((bytes(headers or b""), bytes(data)))
-            return
         answers = self.answers_of.get(sid)
         if answers is None:
             await super()._process_msg(sid, subject, reply, data, headers)

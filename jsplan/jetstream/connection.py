@@ -248,8 +248,12 @@ class NatsConnection:
     async def _request_once(
         self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None
     ) -> bytes:
-        async with self._wait_for_answers([subject], timeout):
-            block, data = await self._client.ask(subject, payload, headers)
+        async with asyncio.timeout(timeout) as scope:
+            self._expect_answers([subject], scope)
+            try:
+                block, data = await self._client.ask(subject, payload, headers)
+            finally:
+                self._forget_answers([subject], scope)
         if block.startswith(NO_RESPONDERS):
             raise nats.errors.NoRespondersError
         return data
@@ -260,16 +264,23 @@ class NatsConnection:
     ) -> AsyncIterator[asyncio.Timeout]:
         """Limit the time of a wait, which ends at once if the server denies one of the subjects."""
         async with asyncio.timeout(timeout) as scope:
-            for subject in subjects:
-                self._pending_requests.setdefault(subject, []).append(scope)
+            self._expect_answers(subjects, scope)
             try:
                 yield scope
             finally:
-                for subject in subjects:
-                    scopes = self._pending_requests[subject]
-                    scopes.remove(scope)
-                    if not scopes:
-                        del self._pending_requests[subject]
+                self._forget_answers(subjects, scope)
+
+    def _expect_answers(self, subjects: Collection[str], scope: asyncio.Timeout) -> None:
+        """End the scope at once if the server denies one of the subjects."""
+        for subject in subjects:
+            self._pending_requests.setdefault(subject, []).append(scope)
+
+    def _forget_answers(self, subjects: Collection[str], scope: asyncio.Timeout) -> None:
+        for subject in subjects:
+            scopes = self._pending_requests[subject]
+            scopes.remove(scope)
+            if not scopes:
+                del self._pending_requests[subject]
 
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None

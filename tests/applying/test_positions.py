@@ -387,6 +387,7 @@ def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
+    assert has_floor(raw, 3)
     replace_consumer(write(space, deliver_subject="push.c"))
 
     assert read_pushed(listener, 2) == [4, 5]
