@@ -246,7 +246,9 @@ class DeletionCheck:
         measurement = replace(measurement, address=Address.parse(step.address))
         return staging_measurement(measurement, staged.address, record)
 
-    async def _relocated_measurement(self, step: Step, origin: LiveObject) -> MeasurementRequest | None:
+    async def _relocated_measurement(
+        self, step: Step, origin: LiveObject
+    ) -> MeasurementRequest | None:
         """Measure what the limits of the target delete, of the messages of the origin now."""
         last = next(
             s for s in self.plan.steps if s.op == "relocate.activate" and s.address == step.address

@@ -78,7 +78,7 @@ class TwoSystems:
 
     def apply(self, **options: Any) -> Plan:
         """Apply without a failure."""
-        plan, result = self.space.apply(allow_hazards=PERMITTED, **options)
+        plan, result = self.space.apply(**{"allow_hazards": PERMITTED} | options)
         assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
         assert [s.error for s in result.steps if s.error] == []
         return plan

@@ -57,7 +57,7 @@ async def delete_finished(context: StepContext, step: Step) -> None:
 
 
 async def _last_delivered(context: StepContext, step: Step, record: Mapping[str, Any]) -> int:
-    """Return the last sequence that a consumer of the origin has delivered, deleted ones included."""
+    """Return the last sequence that consumers of the origin delivered, also deleted ones."""
     origin = origin_address(step)
     now = await context.api(at(step, origin)).all_consumers(origin.stream)
     known = [consumer["state"] for consumer in record.get("consumers", {}).values()]
