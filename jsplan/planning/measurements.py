@@ -104,6 +104,12 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
     if origin is None or decision.after is None or decision.address.kind == "consumer":
         return None
     assert relocation is not None
+    if relocation.is_quiesced:
+        # What is acknowledged meanwhile counts as unwanted. The rest was counted before.
+        after = decision.after | {"retention": "limits"}
+        return relocated_measurement(
+            decision.address, origin, after, inputs.level(decision.address), {}, ()
+        )
     coming = {
         address.consumer: TABLES["consumer"].with_defaults(
             inputs.creation_body(address), inputs.level(address)

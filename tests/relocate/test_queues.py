@@ -211,6 +211,30 @@ def test_the_way_back(phase: str, queue: Queue) -> None:
     assert queue.space.plan().steps == []
 
 
+def test_an_interrupted_cutover_needs_no_permission_again(queue: Queue) -> None:
+    """What workers finish between two applies is neither a deletion nor delivered again."""
+    die_before_phase(queue, "promoted")
+    with queue.raw("old") as raw:
+        stream_content.acknowledge(raw, queue.outstanding)
+        for name in queue.names:
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 10))
+    queue.remember()
+    if queue.retention == "interest":  # it has limits retention now, and so keeps what is finished
+        queue.expected = [message for message in queue.expected if message[0] > 15]
+
+    queue.apply()
+
+    queue.require_relocated()
+
+
+def test_a_rehearsal_runs_every_step(queue: Queue) -> None:
+    """On embedded servers of the same shape no step is refused."""
+    plan = queue.space.plan(allow_hazards=PERMITTED, rehearse=True)
+
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.refused, plan.rehearsal.not_tried) == (0, 0)
+
+
 @pytest.mark.parametrize("verb", ["STREAM.RESTORE.B", "STREAM.UPDATE.B"])
 def test_a_refusal_restores_the_origin(verb: str, queue: Queue) -> None:
     """A step that fails before the activation gives the origin its subjects back at once."""
