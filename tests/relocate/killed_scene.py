@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.relocate.scene import PERMITTED, TO_HUB, Scene
+from tests.relocate.scene import PERMITTED, TO_HUB, Route, Scene
 from tests.relocate.test_accounts import Accounts
 from tests.support import stream_content
 from tests.support.kill_proxy import KillPoint, KillProxy, writes
@@ -120,10 +120,12 @@ class KilledScene(Scene, Killed):
 
 
 class KilledQueue(KilledScene):
-    """A work queue or an interest stream of a leaf, which moves to the hub."""
+    """A work queue or an interest stream, which moves to the hub or another way."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, retention: str) -> None:
-        super().__init__(folder, sandbox, TO_HUB)
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, retention: str, route: Route = TO_HUB
+    ) -> None:
+        super().__init__(folder, sandbox, route)
         self.body = {
             "name": "A",
             "subjects": ["A.>"],

@@ -28,19 +28,18 @@ from jsplan.planning.preserve.staging import is_quiesced
 async def delete_finished(context: StepContext, step: Step) -> None:
     """Delete from the target what workers have finished at the origin, if that is a work queue.
 
-    What no consumer had received is not deleted: its absence would be a loss of the origin's
-    server. Raises StepFailed where another client changed the origin.
+    What no consumer had received is not deleted: its absence is a loss of the origin's server, as
+    is a lower last sequence. Raises StepFailed where another client changed the origin.
     """
     record = require_record(context, step)
     if not is_workqueue(record):
         return
     origin = await read_origin(context, step, record)
-    last = int(record["last_seq"])
-    if (
-        not is_quiesced(origin_address(step), origin, record["id"])
-        or int(origin.state.get("last_seq") or 0) != last
-    ):
+    last, now = int(record["last_seq"]), int(origin.state.get("last_seq") or 0)
+    if now > last or not is_quiesced(origin_address(step), origin, record["id"]):
         raise StepFailed(f"{origin.address} was changed by another client; nothing was deleted")
+    if now < last:
+        return
     last = min(last, await _last_delivered(context, step, record))
     first = int(origin.state.get("first_seq") or 0)
     if origin.state.get("messages") and first > 1:
