@@ -134,7 +134,7 @@ def queue(raw: Raw, retention: str) -> list[str]:
 
 
 def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
-    """One update takes its subjects and makes it a limits stream; acknowledgements delete nothing.
+    """One update takes its subjects and makes it a limits stream; acks then delete nothing.
 
     With its subjects it gets its retention back, and what all have acknowledged is gone.
     """
@@ -156,7 +156,7 @@ def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
 def test_a_quiesced_work_queue_takes_acknowledgements(
     server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Workers go on without its subjects, also while paused; deleting consumers deletes nothing."""
+    """Acks count without its subjects and while paused; deleting consumers deletes nothing."""
     with Raw(server.url) as raw:
         acks = queue(raw, "workqueue")
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]

@@ -134,7 +134,7 @@ def test_the_origin_of_an_emptied_copy_is_kept(tmp_path: Path, make_hub_leaf: Ma
 
 
 def test_an_emptied_work_queue_empties_nothing(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """What the old queue lost after the activation is not taken for finished by its workers."""
+    """Messages that the old queue lost are not taken for finished by its workers."""
     scene = KilledQueue(tmp_path, make_hub_leaf(), "workqueue")
     scene.reset()
     die_before_phase(scene, "activated")

@@ -1,4 +1,4 @@
-"""Work queues and interest streams move by a snapshot, while their workers go on."""
+"""Work queues and interest streams move by a snapshot, while their workers continue."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_every_version_moves_queues(
 
 @pytest.mark.parametrize("at", ["STREAM.RESTORE.B", "STREAM.UPDATE.B"], ids=["copy", "activation"])
 def test_what_workers_finish_meanwhile_is_not_delivered_again(at: str, queue: Queue) -> None:
-    """Workers go on at the old place until their consumer moves; what they acknowledge counts."""
+    """Acknowledgements at the old place count until the consumer moves."""
 
     def finish() -> None:
         with queue.raw("old") as raw:
@@ -212,7 +212,7 @@ def test_the_way_back(phase: str, queue: Queue) -> None:
 
 
 def test_an_interrupted_cutover_needs_no_permission_again(queue: Queue) -> None:
-    """What workers finish between two applies is neither a deletion nor delivered again."""
+    """Messages finished between two applies are neither a deletion nor delivered again."""
     die_before_phase(queue, "promoted")
     with queue.raw("old") as raw:
         stream_content.acknowledge(raw, queue.outstanding)

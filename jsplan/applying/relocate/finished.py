@@ -1,8 +1,8 @@
 """Messages that workers finish at the origin while a work queue moves.
 
-A copy of a work queue cannot follow it. So workers go on at the origin until their consumer moves,
-and what was acknowledged there meanwhile is deleted from the copy. An acknowledgement that the
-origin has taken thus counts, and only what workers still have is delivered again.
+A copy of a work queue cannot follow it. So workers continue at the origin until their consumer
+moves, and what was acknowledged there meanwhile is deleted from the copy. An acknowledgement that
+the origin has taken thus counts, and only what workers still have is delivered again.
 """
 
 from __future__ import annotations
