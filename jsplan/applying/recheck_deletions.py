@@ -24,7 +24,12 @@ from jsplan.facts.reader import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.planning.decide import table_of
 from jsplan.planning.interest import parse_snapshot, triggers_interest_check
-from jsplan.planning.measurements import new_origins, origin_measurement, update_measurement
+from jsplan.planning.measurements import (
+    new_origins,
+    origin_measurement,
+    relocated_measurement,
+    update_measurement,
+)
 from jsplan.planning.preserve.methods import becomes_workqueue
 from jsplan.planning.preserve.staged_measurements import resized_storage, staging_measurement
 from jsplan.planning.replication.removed_sources import uncopied_measurement
@@ -182,7 +187,7 @@ class DeletionCheck:
         if step.op == "stream.quiesce" and live is not None:
             measurements.append(await self._replaced_measurement(step))
         if step.op == "relocate.quiesce" and live is not None:
-            measurements.append(self._relocated_measurement(step, live))
+            measurements.append(await self._relocated_measurement(step, live))
         if step.op in ("stream.create", "stream.update") and expected:
             measurements += self._origin_measurements(step, live)
         if step.op in _LOSING_OPS or step.op == "consumer.create_placeholder":
@@ -243,7 +248,9 @@ class DeletionCheck:
         measurement = replace(measurement, address=Address.parse(step.address))
         return staging_measurement(measurement, staged.address, record)
 
-    def _relocated_measurement(self, step: Step, origin: LiveObject) -> MeasurementRequest | None:
+    async def _relocated_measurement(
+        self, step: Step, origin: LiveObject
+    ) -> MeasurementRequest | None:
         """Measure what the limits of the target delete, of the messages of the origin now."""
         last = next(
             s for s in self.plan.steps if s.op == "relocate.activate" and s.address == step.address
@@ -251,10 +258,21 @@ class DeletionCheck:
         record = self.replacements.get((step.params or {})["state_address"])
         config = record["old"]["config"] if record else origin.raw
         before = replace(origin, raw=config, _config=None, _compact=None)
-        found = update_measurement(
-            before, _target_config(last), self._level(last.domain), replaced=True
-        )
-        return replace(found, address=Address.parse(step.address)) if found is not None else None
+        target, after = Address.parse(step.address), _target_config(last)
+        coming = {
+            s.target_address.consumer: config_of_payload(s.request["payload"])
+            for s in self.plan.steps
+            if s.request is not None
+            and s.op in ("relocate.consumer", "consumer.create")
+            and s.target_address.parent == target
+        }
+        present = list[str]()
+        if after.get("retention") == "interest":
+            infos = await self.apis[origin.address.domain].all_consumers(origin.address.stream)
+            names = [str(info["name"]) for info in infos]
+            present = [n for n in names if not n.startswith(INTERNAL_CONSUMER_PREFIXES)]
+        level = self._level(last.domain)
+        return relocated_measurement(target, before, after, level, coming, present)
 
     async def _replaced_measurement(self, step: Step) -> MeasurementRequest | None:
         """Measure what the consumers of a replaced stream delete, while the old one exists."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.facts.interest import ConsumerChange
+from jsplan.facts.interest import ConsumerChange, build_change
 from jsplan.facts.limit_trimming import ExceededLimits
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
@@ -19,12 +19,17 @@ from jsplan.facts.stored_message import TargetStorage
 from jsplan.planning.interest import InterestChange, find_interest_changes, interest_measurement
 from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
 from jsplan.planning.preserve.consumers import redelivery_measurement
-from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
+from jsplan.planning.preserve.hazards import (
+    finished_ranges,
+    list_consumers,
+    redelivery_spans,
+)
 from jsplan.planning.preserve.position_reset import reset_measurements
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
 from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
+from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import IMMEDIATE_LIMIT_LEVEL
@@ -99,10 +104,61 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
     origin = inputs.live.get(relocation.origin) if relocation is not None else None
     if origin is None or decision.after is None or decision.address.kind == "consumer":
         return None
-    found = update_measurement(
-        origin, decision.after, inputs.level(decision.address), replaced=True
+    assert relocation is not None
+    if relocation.is_quiesced:
+        # What is acknowledged meanwhile counts as unwanted. The rest was counted before.
+        after = decision.after | {"retention": "limits"}
+        return relocated_measurement(
+            decision.address, origin, after, inputs.level(decision.address), {}, ()
+        )
+    coming = {
+        address.consumer: TABLES["consumer"].with_defaults(
+            inputs.creation_body(address), inputs.level(address)
+        )
+        for address in inputs.workspace.resources
+        if address.parent == relocation.target
+    }
+    return relocated_measurement(
+        decision.address,
+        origin,
+        decision.after,
+        inputs.level(decision.address),
+        coming,
+        [consumer.address.consumer for consumer in list_consumers(inputs, relocation.origin)],
     )
-    return replace(found, address=decision.address) if found is not None else None
+
+
+def relocated_measurement(
+    target: Address,
+    origin: LiveObject,
+    after: Config,
+    level: int,
+    coming: Mapping[str, Config],
+    present: Iterable[str],
+) -> MeasurementRequest | None:
+    """Request what a relocated stream loses of the messages of its origin; None if nothing.
+
+    That is by its limits, and by the consumers of an interest stream that do not come along.
+    `coming` are the consumers of the target by name, `present` the names of those of the origin.
+    """
+    limits = update_measurement(origin, after | {"retention": "limits"}, level, replaced=True)
+    found = replace(limits, address=target) if limits is not None else None
+    if after.get("retention") != "interest" or not origin.state.get("messages"):
+        return found
+    known = frozenset(present)
+    changes = (
+        *(ConsumerChange(name, "gone") for name in sorted(known - coming.keys())),
+        *(
+            build_change(name, "floor" if name in known else "start", config)
+            for name, config in sorted(coming.items())
+        ),
+    )
+    return replace(
+        found or MeasurementRequest(target, origin.address),
+        interest="is",
+        consumers=changes,
+        placeholder=True,
+    )
 
 
 def _list_for_consumer(

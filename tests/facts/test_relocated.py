@@ -119,3 +119,74 @@ def test_a_mirror_consumes_what_acknowledgements_delete(retention: str, server: 
         server.wait_until(lambda: state(raw, "B")["messages"] == 5, "copy all messages")
 
         server.wait_until(lambda: state(raw, "A")["messages"] == 0, "lose its messages")
+
+
+def queue(raw: Raw, retention: str) -> list[str]:
+    """Create A with consumers C and D and 9 messages; return the ack subjects of 4 of C."""
+    config = {"name": "A", "subjects": ["A.>"], "retention": retention}
+    raw.api_ok("$JS.API.STREAM.CREATE.A", config)
+    subjects = (">", ">") if retention == "interest" else ("A.0", "A.1")
+    for name, subject in zip("CD", subjects, strict=True):
+        stream_content.consumer(raw, "A", name, filter_subject=subject)
+    for number in range(9):
+        raw.request(f"A.{number % 2}", b"x")
+    return stream_content.pull_acks(raw, "A", "C", 4)
+
+
+def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
+    """One update takes its subjects and makes it a limits stream; acks then delete nothing.
+
+    With its subjects it gets its retention back, and what all have acknowledged is gone.
+    """
+    with Raw(server.url) as raw:
+        acks = queue(raw, "interest")
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        raw.api_ok(
+            "$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"], "retention": "limits"}
+        )
+        stream_content.acknowledge(raw, acks)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "D", 4))
+        assert state(raw, "A")["messages"] == 9
+
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
+
+        server.wait_until(lambda: state(raw, "A")["messages"] == 5, "delete what is acknowledged")
+
+
+def test_a_quiesced_work_queue_takes_acknowledgements(
+    server: Server, server_version: tuple[int, ...]
+) -> None:
+    """Acks count without its subjects and while paused; deleting consumers deletes nothing."""
+    with Raw(server.url) as raw:
+        acks = queue(raw, "workqueue")
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"]})
+        stream_content.acknowledge(raw, acks[:2])
+        if server_version >= (2, 11):
+            until = {"pause_until": "2100-01-01T00:00:00Z"}
+            raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", until)
+        stream_content.acknowledge(raw, acks[2:])
+        assert state(raw, "A")["messages"] == 5
+
+        for name in "CD":
+            raw.api_ok(f"$JS.API.CONSUMER.DELETE.A.{name}")
+
+        assert (state(raw, "A")["messages"], state(raw, "A")["last_seq"]) == (5, 9)
+
+
+def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> None:
+    """Nothing is deleted until it leaves; then what no consumer wants is."""
+    with Raw(server.url) as raw:
+        config = {"name": "A", "subjects": ["parked"]}
+        raw.api_ok("$JS.API.STREAM.CREATE.A", config)
+        for _ in range(9):
+            raw.request("parked", b"x")
+        stream_content.consumer(raw, "A", "HOLD")
+        raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"retention": "interest"})
+        stream_content.consumer(raw, "A", "C", deliver_policy="by_start_sequence", opt_start_seq=5)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 1))
+        assert state(raw, "A")["messages"] == 9
+
+        raw.api_ok("$JS.API.CONSUMER.DELETE.A.HOLD")
+
+        server.wait_until(lambda: state(raw, "A")["messages"] == 4, "delete what none wants")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.relocate.scene import PERMITTED, TO_HUB, Scene
+from tests.relocate.scene import PERMITTED, TO_HUB, Route, Scene
+from tests.relocate.test_accounts import Accounts
 from tests.support import stream_content
 from tests.support.kill_proxy import KillPoint, KillProxy, writes
 from tests.support.process import jsplan, start_process
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox
     from tests.support.raw import Raw
+    from tests.support.workspaces import Space
 
 ALLOWED = [part for code in PERMITTED for part in ("--allow-hazard", code)]
 
@@ -33,15 +35,35 @@ def compares(subject: str) -> bool:
     return ".DIRECT.GET." in subject or ".STREAM.MSG.GET." in subject
 
 
-class KilledScene(Scene):
-    """A stream that moves, by an apply in a process of its own. `killed` says how it ended."""
+class Killed:
+    """A stream that moves, by an apply in a process of its own. `killed` says how it ended.
 
+    The process reaches all domains at `port`.
+    """
+
+    space: Space
+    port: int
     killed = False
+
+    def connect_to(self, url: str) -> None:
+        """Reach the domains by this URL; nothing else in the files changes."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Make everything as it was before the relocation."""
+        raise NotImplementedError
+
+    def require_nothing_lost(self) -> None:
+        """Check that one side has every message."""
+        raise NotImplementedError
+
+    def require_relocated(self) -> None:
+        """Check that the relocation is finished."""
+        raise NotImplementedError
 
     def apply_in_process(self, point: KillPoint | None) -> list[str]:
         """Apply in a process that is killed at this point, and return its requests."""
-        hub = self.server("hub")
-        with KillProxy(hub.port, point) as proxy:
+        with KillProxy(self.port, point) as proxy:
             self.connect_to(proxy.url)
             process = start_process(self.space.folder, "apply", "-y", *ALLOWED)
             proxy.watch(process)
@@ -49,13 +71,8 @@ class KilledScene(Scene):
             # Not every request is repeated in each run: one about the identity of a server is not.
             assert process.returncode in ({-9, 0} if point else {0}), err.decode()
             self.killed = process.returncode == -9
-            self.connect_to(hub.url)
+            self.connect_to(f"nats://127.0.0.1:{self.port}")
             return list(proxy.seen)
-
-    def connect_to(self, url: str) -> None:
-        """Reach the hub by this URL; nothing else in the files changes."""
-        self.space.base["connections"]["hub"]["url"] = url
-        self.declare_after()
 
     def kill_points(self) -> list[KillPoint]:
         """Return each boundary of a whole apply: requests that change something, and readings."""
@@ -73,11 +90,6 @@ class KilledScene(Scene):
             KillPoint(reads * share // 10, "before its answer", compares) for share in range(10)
         ]
 
-    @staticmethod
-    def count_messages(raw: Raw, stream: str) -> int:
-        """Return how many messages a stream has; 0 where there is none."""
-        return int(raw.api(f"$JS.API.STREAM.INFO.{stream}").get("state", {}).get("messages", 0))
-
     def require_ended(self) -> None:
         """Check that a new process ends what the killed one began."""
         self.require_nothing_lost()
@@ -86,6 +98,69 @@ class KilledScene(Scene):
         self.require_relocated()
         planned = jsplan(self.space.folder, "plan", "--detailed-exitcode")
         assert planned.code == 0, planned.text
+
+
+class KilledScene(Scene, Killed):
+    """A stream of a leaf, which gets another domain or another name."""
+
+    @property
+    def port(self) -> int:  # type: ignore[override]
+        """The port of the hub."""
+        return self.server("hub").port
+
+    def connect_to(self, url: str) -> None:
+        """Reach the hub by this URL; nothing else in the files changes."""
+        self.space.base["connections"]["hub"]["url"] = url
+        self.declare_after()
+
+    @staticmethod
+    def count_messages(raw: Raw, stream: str) -> int:
+        """Return how many messages a stream has; 0 where there is none."""
+        return int(raw.api(f"$JS.API.STREAM.INFO.{stream}").get("state", {}).get("messages", 0))
+
+
+class KilledQueue(KilledScene):
+    """A work queue or an interest stream, which moves to the hub or another way."""
+
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, retention: str, route: Route = TO_HUB
+    ) -> None:
+        super().__init__(folder, sandbox, route)
+        self.body = {
+            "name": "A",
+            "subjects": ["A.>"],
+            "max_age": "1d",
+            "retention": retention,
+            "consumers": [{"name": "C", "ack_policy": "explicit"}],
+        }
+
+    def work(self, raw: Raw) -> None:
+        """Finish ten messages, and take five more."""
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+        stream_content.pull_acks(raw, "A", "C", 5)
+
+
+class KilledAccounts(Accounts, Killed):
+    """A stream that moves to another account."""
+
+    @property
+    def port(self) -> int:  # type: ignore[override]
+        """The port of the server of both accounts."""
+        return self.sandbox["hub"].port
+
+    def connect_to(self, url: str) -> None:
+        """Reach both accounts by this URL; nothing else in the files changes."""
+        self.connect(url)
+        self.declare_after()
+
+    def require_nothing_lost(self) -> None:
+        """Check that one account has every message."""
+        found = []
+        for account, name in (("acc", "A"), ("imp", "B")):
+            with self.raw(account) as raw:
+                found.append(stream_content.messages(raw, name) if name in streams(raw) else [])
+        wanted = {message[3] for message in self.expected}
+        assert any({message[3] for message in side} >= wanted for side in found)
 
 
 class KilledBucket(KilledScene):

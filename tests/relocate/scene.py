@@ -33,6 +33,9 @@ Route = tuple[str, str, str]
 class Scene:
     """The stream A in the domain of the route, made the same way each time."""
 
+    #: The stream in the files, but for its name and domain.
+    body = BODY
+
     def __init__(self, folder: Path, sandbox: Sandbox, route: Route, count: int = 60) -> None:
         self.space: Space = hub_leaf_space(folder, sandbox)
         self.sandbox = sandbox
@@ -68,11 +71,15 @@ class Scene:
         with self.raw(self.before) as raw:
             stream_content.fill(raw, "A", self.count)
             stream_content.delete(raw, "A", self.count // 2, self.count)
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
-            stream_content.pull_acks(raw, "A", "N", 5)
+            self.work(raw)
             self.expected = stream_content.messages(raw, "A")
             self.unread = self.count_unread(raw, "A")
         self.declare_after(**fields)
+
+    def work(self, raw: Raw) -> None:
+        """Let consumers take some messages."""
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+        stream_content.pull_acks(raw, "A", "N", 5)
 
     def empty(self) -> None:
         """Delete every stream of both domains, and the state."""
@@ -83,12 +90,12 @@ class Scene:
 
     def declare_before(self) -> None:
         """Write the files in which the stream is at its old address."""
-        self.space.write(streams=[BODY | {"domain": self.before}])
+        self.space.write(streams=[self.body | {"domain": self.before}])
 
     def declare_after(self, **fields: Any) -> None:
         """Write the files in which the stream is at its new address."""
         self.space.write(
-            streams=[BODY | {"name": self.name, "domain": self.after} | fields],
+            streams=[self.body | {"name": self.name, "domain": self.after} | fields],
             relocate=[{"from": self.origin, "to": self.target}],
         )
 
@@ -128,7 +135,7 @@ class Scene:
         assert (state.pending, state.replacements) == ({}, {})
         assert {str(a) for a in state.resources} == {
             self.target,
-            *(f"{self.after}/consumer/{self.name}/{c['name']}" for c in CONSUMERS),
+            *(f"{self.after}/consumer/{self.name}/{c['name']}" for c in self.body["consumers"]),
         }
         again = self.space.plan()
         assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])

@@ -7,37 +7,56 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.relocate.killed_scene import ALLOWED, KilledBucket, KilledScene, compares
+from tests.relocate.killed_scene import (
+    ALLOWED,
+    Killed,
+    KilledAccounts,
+    KilledBucket,
+    KilledQueue,
+    KilledScene,
+    compares,
+)
 from tests.relocate.scene import RENAMED, TO_HUB
 from tests.support.kill_proxy import KillPoint
 from tests.support.process import start_process
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
 
-KINDS = ("to_hub", "renamed", "bucket")
+KINDS = ("to_hub", "renamed", "bucket", "workqueue", "interest", "account")
 #: Boundaries of each kind that `make test` tries.
-SAMPLE = 2
+SAMPLE = 1
 #: Messages of a stream that is killed in the middle of its copy.
 MANY = 40_000
 
 
 @pytest.fixture(params=KINDS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path, clean_hub_leaf: Sandbox) -> KilledScene:
-    """A stream to another domain, a stream with a new name, or a bucket."""
-    if request.param == "bucket":
-        return KilledBucket(tmp_path, clean_hub_leaf)
-    route = TO_HUB if request.param == "to_hub" else RENAMED
-    return KilledScene(tmp_path, clean_hub_leaf, route)
+def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> Iterator[Killed]:
+    """A stream to another domain or account or with a new name, a bucket, or a queue."""
+    match request.param:
+        case "bucket":
+            yield KilledBucket(tmp_path, clean_hub_leaf)
+        case "account":
+            accounts = KilledAccounts(tmp_path)
+            yield accounts
+            accounts.sandbox.close()
+        case "workqueue" | "interest":
+            yield KilledQueue(tmp_path, clean_hub_leaf, request.param)
+        case name:
+            route = TO_HUB if name == "to_hub" else RENAMED
+            yield KilledScene(tmp_path, clean_hub_leaf, route)
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_some_boundaries(scene: KilledScene) -> None:
+def test_killed_at_some_boundaries(scene: Killed, request: pytest.FixtureRequest) -> None:
     """After a kill at a few boundaries one more apply ends the relocation without loss."""
     points = scene.kill_points()
-    for point in random.Random(type(scene).__name__ + scene.name).sample(points, SAMPLE):
+    for point in random.Random(request.node.name).sample(points, SAMPLE):
         scene.reset()
         scene.apply_in_process(point)
         assert scene.killed, point
@@ -46,7 +65,7 @@ def test_killed_at_some_boundaries(scene: KilledScene) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
-def test_killed_at_every_boundary(scene: KilledScene) -> None:
+def test_killed_at_every_boundary(scene: Killed) -> None:
     """The same at every boundary."""
     for point in scene.kill_points():
         scene.reset()

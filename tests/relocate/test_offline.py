@@ -12,6 +12,7 @@ from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
+from tests.relocate.killed_scene import KilledQueue
 from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, TO_LEAF, Route, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
@@ -77,9 +78,16 @@ def origin_subjects(scene: Scene) -> list[str]:
         return found
 
 
-def make_scene(folder: Path, make_hub_leaf: MakeHubLeaf, route: Route) -> Scene:
+def make_scene(
+    folder: Path, make_hub_leaf: MakeHubLeaf, route: Route, retention: str = "limits"
+) -> Scene:
     """A scene with servers of its own, and requests that wait a second."""
-    scene = Scene(folder, make_hub_leaf(), route)
+    sandbox = make_hub_leaf()
+    scene = (
+        Scene(folder, sandbox, route)
+        if retention == "limits"
+        else KilledQueue(folder, sandbox, retention, route)
+    )
     scene.space.base["connections"]["hub"]["timeout"] = "1s"
     return scene
 
@@ -192,11 +200,12 @@ def test_an_unanswered_activation_is_reported(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("route", [TO_HUB, TO_LEAF, RENAMED], ids=["to_hub", "to_leaf", "renamed"])
 @pytest.mark.parametrize("loss", ["pause", "kill"])
+@pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
 def test_a_lost_leaf_at_every_request(
-    route: Route, loss: Loss, tmp_path: Path, make_hub_leaf: MakeHubLeaf
+    retention: str, route: Route, loss: Loss, tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
     """Apply ends within its timeouts, says what happened, and the next one ends the relocation."""
-    scene = make_scene(tmp_path, make_hub_leaf, route)
+    scene = make_scene(tmp_path, make_hub_leaf, route, retention)
     scene.reset()
     with strike_at(-1, "", lambda: None) as seen:
         scene.space.apply(allow_hazards=PERMITTED)

@@ -218,7 +218,7 @@ def test_an_unmanaged_origin_is_refused(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"retention": "workqueue"}, "workqueue retention, and a mirror consumes its messages"),
+        ({"retention": "workqueue"}, "limits retention, and hub/stream/A workqueue"),
         ({"sealed": True}, "hub/stream/A is sealed"),
         ({"allow_msg_counter": True}, "only one side has allow_msg_counter"),
         ({"allow_msg_schedules": True}, "has scheduled messages"),

@@ -567,11 +567,8 @@ def _moves(making: _CaseBuilder) -> tuple[Edit, ...]:
 def _relocation(making: _CaseBuilder, body: Body) -> list[Edit]:
     """Let a stream get another domain, name or both; a bucket keeps its name."""
     rng = making.rng
-    fitting = body.get("retention", "limits") == "limits"
     mirrored = any((s.get("mirror") or {}).get("name") == body.get("name") for s in making.streams)
-    if (not fitting or mirrored or body.get("mirror") or body.get("sources")) and making.chance(
-        0.9
-    ):
+    if (mirrored or body.get("mirror") or body.get("sources")) and making.chance(0.9):
         return []
     other = {"domain": "leaf" if body["domain"] == "hub" else "hub"}
     if "bucket" in body:

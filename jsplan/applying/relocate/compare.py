@@ -2,7 +2,8 @@
 
 Reading may be slower than publishing. So most is compared before the cut-over, and during it the
 newest messages, the counts and both ends. What is left is compared afterwards, before the origin is
-deleted: it does not change any more.
+deleted: it does not change any more. A work queue, which workers empty meanwhile, is compared as a
+whole during the cut-over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from jsplan.applying.preserve.journal import (
     require_record,
     update_record,
 )
-from jsplan.applying.relocate.journal import at, delete_copy, origin_address, target_address
+from jsplan.applying.relocate.journal import (
+    at,
+    delete_copy,
+    is_workqueue,
+    origin_address,
+    target_address,
+)
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.facts.compare_streams import Comparison, compare_streams
@@ -67,10 +74,13 @@ async def _compare_most(context: StepContext, step: Step) -> None:
 
 
 async def _compare_newest(context: StepContext, step: Step) -> None:
-    """Compare the newest messages, and the counts and ends of the whole streams."""
+    """Compare the newest messages, and the counts and ends of the whole streams.
+
+    The counts of a work queue differ by what workers finish meanwhile, so all of it is compared.
+    """
     record, end = require_record(context, step), time.monotonic() + SETTLE_TIMEOUT
     last, compared = int(record["last_seq"]), int(record.get("compared") or 0)
-    first = max(compared, last - NEWEST) + 1
+    first = 1 if is_workqueue(record) else max(compared, last - NEWEST) + 1
     if first <= last:
         await _compare_up_to(context, step, first, last)
     while differing := await _differing_state(context, step):
@@ -99,7 +109,8 @@ async def _differing_state(context: StepContext, step: Step) -> str:
     ]
     if origin is None or target is None:
         raise StepFailed("one of both streams was deleted by another client during the apply")
-    for name in ("messages", "last_seq", "first_seq"):
+    shrinks = is_workqueue(require_record(context, step))
+    for name in ("last_seq",) if shrinks else ("messages", "last_seq", "first_seq"):
         theirs, ours = (int(side.state.get(name) or 0) for side in (origin, target))
         if theirs != ours and (name != "first_seq" or origin.state.get("messages")):
             return f"{name} is {ours:,}, not {theirs:,}"
@@ -114,7 +125,7 @@ async def _compare_up_to(
     `limits_act`: the copy may lack messages that its own limits deleted. That it had all of them
     was seen before.
     """
-    found = await _compare_range(context, step, first, last)
+    found = await compare_range(context, step, first, last)
     some = [] if limits_act else found.missing[:100]
     missing = [seq for seq in some if await _still_missing(context, step, seq)]
     for what, seqs in (("lacks", missing), ("differs in", found.different)):
@@ -125,7 +136,8 @@ async def _compare_up_to(
             )
 
 
-async def _compare_range(context: StepContext, step: Step, first: int, last: int) -> Comparison:
+async def compare_range(context: StepContext, step: Step, first: int, last: int) -> Comparison:
+    """Compare a range of both sides as they are now."""
     sides = []
     for address, level in (
         (origin_address(step), params(step)["origin_level"]),

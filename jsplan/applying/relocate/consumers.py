@@ -11,6 +11,7 @@ from jsplan.applying.preserve.journal import (
     wait_until_ready,
 )
 from jsplan.applying.preserve.new_stream import RestoredConsumer, restore_consumer
+from jsplan.applying.relocate.finished import delete_finished
 from jsplan.applying.relocate.journal import at, origin_address, read_target, require_activated
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
@@ -22,7 +23,8 @@ from jsplan.resources.server_features import PAUSE_LEVEL
 async def create_consumer(context: StepContext, step: Step) -> None:
     """Pause the old consumer, record its position, and create the new one there.
 
-    The old one is not read again once the new one may have delivered something.
+    The old one is not read again once the new one may have delivered something. A work queue loses
+    what workers have finished until now.
     """
     require_not_stopped(context)
     record, name = require_record(context, step), step.target_address.consumer
@@ -30,6 +32,7 @@ async def create_consumer(context: StepContext, step: Step) -> None:
     await require_activated(context, step, stream)
     if await context.read(step.target_address) is None:
         await _record_position(context, step, name)
+    await delete_finished(context, step)
     before = require_record(context, step).get("consumers", {}).get(name)
     if before is None:
         raise StepFailed(f"the position of {name} in {params(step)['relocated']} is not known")
@@ -54,8 +57,8 @@ async def _record_position(context: StepContext, step: Step, name: str) -> None:
     old = await wait_until_ready(context, address)
     if old is None:
         return
-    config = old.raw
-    if int(params(step)["origin_level"]) >= PAUSE_LEVEL and old.raw.get(PAUSE) != PAUSED_UNTIL:
+    config, can_pause = old.raw, int(params(step)["origin_level"]) >= PAUSE_LEVEL
+    if can_pause and old.raw.get(PAUSE) != PAUSED_UNTIL:
         await context.send(
             at(step, address), f"CONSUMER.PAUSE.{origin.stream}.{name}", {PAUSE: PAUSED_UNTIL}
         )
@@ -65,3 +68,6 @@ async def _record_position(context: StepContext, step: Step, name: str) -> None:
         config = known[name]["config"]
     position = {"config": config, "created": old.created, "state": old.state}
     await update_record(context, step, consumers=known | {name: position})
+    if not can_pause:
+        # It would deliver messages that the new one delivers too. The target is complete.
+        await context.send_if_exists(at(step, address), f"CONSUMER.DELETE.{origin.stream}.{name}")

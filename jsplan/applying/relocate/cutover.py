@@ -18,6 +18,7 @@ from jsplan.applying.preserve.journal import (
     update_record,
 )
 from jsplan.applying.relocate.copy_messages import delete_end_marker, wait_until_connected
+from jsplan.applying.relocate.finished import delete_finished
 from jsplan.applying.relocate.journal import (
     MessagesLost,
     at,
@@ -30,6 +31,7 @@ from jsplan.applying.relocate.journal import (
     require_complete,
     target_address,
 )
+from jsplan.applying.relocate.placeholder import create_placeholder, delete_placeholder
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
@@ -77,6 +79,7 @@ async def activate(context: StepContext, step: Step) -> None:
     origin = await read_origin(context, step, record)
     if int(origin.state.get("last_seq") or 0) != record["last_seq"]:
         raise StepFailed(f"{origin.address} received a message although it has no subjects")
+    await create_placeholder(context, step)
     await update_record(context, step, phase="activating", record=step.record, expect=step.expect)
     assert step.request is not None
     await context.send(step, step.request["api"], step.request["payload"])
@@ -112,6 +115,9 @@ async def delete_origin(context: StepContext, step: Step) -> None:
         )
     if int(record.get("compared") or 0) < int(record["last_seq"]):
         raise StepFailed(f"{target.address} was not compared; {step.address} was not deleted")
+    if live is not None:
+        await delete_finished(context, step)
+    await delete_placeholder(context, step)
     await context.begin(step)
     await context.call(step)
     await context.verify_write(step)

@@ -10,6 +10,7 @@ the quiesced origin. `record` and `expect` are those of the step that activates 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,11 @@ from jsplan.planning.relocation.progress import RELOCATES
 
 class MessagesLost(StepFailed):
     """The server of one side lost messages that the other side has."""
+
+
+def is_workqueue(record: Mapping[str, Any]) -> bool:
+    """Check whether the relocated stream is a work queue."""
+    return bool(record["old"]["config"].get("retention") == "workqueue")
 
 
 def origin_address(step: Step) -> Address:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
+from jsplan.facts.live import get_retention
 from jsplan.planning.preserve.consumer_position import choose_position_method
 from jsplan.planning.relocation.entries import origin_consumer
 from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, duration_text
@@ -274,7 +275,8 @@ def _strategy_note(inputs: PlanInputs, relocation: Relocation, origin: LiveObjec
     compare = duration_text(compare_seconds(origin, level, quiesced=relocation.is_snapshot))
     if relocation.is_snapshot:
         text = f"is copied by a snapshot while publishers wait, because {relocation.why}"
-        detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
+        when = "meanwhile too" if get_retention(origin.compact) == "workqueue" else "afterwards"
+        detail = f"{count}, {size}: about {copy}. Compared {when}, in about {compare}."
     else:
         text = f"is copied by a mirror while publishers write: {count}, {size}, in about {copy}"
         detail = f"Compared before the cut-over, in about {compare}."

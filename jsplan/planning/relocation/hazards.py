@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.redelivery import build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
-from jsplan.planning.relocation.estimate import cutover_seconds, duration_text
+from jsplan.planning.relocation.estimate import (
+    compare_seconds,
+    cutover_seconds,
+    duration_text,
+)
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.units import count_text, parse_instant
 
@@ -86,7 +90,11 @@ def _assess_publishers(
         clients, writes = f"clients that write to the {nouns.object}", "clients that retry"
         after = f"; readers and watchers must open the {nouns.object} in its new domain"
     strategy = "snapshot" if relocation.is_snapshot else "mirror"
-    waits = duration_text(cutover_seconds(strategy, origin.state))
+    seconds = cutover_seconds(strategy, origin.state)
+    if get_retention(origin.compact) == "workqueue":
+        level = inputs.level(relocation.origin)
+        seconds += compare_seconds(origin, level, quiesced=True)
+    waits = duration_text(seconds)
     what = "all" if relocation.is_snapshot else "the last"
     domains = inputs.workspace.domains
     sides = (relocation.origin.domain, relocation.target.domain)
@@ -140,6 +148,8 @@ def _assess_redelivery(
             position_of(consumer.compact, consumer.state, level),
         )
         out = int(consumer.state.get("num_ack_pending") or 0)
+        is_queue = get_retention(inputs.live.objects[relocation.origin].compact) == "workqueue"
+        span = None if is_queue else span  # what was acknowledged is gone
         finished = max_by_state(span, inputs.live.objects[relocation.origin].state) if span else 0
         if out or finished:
             names.append(consumer.address.consumer)

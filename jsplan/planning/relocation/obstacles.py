@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from jsplan.facts.live import get_retention
 from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.preserve.staging import limits_copy_consumers
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.planning.relocation.sources import find_old_source
+from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import reads_origin
+from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
     PROMOTE_LEVEL,
     RESTORE_ANY_NAME_LEVEL,
     ROLLUP_MIRROR_LEVEL,
     SERVER_VERSIONS,
 )
+from jsplan.resources.stream import max_consumers
 from jsplan.topology.routes import NoRouteError, is_import
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ def choose_strategy(
         *_downstream_obstacles(inputs, relocation),
     )
     mirror = _first(
+        *_retention_obstacles(inputs, relocation),
         *_level_obstacles(inputs, relocation),
         *_route_obstacles(inputs, relocation),
         *_mirror_obstacles(inputs, relocation),
@@ -179,21 +184,87 @@ def _route_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obs
         )
 
 
+def _retention_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
+    """Yield that a mirror would consume the messages of the origin."""
+    retention = get_retention(_origin_config(inputs, relocation))
+    if retention != "limits":
+        yield (
+            (
+                f"{relocation.origin} has {retention} retention, and a mirror would consume its "
+                "messages"
+            ),
+            _BACKUP_HINT,
+        )
+
+
+def _origin_config(inputs: PlanInputs, relocation: Relocation) -> Config:
+    origin = inputs.live.get(relocation.origin)
+    return origin.compact if origin is not None else {}
+
+
+def _consumed_obstacles(
+    inputs: PlanInputs, relocation: Relocation, target: ResourceDecision | None
+) -> Iterator[Obstacle]:
+    """Yield what prevents that a work queue or an interest stream is moved by a snapshot."""
+    before, after = _origin_config(inputs, relocation), (target.after if target else None) or {}
+    kinds = [get_retention(config) for config in (before, after)]
+    if kinds[0] != kinds[1]:
+        yield (
+            f"{relocation.origin} has {kinds[0]} retention, and {relocation.target} {kinds[1]}",
+            "Relocate it with the same retention, and change that in an earlier or a later plan.",
+        )
+    if "limits" in kinds:
+        return
+    for reader, kind, _ in find_downstream(inputs, {}, relocation.origin):
+        yield (
+            f"{reader} {kind}s it, and consumes its messages",
+            f"Take the {kind} out, apply, and declare it again after the relocation.",
+        )
+    if kinds[0] == "workqueue" and (after.get("deny_delete") or after.get("deny_purge")):
+        yield (
+            (
+                f"{relocation.target} denies deletions, and what workers finish during the "
+                "relocation must be deleted there"
+            ),
+            "Leave deny_delete and deny_purge out, and set them in a later plan.",
+        )
+    if kinds[0] == "interest":
+        yield from _placeholder_obstacles(inputs, relocation, after)
+
+
+def _placeholder_obstacles(
+    inputs: PlanInputs, relocation: Relocation, after: Config
+) -> Iterator[Obstacle]:
+    """Yield why the target does not accept a placeholder consumer beside its own consumers."""
+    declared = sum(address.parent == relocation.target for address in inputs.workspace.resources)
+    if 0 < max_consumers(after) <= declared:
+        yield (
+            (
+                f"max_consumers of {relocation.target} leaves no place for the placeholder "
+                "consumer that holds its messages until its consumers exist"
+            ),
+            "Declare one more, and lower it in a later plan.",
+        )
+    limit = int((after.get("consumer_limits") or {}).get("inactive_threshold") or 0)
+    if 0 < limit < MIN_INACTIVE_THRESHOLD:
+        yield (
+            (
+                f"consumer_limits of {relocation.target} may delete the placeholder consumer that "
+                "holds its messages until its consumers exist"
+            ),
+            "Declare an inactive_threshold of 5m or more, and lower it in a later plan.",
+        )
+
+
 def _config_obstacles(
     inputs: PlanInputs, relocation: Relocation, target: ResourceDecision | None
 ) -> Iterator[Obstacle]:
-    origin = inputs.live.get(relocation.origin)
-    before, after = origin.compact if origin else {}, (target.after if target else None) or {}
+    before, after = _origin_config(inputs, relocation), (target.after if target else None) or {}
     for config, side in ((before, relocation.origin), (after, relocation.target)):
-        retention = get_retention(config)
-        if retention != "limits":
-            yield (
-                f"{side} has {retention} retention, and a mirror consumes its messages",
-                (_BACKUP_HINT),
-            )
         for name, what in _UNMOVABLE_FIELDS:
             if config.get(name):
                 yield f"{side} {what}", _BACKUP_HINT
+    yield from _consumed_obstacles(inputs, relocation, target)
     if before.get("allow_msg_ttl") and not after.get("allow_msg_ttl"):
         yield (
             (
@@ -225,8 +296,7 @@ _UNMOVABLE_FIELDS: Final = (
 
 def _mirror_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
     """Yield what a mirror does not copy."""
-    origin = inputs.live.get(relocation.origin)
-    before = origin.compact if origin else {}
+    before = _origin_config(inputs, relocation)
     if before.get("allow_msg_counter"):
         yield f"{relocation.origin} has counters, which only a snapshot keeps", _BACKUP_HINT
     if limits_copy_consumers(before.get("consumer_limits") or {}):

@@ -261,7 +261,8 @@ def restored_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObje
     """Return the target that a snapshot is restored as: without limits, and with no writer."""
     target = relocation.target
     creation = build_create(table_of(target), inputs.creation_body(target), inputs.level(target))
-    out: Config = {"name": target.stream, "retention": "limits"} | {
+    kept = "workqueue" if creation.get("retention") == "workqueue" else "limits"
+    out: Config = {"name": target.stream, "retention": kept} | {
         key: creation[key] for key in (*_INITIAL_FIELDS, "allow_msg_counter") if key in creation
     }
     if creation.get("subject_delete_marker_ttl"):
