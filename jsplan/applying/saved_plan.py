@@ -11,7 +11,7 @@ from jsplan.config.model import ContentFile, Workspace
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import RefusedError, StalePlanError, UsageError
 from jsplan.planning.guards import is_guarded
-from jsplan.planning.hazards import is_permitted
+from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.resources.kv_entry import VALUE
 from jsplan.state import State
 

@@ -30,10 +30,11 @@ from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.origin_task import read_messages
 from jsplan.backfill.transforms import is_joint_copy
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
-from jsplan.context import Context, build_inputs, open_context, open_pool
+from jsplan.context import Context, open_context, open_pool
 from jsplan.documents.backfill_preview import COMPARED, COUNTED, BackfillPreview, OriginPreview
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.backfill.entries import RESUMED_CHOICES, list_past_copies
 from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import BackfillState, OriginState

@@ -37,7 +37,7 @@ from jsplan.options import Observer
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.planning.backfill.strategy import has_strategy_choice
 from jsplan.planning.backfill.windows import WindowClosedError
-from jsplan.planning.hazards import is_permitted
+from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp
 
 

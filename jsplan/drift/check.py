@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from jsplan.address import Address
-from jsplan.context import Context, Session, build_entry_inputs, build_inputs, state_bucket
+from jsplan.context import Context, Session, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.facts.live import Live
 from jsplan.facts.reader import read_into
 from jsplan.options import DriftOptions
+from jsplan.plan_inputs import build_entry_inputs, build_inputs
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions

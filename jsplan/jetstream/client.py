@@ -14,8 +14,8 @@ from urllib.parse import ParseResult
 
 import nats.errors
 import orjson
-from nats.aio.client import DEFAULT_BUFFER_SIZE, Srv
 from nats.aio.client import Client as NatsClient
+from nats.aio.client import Srv
 from nats.aio.transport import TcpTransport, WebSocketTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
@@ -25,6 +25,8 @@ from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.login import login_fields
 
 _WEBSOCKET_SCHEMES: Final = ("ws", "wss")
+#: Bytes that are parsed at once. nats-py takes 32 KiB, so a chunk of a snapshot had 16 pieces.
+_READ_BYTES: Final = 1 << 20
 
 
 T = TypeVar("T")
@@ -181,6 +183,11 @@ class _TcpTransport(TcpTransport):
         transport = self._io_writer.transport
         transport.get_protocol().connection_made(transport)
 
+    async def read(self, buffer_size: int) -> bytes:  # noqa: ARG002
+        """Return everything that has arrived."""
+        assert self._io_reader is not None
+        return await self._io_reader.read(_READ_BYTES)
+
     def abort(self) -> None:
         """Close the connection without a handshake."""
         for writer in (self._io_writer, self._bare_io_writer):
@@ -241,7 +248,7 @@ class Client(NatsClient):
         # nats-py leaves a connection open whose greeting failed.
         self._transport.abort()
         await self._transport.connect(
-            s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"]
+            s.uri, buffer_size=_READ_BYTES // 2, connect_timeout=self.options["connect_timeout"]
         )
 
     async def close_within(self, timeout: float) -> None:

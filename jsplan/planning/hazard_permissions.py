@@ -1,4 +1,4 @@
-"""Findings about `--allow-hazard` flags that match nothing, probably typing errors. Pure."""
+"""The `--allow-hazard` flags: what they permit, and those that match nothing. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from jsplan.planning.model import PlanInputs
 
 PERMITS_NOTHING = "JS429"
 _FLAGS_HINT = "Correct or remove the flag. The plan shows each flag that it needs."
+
+
+def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> bool:
+    """Check whether a flag `CODE` or `CODE:ADDR` (ADDR may be a glob) allows the hazard there."""
+    for flag in flags:
+        name, mark, glob = flag.partition(":")
+        if name == code and (not mark or matches(glob, address)):
+            return True
+    return False
 
 
 def check_plan_permissions(

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jsplan.address import Address, matches
+from jsplan.address import Address
 from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
+from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import describe_redelivery
@@ -114,15 +115,6 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     return allowed is not None and (
         hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= allowed
     )
-
-
-def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> bool:
-    """Check whether a flag `CODE` or `CODE:ADDR` (ADDR may be a glob) allows the hazard there."""
-    for flag in flags:
-        name, mark, glob = flag.partition(":")
-        if name == code and (not mark or matches(glob, address)):
-            return True
-    return False
 
 
 def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datetime) -> bool:

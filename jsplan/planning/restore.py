@@ -20,8 +20,7 @@ from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.build import build_plan
 from jsplan.planning.decide import table_of
 from jsplan.planning.guards import REFUSALS, RESTORE_OVER
-from jsplan.planning.hazard_permissions import check_plan_permissions
-from jsplan.planning.hazards import is_permitted
+from jsplan.planning.hazard_permissions import check_plan_permissions, is_permitted
 from jsplan.planning.model import PlanInputs
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config

@@ -6,14 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
-from jsplan.context import (
-    Session,
-    build_entry_inputs,
-    build_inputs,
-    open_session,
-    require_matching,
-    select_buckets,
-)
+from jsplan.context import Session, open_session
 from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
@@ -21,6 +14,7 @@ from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
+from jsplan.plan_inputs import build_entry_inputs, build_inputs, require_matching, select_buckets
 from jsplan.planning.build import build_plan, candidate_addresses
 from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten

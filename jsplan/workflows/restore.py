@@ -9,13 +9,14 @@ from jsplan.address import Address
 from jsplan.applying.restore import RestoreOperations, verify_snapshots
 from jsplan.backup.folder import read_manifest
 from jsplan.config.model import LoadOptions
-from jsplan.context import Session, build_inputs, hold_session, open_context
+from jsplan.context import Session, hold_session, open_context
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live, LiveObject
 from jsplan.options import Approve, Observer, PlanOptions
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore import RestoreTarget, build_restore_plan

@@ -9,15 +9,7 @@ from datetime import UTC, datetime
 
 from jsplan.address import Address
 from jsplan.config.model import LoadOptions
-from jsplan.context import (
-    Context,
-    Session,
-    build_entry_inputs,
-    build_inputs,
-    hold_session,
-    open_context,
-    open_session,
-)
+from jsplan.context import Context, Session, hold_session, open_context, open_session
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
@@ -25,6 +17,7 @@ from jsplan.errors import ConflictError, PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.history.read import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
+from jsplan.plan_inputs import build_entry_inputs, build_inputs
 from jsplan.planning.build import build_plan
 from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.model import ResourceDecision

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 from jsplan.address import Address, is_selected
 from jsplan.config.model import LoadOptions
-from jsplan.context import build_inputs, known_domains, open_session, state_bucket
+from jsplan.context import known_domains, open_session, state_bucket
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
@@ -18,6 +18,7 @@ from jsplan.facts.listing import list_live
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.planning.relocation.progress import Relocation

@@ -95,10 +95,10 @@ def test_hashes_do_not_depend_on_batches(sizes: list[int]) -> None:
     blocks, start = BlockHasher(), 0
     for size in sizes:
         part = column(*texts[start : start + size])
-        blocks.add(encode_canonical(part, part, part))
+        blocks.add(part, part, part)
         start += size
     whole = BlockHasher()
-    whole.add(encode_canonical(column(*texts), column(*texts), column(*texts)))
+    whole.add(column(*texts), column(*texts), column(*texts))
 
     assert blocks.count == whole.count == 10_000
     assert blocks.hashes() == whole.hashes()
@@ -110,19 +110,48 @@ def test_one_byte_changes_one_hash(place: int) -> None:
     """One changed byte changes the hash of its block."""
     texts = [str(number).encode() for number in range(10_000)]
     before, after = BlockHasher(), BlockHasher()
-    before.add(encode_canonical(column(*texts), column(*texts), column(*texts)))
+    before.add(column(*texts), column(*texts), column(*texts))
     texts[place] += b"!"
     after.add(
-        encode_canonical(
-            column(*texts[:place], texts[place][:-1], *texts[place + 1 :]),
-            column(*texts),
-            column(*texts),
-        )
+        column(*texts[:place], texts[place][:-1], *texts[place + 1 :]),
+        column(*texts),
+        column(*texts),
     )
 
     assert [one != other for one, other in zip(before.hashes(), after.hashes(), strict=True)].index(
         True
     ) == place // BLOCK_MESSAGES
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        ([b"a", b"b"], [b"", b""], [b"xy", b""]),
+        ([b"a", b"b"], [b"", b""], [b"", b"xy"]),
+        ([b"ab", b""], [b"", b""], [b"x", b"y"]),
+        ([b"a", b"b"], [b"x", b""], [b"", b"y"]),
+        ([b"b", b"a"], [b"", b""], [b"x", b"y"]),
+        ([b"a", b"b"], [b"", b""], [b"y", b"x"]),
+    ],
+)
+def test_bytes_that_move_change_the_hash(moved: tuple[list[bytes], ...]) -> None:
+    """Bytes that move to another message, another field or another place change the hash."""
+    before, after = BlockHasher(), BlockHasher()
+    before.add(column(b"a", b"b"), column(b"", b""), column(b"x", b"y"))
+    after.add(*(column(*texts) for texts in moved))
+
+    assert before.hashes() != after.hashes()
+
+
+def test_slices_have_the_hash_of_their_messages() -> None:
+    """Columns that are slices of longer ones count as what they hold."""
+    texts = [str(number).encode() for number in range(100)]
+    long, short = column(*texts), column(*texts[30:60])
+    sliced, whole = BlockHasher(), BlockHasher()
+    sliced.add(long[30:60], short, long[30:60])
+    whole.add(short, short, short)
+
+    assert sliced.hashes() == whole.hashes()
 
 
 def test_different_messages_have_different_encodings() -> None:

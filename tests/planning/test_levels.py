@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.context import build_inputs
 from jsplan.facts.live import DomainFacts, Live
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.build import build_plan, decide_all
 from jsplan.resources import CONSUMER, STREAM
 from tests.support.raw import Raw

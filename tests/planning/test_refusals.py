@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.diagnostics import Diagnostic
-from jsplan.planning.hazards import is_permitted
+from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.refusals import explain_refusals, list_refusals, name_refusals
 from tests.render import samples
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsplan.context import Session, build_inputs, open_context, open_pool
+from jsplan.context import Session, open_context, open_pool
 from jsplan.documents.plan import Plan, Step
 from jsplan.event_loop import run_until_complete
 from jsplan.options import PlanOptions
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.build import build_plan, decide_all
 from jsplan.rehearsal.run import rehearse
 from jsplan.server_reader import ServerReader

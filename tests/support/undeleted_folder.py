@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def streams_folder(server: Server) -> Path:
-    """Return the folder that has one folder for each file stream of the account of `server.user`."""
+    """Return the folder with one folder for each file stream of the account of JetStream."""
     return server.store_path / "jetstream" / (server.node.user.account or "$G") / "streams"
 
 

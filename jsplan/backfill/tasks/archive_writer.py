@@ -28,7 +28,7 @@ from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
+from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.planning.backfill.model import SeqRange
@@ -114,7 +114,7 @@ class ChunkWriter:
         """
         with _explain_write_errors(self._chunk):
             self._files.add(rows)
-        self._hasher.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
+        self._hasher.add(rows["subject"], rows["headers"], rows["data"])
         self.size += rows["headers"].nbytes + rows["data"].nbytes
 
     def finish(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _require_readback_equal(
     """Raise JsplanError unless the files have every message, in order, each once."""
     stored = BlockHasher()
     for rows in read_batches([(chunk.place, file) for file in files]):
-        stored.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
+        stored.add(rows["subject"], rows["headers"], rows["data"])
     if (stored.count, stored.hashes()) != (expected.count, expected.hashes()):
         raise JsplanError(
             f"the files in {chunk.place} differ from the messages of {chunk.stream}",

@@ -52,36 +52,47 @@ def encode_canonical(
 
 
 class BlockHasher:
-    """Hashes of messages that arrive in order, in batches of any size."""
+    """Hashes of messages that arrive in order, in batches of any size.
+
+    Each column of a block is hashed for itself, and their lengths too, so no message is copied. The
+    hash of the block is that of these hashes.
+    """
 
     def __init__(self, size: int = BLOCK_MESSAGES) -> None:
         self.count = 0
         self._size = size
-        self._hash = hashlib.sha256()
+        self._begin_block()
         self._done: list[str] = []
 
-    def add(self, rows: pa.BinaryArray) -> None:
-        """Add messages, as `encode_canonical` returns them."""
-        if not len(rows):
-            return
-        offsets = get_buffers(rows)[1]
-        bytes_ = memoryview(rows.buffers()[2])
-        start = 0
-        while start < len(rows):
-            stop = min(len(rows), start + self._size - self.count % self._size)
-            self._hash.update(bytes_[offsets[start] : offsets[stop]])
+    def add(self, *columns: pa.BinaryArray) -> None:
+        """Add messages: subjects, header blocks without transport headers, and payloads."""
+        count, start = len(columns[0]), 0
+        buffers = [get_buffers(column) for column in columns]
+        while start < count:
+            stop = min(count, start + self._size - self.count % self._size)
+            for number, (bytes_, offsets) in enumerate(buffers):
+                self._columns[number].update(bytes_[offsets[start] : offsets[stop]].data)
+            self._lengths.update(
+                np.stack([np.diff(offsets[start : stop + 1]) for _, offsets in buffers], axis=1)
+                .astype("<i4")
+                .tobytes()
+            )
             self.count += stop - start
             if self.count % self._size == 0:
-                self._finish_block()
+                self._done.append(self._hash_block())
+                self._begin_block()
             start = stop
 
-    def _finish_block(self) -> None:
-        self._done.append(self._hash.hexdigest())
-        self._hash = hashlib.sha256()
+    def _begin_block(self) -> None:
+        self._lengths, *self._columns = (hashlib.sha256() for _ in range(4))
+
+    def _hash_block(self) -> str:
+        parts = (self._lengths, *self._columns)
+        return hashlib.sha256(b"".join(part.digest() for part in parts)).hexdigest()
 
     def hashes(self) -> list[str]:
         """Return one hash for each block, the last one for an incomplete block."""
-        return [*self._done, *([self._hash.hexdigest()] if self.count % self._size else [])]
+        return [*self._done, *([self._hash_block()] if self.count % self._size else [])]
 
 
 def parse_origin_header(

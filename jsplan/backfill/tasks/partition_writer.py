@@ -19,7 +19,7 @@ from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import wait_for_interest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
+from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
@@ -96,7 +96,7 @@ class PartitionWriter:
             return 0
         subject, headers, data = columns
         self._publish(subject, headers, data)
-        self._hasher.add(encode_canonical(subject, headers, data))
+        self._hasher.add(subject, headers, data)
         size = headers.nbytes + data.nbytes
         self._written_by_origin.setdefault(origin_number, _WrittenMessages()).add(seqs, size)
         self._rate_limiter.throttle(size)

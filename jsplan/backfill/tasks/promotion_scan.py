@@ -16,7 +16,6 @@ from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import (
     BlockHasher,
-    encode_canonical,
     extract_sourced,
 )
 from jsplan.errors import ApiTimeoutError
@@ -120,5 +119,5 @@ def _add_rows(task: PromotionScan, rows: pa.RecordBatch, progress: _PromotionPro
     highest = np.maximum.accumulate(np.concatenate([[progress.last_staged_seq], number]))
     progress.duplicates += int((number <= highest[:-1]).sum())
     progress.last_staged_seq = int(highest[-1])
-    progress.hasher.add(encode_canonical(sourced["subject"], block, sourced["data"]))
+    progress.hasher.add(sourced["subject"], block, sourced["data"])
     return True

@@ -20,7 +20,7 @@ from jsplan.backfill.protocol.publisher import FENCE_HEADER
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical, strip_transport_headers
+from jsplan.backfill.tasks.hashes import BlockHasher, strip_transport_headers
 from jsplan.backfill.tasks.origin_task import (
     OriginTask,
     OversizeFilter,
@@ -54,7 +54,7 @@ def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) ->
     hasher, found, unproven = BlockHasher(), dict[str, list[SeqArray]](), 0
     for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
         headers = strip_transport_headers(rows["headers"])
-        hasher.add(encode_canonical(rows["subject"], headers, rows["data"]))
+        hasher.add(rows["subject"], headers, rows["data"])
         for name, seqs in parse_origin_sequences(headers):
             found.setdefault(name, []).append(seqs)
         fenced = np.flatnonzero(
