@@ -77,7 +77,7 @@ def test_the_second_jvm_starts_from_the_classes_of_the_first(tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_spark_starts_without_a_damaged_archive(tmp_path: Path) -> None:
-    """A JVM that crashes with a truncated archive starts again without it, its report in the cache."""
+    """A JVM that crashes with a truncated archive is started again, its report in the cache."""
     home = find_java_home(os.environ, tmp_path)
     archive = find_archive(home / "bin/java", Path(pyspark.__file__).parent, tmp_path / "spark", {})
     assert archive is not None
