@@ -1,4 +1,4 @@
-"""Creating what exists: another configuration is refused, an equal one is answered as created.
+"""Creating what exists: refused with another configuration, answered where it is equal.
 
 So a creation proves that no different object existed. That no equal one did, only `created` shows.
 """
