@@ -232,6 +232,7 @@ _CLUSTER = or_null(
                     | dict.fromkeys(("leader", "current", "offline"), FLAG)
                 )
             ),
+            "placement": or_null(object_of({"cluster": or_null(TEXT), "tags": list_of(TEXT)})),
             "desired": or_null(object_of({"replicas": list_of(TEXT), "reason": TEXT})),
         },
         description="Null without a cluster. `active` in ns, `lag` in operations.",

@@ -19,8 +19,8 @@ PEERS: Final = "peer-expect"
 def describe_cluster(live: LiveObject) -> dict[str, Any] | None:
     """Return the element `cluster` of status; None for a server without a cluster.
 
-    `lag` counts operations, `active` is ns since the leader heard of the replica. `desired` is null
-    unless the cluster moves or scales the object.
+    `placement` is that of the configuration. `lag` counts operations, `active` is ns since the
+    leader heard of the replica. `desired` is null unless the cluster moves or scales the object.
     """
     if not live.is_clustered:
         return None
@@ -33,6 +33,7 @@ def describe_cluster(live: LiveObject) -> dict[str, Any] | None:
         "name": live.server.get("name") or "",
         "leader": leader,
         "replicas": replicas,
+        "placement": _describe_placement(live.raw.get("placement")),
         "desired": _describe_move(live.server.get("desired")),
     }
 
@@ -45,6 +46,15 @@ def _describe_replica(peer: Mapping[str, Any], *, leader: bool) -> dict[str, Any
         "offline": bool(peer.get("offline")),
         "lag": int(peer.get("lag") or 0),
         "active": int(peer.get("active") or 0),
+    }
+
+
+def _describe_placement(placement: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not placement:
+        return None
+    return {
+        "cluster": str(placement.get("cluster") or "") or None,
+        "tags": [str(tag) for tag in placement.get("tags") or ()],
     }
 
 

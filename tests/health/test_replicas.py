@@ -170,6 +170,7 @@ def test_the_element_of_status() -> None:
     peers = make_peers("n2", current=False, lag=7)
     desired = {"replicas": [{"name": "n1"}, {"name": "n2"}], "status": {"description": "waiting"}}
     live = make_object({"name": "c", "leader": "n1", "replicas": peers, "desired": desired})
+    live.raw["placement"] = {"tags": ["az:1"]}
 
     assert describe_cluster(live) == {
         "name": "c",
@@ -186,6 +187,7 @@ def test_the_element_of_status() -> None:
             {"name": "n2", "leader": False, "current": False, "offline": False, "lag": 7}
             | {"active": 5},
         ],
+        "placement": {"cluster": None, "tags": ["az:1"]},
         "desired": {"replicas": ["n1", "n2"], "reason": "waiting"},
     }
     assert describe_cluster(make_object({"leader": "n1"})) is None

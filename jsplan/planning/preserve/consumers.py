@@ -239,9 +239,10 @@ def _warn_of_pending(
             f"{count_text(out, 'pending message')} may be delivered again, "
             "and count as delivered for the first time"
         )
+        in_place = decision.reset is not None and decision.reset.in_place
         detail = (
-            "Redelivery counts start over. What is acknowledged while the consumer is recreated "
-            "is delivered again."
+            "Redelivery counts start over. What is acknowledged while the consumer is "
+            f"{'reset' if in_place else 'recreated'} is delivered again."
         )
         if inputs.level(decision.address) < PAUSE_LEVEL:
             detail += " This server cannot pause it first."
