@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan.address import Address
+from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
@@ -45,12 +46,9 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PAUSE_LEVEL
-from jsplan.units import format_instant, parse_instant
 
 #: Polls, and seconds between them, while clients have not acknowledged their messages yet.
 MAX_POLLS, POLL_INTERVAL = 20, 0.05
-#: Nanoseconds of the pause that wakes a consumer by its end, and after it.
-WAKE_DELAY, WAKE_MARGIN = 100_000_000, 50_000_000
 
 
 async def replace_consumer(context: StepContext, step: Step) -> None:
@@ -85,7 +83,7 @@ async def clean_up_consumer(context: StepContext, step: Step) -> None:
     address = Address.parse(step.address)
     live = await context.read(address)
     if live is not None and live.compact.get(PAUSE) == interrupted["hold_until"]:
-        await resume_consumer(context, step, interrupted.get(PAUSE))
+        await resume_consumers(context, step, {address: interrupted.get(PAUSE)})
         await _record_resumed(context, address)
     await context.record({"replaced": recorded})
 
@@ -102,25 +100,6 @@ async def _record_resumed(context: StepContext, address: Address) -> None:
                 }
             }
         )
-
-
-async def resume_consumer(context: StepContext, step: Step, own: str | None) -> None:
-    """End the pause that holds a consumer; `own` is its pause before.
-
-    A pause that ends at its time wakes the consumer. One that is lifted does not: subscribers, and
-    clients that wait, would get what is pending only with the next message or request (measured).
-    """
-    address = step.target_address
-    api = f"CONSUMER.PAUSE.{address.stream}.{address.consumer}"
-    live = await context.read(address)
-    now = parse_instant(live.answered_at) if live and live.answered_at else None
-    if now is not None and (own is None or parse_instant(own) <= now):
-        end = now + WAKE_DELAY
-        await context.send(step, api, {PAUSE: format_instant(end)})
-        while live is not None and parse_instant(live.answered_at) < end + WAKE_MARGIN:
-            await asyncio.sleep(POLL_INTERVAL)
-            live = await context.read(address)
-    await context.send(step, api, {PAUSE: own} if own else None)
 
 
 @dataclass
@@ -317,7 +296,7 @@ class ConsumerReplacement:
                 "is kept for the next apply"
             ) from None
         if method == "reset":
-            await resume_consumer(self.context, self.step, self.params[PAUSE])
+            await resume_consumers(self.context, self.step, {self.address: self.params[PAUSE]})
         await self._verify_write()
         await self.context.record({"replaced": self.params["state_address"]})
 

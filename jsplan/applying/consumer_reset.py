@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jsplan.applying.consumer_replacement import ConsumerReplacement, resume_consumer
+from jsplan.applying.consumer_replacement import ConsumerReplacement
+from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.errors import JsplanError
@@ -44,7 +45,7 @@ async def reset_consumer(context: StepContext, step: Step) -> None:
         raise
     own = held.record.get(PAUSE)
     await context.save_entry(step, _with_pause(now, own))
-    await resume_consumer(context, step, own)
+    await resume_consumers(context, step, {address: own})
     await context.record({"replaced": params["state_address"]})
     resumed = await context.read(address)
     if resumed is not None:

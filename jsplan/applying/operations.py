@@ -23,6 +23,7 @@ from jsplan.applying.replicated_streams import (
     detach_sources,
 )
 from jsplan.applying.replication_wait import verify_replication
+from jsplan.applying.resume import wake_consumers
 from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
 from jsplan.documents.plan import Step
@@ -57,6 +58,8 @@ async def _run_request(context: StepContext, step: Step) -> None:
         )
         return
     await context.begin(step, None if step.op in DELETE_OPS else live)
+    if step.op == "consumer.pause" and not step.request["payload"]:
+        await wake_consumers(context, step, {step.target_address: None})
     await context.call(step)
     await context.verify_write(step, durable=False)
 

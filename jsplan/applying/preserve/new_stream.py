@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,6 +21,7 @@ from jsplan.applying.preserve.journal import (
 )
 from jsplan.applying.preserve.probe import delete_probe
 from jsplan.applying.replicated_streams import resume_positions_by_scan, with_resume_positions
+from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
@@ -62,8 +64,7 @@ async def restore_consumers(context: StepContext, step: Step) -> None:
         if (target := wanted.get(name, {"config": before["config"]})) is not None
     ]
     await _purge_finished(context, step, stream, consumers)
-    for consumer in consumers:
-        await restore_consumer(context, step, consumer)
+    await restore_each(context, step, consumers)
     await update_record(context, step, phase="consumers_resumed")
 
 
@@ -107,38 +108,50 @@ class RestoredConsumer:
         return {"starts": self.starts} if self.starts else {}
 
     @property
+    def pause(self) -> str | None:
+        """The pause of its own (RFC 3339), unless that has passed."""
+        until: str | None = self.wanted["config"].get(PAUSE)
+        return None if is_expired(until, datetime.now(UTC)) else until
+
+    @property
     def api_suffix(self) -> str:
         """The last part of API subjects about it."""
         return f"{self.address.stream}.{self.name}"
 
 
-async def restore_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
-    """Create a consumer at its position unless it exists, resume it, and record it in state.
+async def restore_each(
+    context: StepContext, step: Step, consumers: Sequence[RestoredConsumer]
+) -> None:
+    """Create consumers at their positions unless they exist, resume them, and record them in state.
 
-    `step` may be another one than that of the consumer. Raises StepFailed and ApiError.
+    `step` may be another one than that of the consumers. Raises StepFailed and ApiError.
     """
+    for consumer in consumers:
+        await _create_missing(context, step, consumer)
+    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
+        pauses = {consumer.address: consumer.pause for consumer in consumers}
+        await resume_consumers(context, step, pauses)
+    for consumer in consumers:
+        live = await _wait_until_resumed(context, consumer.address)
+        if live is None:
+            raise StepFailed(
+                f"{consumer.address} is gone again: another client deleted it during the apply"
+            )
+        context.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
+        await _save_consumer(context, step, consumer, live)
+
+
+async def _create_missing(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
     live = await wait_until_ready(context, consumer.address)
     if live is not None and consumer.is_half_made(live):
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
         live = None
-    if live is None:
-        await _recreate_consumer(context, step, consumer)
-        if consumer.is_relocated and (live := await context.read(consumer.address)) is not None:
-            # It may deliver messages from here on, and must not be created again.
-            await _save_consumer(context, step, consumer, live)
-    until = consumer.wanted["config"].get(PAUSE)
-    until = None if is_expired(until, datetime.now(UTC)) else until
-    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        await context.send(
-            step, f"CONSUMER.PAUSE.{consumer.api_suffix}", {PAUSE: until} if until else None
-        )
-    live = await _wait_until_resumed(context, consumer.address)
-    if live is None:
-        raise StepFailed(
-            f"{consumer.address} is gone again: another client deleted it during the apply"
-        )
-    context.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
-    await _save_consumer(context, step, consumer, live)
+    if live is not None:
+        return
+    await _recreate_consumer(context, step, consumer)
+    if consumer.is_relocated and (live := await context.read(consumer.address)) is not None:
+        # It may deliver messages from here on, and must not be created again.
+        await _save_consumer(context, step, consumer, live)
 
 
 async def _save_consumer(

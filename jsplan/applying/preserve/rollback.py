@@ -12,6 +12,7 @@ from typing import Final
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import ReplacementRecord, delete_end_marker, params
+from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError
@@ -78,11 +79,13 @@ async def _restore_old_stream(
 ) -> None:
     await delete_end_marker(context, step, record, address)
     await context.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
-    for name, consumer in record.get("consumers", {}).items():
-        until = consumer["config"].get(PAUSE)
-        payload = None if is_expired(until, datetime.now(UTC)) else {PAUSE: until}
-        if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-            await context.send_if_exists(step, f"CONSUMER.PAUSE.{address.stream}.{name}", payload)
+    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
+        pauses = dict[Address, str | None]()
+        for name, consumer in record.get("consumers", {}).items():
+            own = consumer["config"].get(PAUSE)
+            held = Address(address.domain, "consumer", f"{address.stream}/{name}")
+            pauses[held] = None if is_expired(own, datetime.now(UTC)) else own
+        await resume_consumers(context, step, pauses)
 
 
 async def _read_complete_old_stream(

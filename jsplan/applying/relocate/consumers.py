@@ -10,7 +10,7 @@ from jsplan.applying.preserve.journal import (
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.preserve.new_stream import RestoredConsumer, restore_consumer
+from jsplan.applying.preserve.new_stream import RestoredConsumer, restore_each
 from jsplan.applying.relocate.finished import delete_finished
 from jsplan.applying.relocate.journal import at, origin_address, read_target, require_activated
 from jsplan.applying.step_context import StepContext, StepFailed
@@ -45,7 +45,7 @@ async def create_consumer(context: StepContext, step: Step) -> None:
     restored = RestoredConsumer(
         name, before, wanted, stream, {"method": "mirror"}, is_relocated=True
     )
-    await restore_consumer(context, step, restored)
+    await restore_each(context, step, [restored])
     live = await context.read(step.target_address)
     if live is not None:
         context.note_result(step, live)

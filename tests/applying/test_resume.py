@@ -1,0 +1,109 @@
+"""Consumers that were paused deliver again, without a new message that wakes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.applying.consumer_helpers import consumer_info, fill, stream_sequence
+from tests.preserve.test_streams import PERMITTED, PRESERVE
+from tests.support.raw import Raw
+from tests.support.refused_request import refuse_request
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+CONSUMER: dict[str, Any] = {
+    "name": "C",
+    "ack_policy": "explicit",
+    "ack_wait": "1s",
+    "deliver_subject": "pushed",
+}
+FAR = "2100-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection that asks."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def listener(server: Server) -> Iterator[Raw]:
+    """A subscriber of the consumer, which acknowledges nothing."""
+    with Raw(server.url) as connection:
+        connection.subscribe("pushed")
+        yield connection
+
+
+def write(space: Space, storage: str = "file", **consumer: Any) -> Space:
+    """Write a stream that keeps its data, with its consumer."""
+    body = {"name": "A", "subjects": ["a.>"], "storage": storage, **PRESERVE}
+    return space.write(streams=[body | {"consumers": [CONSUMER | consumer]}])
+
+
+def receive(listener: Raw, count: int) -> list[int]:
+    """Receive messages; raise TimeoutError if too few come."""
+    return [stream_sequence(listener.next_reply()) for _ in range(count)]
+
+
+def test_a_lifted_pause_does_not_wake_a_consumer(
+    raw: Raw, listener: Raw, server_version: tuple[int, ...]
+) -> None:
+    """The next message does; a pause that ends by itself needs none. Before 2.11 there is none."""
+    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.>"]})
+    fill(raw, 3)
+    config = {"durable_name": "C", "deliver_subject": "pushed", "pause_until": FAR}
+    raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": config})
+    if server_version < (2, 11):
+        assert receive(listener, 3) == [1, 2, 3]
+        return
+    raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
+    listener.timeout = 1
+    with pytest.raises(TimeoutError):
+        receive(listener, 1)
+    assert consumer_info(raw, "A", "C")["num_pending"] == 3
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["replaced", "rolled_back"])
+def test_a_replaced_stream_delivers_again(
+    refused: bool, tmp_path: Path, server: Server, raw: Raw, listener: Raw
+) -> None:
+    """What its subscriber did not acknowledge comes again, also if the replacement fails.
+
+    2.15 copies consumers with their deliveries; before it the new one starts where it was.
+    """
+    space = single_space(tmp_path, server)
+    write(space).apply()
+    fill(raw, 3)
+    assert receive(listener, 3) == [1, 2, 3]
+    write(space, "memory")
+    with refuse_request("STREAM.DELETE.A", 1 if refused else 0):
+        _, result = space.apply(allow_hazards=PERMITTED)
+    assert result.exit_code == (6 if refused else 0)
+    assert sorted(set(receive(listener, 3))) == [1, 2, 3]
+
+
+def test_a_pause_that_leaves_the_files_ends(
+    tmp_path: Path, server: Server, raw: Raw, listener: Raw, server_version: tuple[int, ...]
+) -> None:
+    """Its subscriber gets what came meanwhile. Servers before 2.11 refuse the pause in a plan."""
+    space = single_space(tmp_path, server)
+    write(space).apply()
+    if server_version < (2, 11):
+        (found,) = write(space, pause_until=FAR).plan().diagnostics
+        assert "pause_until" in found.summary
+        return
+    write(space, pause_until=FAR).apply()
+    fill(raw, 3)
+    write(space).apply()
+    assert receive(listener, 3) == [1, 2, 3]
+    assert not space.plan().steps
