@@ -55,3 +55,11 @@ def test_every_page_of_the_site_can_be_found() -> None:
     ]
 
     assert [] == [name(page) for page in pages if page not in linked]
+
+
+@pytest.mark.parametrize("start", ["README.md", "docs/index.md"])
+def test_every_how_to_is_listed(start: str) -> None:
+    """README and the start page of the site lead to every how-to."""
+    listed = {link.rpartition("/")[2] for link in _LINK.findall(text_of(ROOT / start))}
+
+    assert {page.name for page in (ROOT / "docs/how-to").glob("*.md")} - listed == set()
