@@ -77,7 +77,7 @@ def test_a_lifted_pause_does_not_wake_a_consumer(
 def test_a_replaced_stream_delivers_again(
     refused: bool, tmp_path: Path, server: Server, raw: Raw, listener: Raw
 ) -> None:
-    """What its subscriber did not acknowledge comes again, also if the replacement fails.
+    """Messages without an acknowledgement come again, also if the replacement fails.
 
     2.15 copies consumers with their deliveries; before it the new one starts where it was.
     """

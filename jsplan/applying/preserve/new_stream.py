@@ -122,7 +122,7 @@ class RestoredConsumer:
 async def restore_each(
     context: StepContext, step: Step, consumers: Sequence[RestoredConsumer]
 ) -> None:
-    """Create consumers at their positions unless they exist, resume them, and record them in state.
+    """Create missing consumers at their positions, resume all, and record them in state.
 
     `step` may be another one than that of the consumers. Raises StepFailed and ApiError.
     """
