@@ -63,9 +63,10 @@ test-matrix: spark-classes ## the release, the reports in a browser, and the tes
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
 	done
 
-compat: spark-classes ## every rule against one release: make compat VERSION=2.15.2
+compat: spark-classes ## every rule against one release, and the page of releases: make compat VERSION=2.15.2
 	server="$$($(BIN)/python -m jsplan.sandbox.versions $(VERSION))" && \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS)
+	@$(BIN)/python -m tools.make_docs
 
 soak: spark-classes ## long runs
 	$(PYTEST) -n 3 --dist worksteal -m soak --timeout 7200 $(PYTEST_ARGS)

@@ -587,10 +587,10 @@ _COMPATIBILITY = dedent(
     """\
     # Releases of nats-server
 
-    jsplan works with nats-server {versions}, and its tests run on each of them. Domains may run
-    different ones, and leaves may be older than their hub. `jsplan validate --server-version VERSION` says
-    for your files what this page says for all: [Before an upgrade or a
-    downgrade](../how-to/change-server-version.md).
+    jsplan works with nats-server {versions}, and its tests run
+    on each of them. Domains may run different ones, and leaves may be older than their hub.
+    `jsplan validate --server-version VERSION` says for your files what this page says for all:
+    [Before an upgrade or a downgrade](../how-to/change-server-version.md).
 
     ## Settings by release
 
