@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ def stream_sequence(reply: str) -> int:
 def consumer_info(raw: Raw, stream: str, consumer: str) -> dict[str, Any]:
     """Return the answer to CONSUMER.INFO."""
     return raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
+
+
+def wait_until_resumed(raw: Raw, stream: str, consumer: str) -> None:
+    """Wait until the pause of a consumer is over. Raises AssertionError after 10 s."""
+    end = time.monotonic() + 10
+    while consumer_info(raw, stream, consumer).get("paused"):
+        assert time.monotonic() < end, f"{consumer} is still paused"
 
 
 def consumer_names(raw: Raw, stream: str) -> list[str]:

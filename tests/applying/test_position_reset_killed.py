@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.applying.consumer_helpers import consumer_names, fill, pull
+from tests.applying.consumer_helpers import consumer_names, fill, pull, wait_until_resumed
 from tests.applying.kill_boundaries import BoundaryKiller, expect_kill
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
@@ -58,6 +58,8 @@ def require_settled(space: Space, raw: Raw, sequences: list[int]) -> None:
     state = read_state(space.folder)
     assert (state.pending, state.replacements) == ({}, {})
     assert consumer_names(raw, "A") == ["C"]
+    # A kill may leave the last tenth of a second of its pause.
+    wait_until_resumed(raw, "A", "C")
     assert pull(raw, "A", "C", 100, None) == sequences
     assert [step.title for step in space.plan().steps] == []
 
@@ -104,6 +106,7 @@ def check_busy_boundary(space: Space, raw: Raw, boundary: int, total: int) -> No
     between = pull(raw, "A", "C", 10, None)
     _, result = space.apply(allow_hazards=ALLOW)
     assert result.exit_code == 0, (boundary, result)
+    wait_until_resumed(raw, "A", "C")
     after = pull(raw, "A", "C", 100, None)
     first = 14 if between == list(range(4, 14)) else 4
     assert between in ([], list(range(4, 14)), list(range(10, 20))), boundary
