@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from jsplan.address import Address
-from jsplan.applying.step_context import StepContext
+from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.planning.pauses import PAUSE
 from jsplan.units import format_instant, parse_instant
@@ -21,6 +21,8 @@ from jsplan.units import format_instant, parse_instant
 WAKE_DELAY, WAKE_MARGIN = 100_000_000, 50_000_000
 #: Seconds between two reads of a consumer whose pause ends.
 POLL_INTERVAL: Final = 0.05
+#: Reads until all servers of a cluster know that a pause has ended.
+MAX_POLLS: Final = 200
 
 
 async def resume_consumers(
@@ -29,11 +31,13 @@ async def resume_consumers(
     """End the pauses that hold these consumers, and give each the pause of its own.
 
     None, or an instant (RFC 3339) that has passed, is no pause. Consumers that are gone are passed
-    over. Raises what `StepContext.send` raises.
+    over. Raises what `StepContext.send` raises, and StepFailed for one that stays paused.
     """
     await wake_consumers(context, step, pauses)
     for address, own in pauses.items():
         await context.send_if_exists(step, _verb(address), {PAUSE: own} if own else None)
+    for address, own in pauses.items():
+        await _wait_until_known(context, address, own)
 
 
 async def wake_consumers(
@@ -65,6 +69,18 @@ async def _wait_until(context: StepContext, address: Address, end: int) -> None:
         if parse_instant(live.answered_at) >= end + WAKE_MARGIN:
             return
         await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _wait_until_known(context: StepContext, address: Address, own: str | None) -> None:
+    """Wait until the consumer shows its own pause: a cluster answers before all servers know it."""
+    wanted = parse_instant(own) if own else None
+    for _ in range(MAX_POLLS):
+        live = await context.read(address)
+        shown = live.raw.get(PAUSE) if live is not None else own
+        if (parse_instant(shown) if shown else None) == wanted:
+            return
+        await asyncio.sleep(POLL_INTERVAL)
+    raise StepFailed(f"{address} is still paused; the next plan continues from there")
 
 
 def _verb(address: Address) -> str:

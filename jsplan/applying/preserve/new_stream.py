@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (
@@ -44,9 +43,6 @@ from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, PAUSE_LEVEL
 from jsplan.resources.source_header import parse_source_header
-
-#: Polls, 50 ms apart, until a consumer is resumed.
-MAX_POLLS: Final = 200
 
 
 async def restore_consumers(context: StepContext, step: Step) -> None:
@@ -132,7 +128,7 @@ async def restore_each(
         pauses = {consumer.address: consumer.pause for consumer in consumers}
         await resume_consumers(context, step, pauses)
     for consumer in consumers:
-        live = await _wait_until_resumed(context, consumer.address)
+        live = await context.read(consumer.address)
         if live is None:
             raise StepFailed(
                 f"{consumer.address} is gone again: another client deleted it during the apply"
@@ -166,16 +162,6 @@ async def _save_consumer(
         object=None,
     )
     await context.save_entry(own, live)
-
-
-async def _wait_until_resumed(context: StepContext, address: Address) -> LiveObject | None:
-    """Wait until the consumer is resumed: a cluster answers before all servers know it."""
-    for _ in range(MAX_POLLS):
-        live = await context.read(address)
-        if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
-            return live
-        await asyncio.sleep(0.05)
-    raise StepFailed(f"{address} is still paused; the next plan continues from there")
 
 
 async def _recreate_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
