@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,11 @@ def fill(cluster: Sandbox, size: int = 20_000, count: int = 500) -> None:
         raw.flush()
 
 
+def has_others(cluster: Sandbox, count: int) -> bool:
+    """Check whether as many servers as these have all messages, beside the leader."""
+    return len(find_servers(cluster, "A")[1]) == count
+
+
 @pytest.mark.matrix
 def test_an_apply_ends_when_the_cluster_has_moved_and_scaled(
     cluster: Sandbox, tmp_path: Path
@@ -85,9 +91,7 @@ def test_an_apply_ends_when_the_cluster_has_moved_and_scaled(
         results.append(apply(space, observer, **changed))
         # A replica may be behind for a moment, also when it has been current.
         others = changed.get("num_replicas", 1) - 1
-        cluster["c-1"].wait_until(
-            lambda others=others: len(find_servers(cluster, "A")[1]) == others, "be current", 10
-        )
+        cluster["c-1"].wait_until(partial(has_others, cluster, others), "have current replicas", 10)
         found.append(find_servers(cluster, "A"))
         assert not space.plan().steps
 
