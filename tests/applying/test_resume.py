@@ -56,20 +56,21 @@ def receive(listener: Raw, count: int) -> list[int]:
 
 
 def test_a_lifted_pause_does_not_wake_a_consumer(
-    raw: Raw, listener: Raw, server_version: tuple[int, ...]
+    server: Server, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
     """The next message does; a pause that ends by itself needs none. Before 2.11 there is none."""
     raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.>"]})
     fill(raw, 3)
     config = {"durable_name": "C", "deliver_subject": "pushed", "pause_until": FAR}
     raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": config})
-    if server_version < (2, 11):
-        assert receive(listener, 3) == [1, 2, 3]
-        return
-    raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
-    listener.timeout = 1
-    with pytest.raises(TimeoutError):
-        receive(listener, 1)
+    with Raw(server.url, timeout=1) as listener:
+        listener.subscribe("pushed")
+        if server_version < (2, 11):
+            assert receive(listener, 3) == [1, 2, 3]
+            return
+        raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
+        with pytest.raises(TimeoutError):
+            receive(listener, 1)
     assert consumer_info(raw, "A", "C")["num_pending"] == 3
 
 
