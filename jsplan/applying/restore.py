@@ -29,7 +29,7 @@ from jsplan.errors import (
 )
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
-from jsplan.jetstream.leftovers import restore_without_leftovers
+from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
 from jsplan.planning.decide import table_of
 from jsplan.planning.restore import RestoreTarget, position_differences, restore_differences
@@ -113,7 +113,7 @@ class RestoreOperations:
             )
 
         try:
-            answer = await restore_without_leftovers(send)
+            answer = await repeat_restore(send)
         except (ServerRefusedError, NotPermittedError):
             await context.record({"end": step.address}, durable=False)
             raise

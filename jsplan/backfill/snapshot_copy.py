@@ -22,7 +22,7 @@ from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
-from jsplan.jetstream.leftovers import restore_without_leftovers
+from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
 from jsplan.units import parse_instant
@@ -69,7 +69,7 @@ class SnapshotRestore:
         """
         await self._remove_unfinished()
         before = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
-        await restore_without_leftovers(self._transfer)
+        await repeat_restore(self._transfer)
         after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
         self._require_equal_state(
             before,

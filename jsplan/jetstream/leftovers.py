@@ -11,14 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from jsplan.address import PARKING_PREFIX
 from jsplan.errors import ServerRefusedError
-from jsplan.resources.error_codes import RESTORE_FAILED
 from jsplan.units import parse_instant
-
-T = TypeVar("T")
 
 #: Sends one API request and returns the answer.
 Send = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
@@ -26,8 +23,6 @@ Send = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
 _NO_TIME: Final = "0001-"
 #: Seconds for a server to remove the folder of an earlier stream of the name.
 REMOVAL_TIMEOUT: Final = 20.0
-#: In the error of a restore over messages of a deleted stream.
-_MISMATCH: Final = "expected sequence does not match store"
 #: Fields that decide whether an account may have the stream, and on which servers it is.
 _PLACING_FIELDS: Final = ("name", "storage", "num_replicas", "placement", "max_bytes")
 
@@ -77,24 +72,6 @@ async def create_without_leftovers(
         await asyncio.sleep(0.1)
     await send(f"STREAM.DELETE.{name}", None)
     return await send(f"STREAM.CREATE.{name}", payload)
-
-
-async def restore_without_leftovers(restore: Callable[[], Awaitable[T]]) -> T:
-    """Call `restore` until it does not meet messages of a deleted stream; return its result.
-
-    A server since 2.15 refuses a restore over such messages when all chunks have arrived, and the
-    failed restore has deleted them. Raises what `restore` raises, also this error where the server
-    does not remove them in time.
-    """
-    end = time.monotonic() + REMOVAL_TIMEOUT
-    while True:
-        try:
-            return await restore()
-        except ServerRefusedError as error:
-            is_over_leftovers = error.err_code == RESTORE_FAILED and _MISMATCH in error.description
-            if not is_over_leftovers or time.monotonic() > end:
-                raise
-        await asyncio.sleep(0.1)
 
 
 async def _require_no_new_messages(

@@ -12,7 +12,7 @@ import pytest
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.leftovers import restore_without_leftovers
+from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.s2_frames import S2Frames
 from jsplan.jetstream.snapshots import (
     CHUNK_BYTES,
@@ -309,7 +309,7 @@ async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
                 await task
             assert await api.stream_info("S") is None
             # It is the second deletion under this name.
-            await restore_without_leftovers(
+            await repeat_restore(
                 lambda: restore_stream(api, snap.config, snap.state, sent_snapshot(data))
             )
 

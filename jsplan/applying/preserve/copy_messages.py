@@ -7,7 +7,6 @@ otherwise.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
 from jsplan.address import Address
@@ -23,17 +22,15 @@ from jsplan.applying.preserve.journal import (
 )
 from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
 from jsplan.documents.plan import Step
-from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
+from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.planning.preserve.staging import END_MARKER
-from jsplan.resources.error_codes import RESTORE_FAILED
 from jsplan.resources.fields import Config
 
 #: Seconds without a new message after which a copy is abandoned.
 STALL_TIMEOUT: Final = 60.0
-#: Seconds for a server to release the name of a restore that was killed.
-NAME_TIMEOUT: Final = 20.0
 
 
 async def fill_stream(context: StepContext, step: Step) -> None:
@@ -57,7 +54,7 @@ async def fill_stream(context: StepContext, step: Step) -> None:
         )
     method = params(step)["method"]
     if method == "snapshot":
-        await _fill_by_snapshot(context, step, source, found)
+        await _fill_by_snapshot(context, step, source)
     else:
         await _fill_by_server(context, step, origin, found)
     live = await wait_until_ready(context, step.target_address)
@@ -77,46 +74,29 @@ async def fill_stream(context: StepContext, step: Step) -> None:
 # --- snapshots -----------------------------------------------------------------------------------
 
 
-async def _fill_by_snapshot(
-    context: StepContext, step: Step, source: Address, found: LiveObject | None
-) -> None:
+async def _fill_by_snapshot(context: StepContext, step: Step, source: Address) -> None:
     """Restore a snapshot while it is taken. Delete what an earlier attempt left first."""
     assert step.request is not None
-    config, api, end = step.request["payload"], context.api(step), time.monotonic() + NAME_TIMEOUT
-    while True:
+    config, api = step.request["payload"], context.api(step)
+
+    def check(_: int = 0) -> None:
+        require_not_stopped(context)
+        require_lock(context, WRITE_TIMEOUT)
+
+    async def restore() -> None:
+        check()
+        found = await context.read(step.target_address)
         if found is not None:
             require_ours(found, require_record(context, step))
             await context.send_if_exists(step, f"STREAM.DELETE.{step.target_address.stream}")
-        require_lock(context, WRITE_TIMEOUT)
-        try:
-            async with snapshots.open_snapshot(
-                api, source.stream, consumers=params(step)["consumers"]
-            ) as taken:
-                await snapshots.restore_stream(
-                    api,
-                    config,
-                    taken.state,
-                    taken.chunks,
-                    on_progress=lambda _: require_lock(context, WRITE_TIMEOUT),
-                )
-            return
-        except ApiError as error:
-            if not _is_transient(error) or time.monotonic() > end:
-                raise
-        await asyncio.sleep(0.25)
-        require_not_stopped(context)
-        found = await context.read(step.target_address)
+        async with snapshots.open_snapshot(
+            api, source.stream, consumers=params(step)["consumers"]
+        ) as taken:
+            await snapshots.restore_stream(
+                api, config, taken.state, taken.chunks, on_progress=check
+            )
 
-
-def _is_transient(error: ApiError) -> bool:
-    """Return True if a retry may work.
-
-    The name is still in use, consumers were just created, or the server restored over messages that
-    it had not removed (2.15, see `jetstream.leftovers`): the failed restore deleted those.
-    """
-    if isinstance(error, ServerRefusedError):
-        return error.err_code in (*snapshots.NAME_IN_USE, RESTORE_FAILED)
-    return "failed to get consumer state" in str(error)
+    await repeat_restore(restore, name_is_ours=True)
 
 
 # --- mirrors and sources -------------------------------------------------------------------------

@@ -6,10 +6,6 @@ left may lack messages.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import Final
-
 from jsplan.applying.preserve.journal import (
     require_lock,
     require_not_stopped,
@@ -28,13 +24,9 @@ from jsplan.applying.relocate.journal import (
 )
 from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError
 from jsplan.jetstream import snapshots
+from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.planning.preserve.staging import is_quiesced
-from jsplan.resources.error_codes import RESTORE_FAILED
-
-#: Seconds for a server to release the name of a restore that was killed.
-NAME_TIMEOUT: Final = 20.0
 
 
 async def copy_snapshot(context: StepContext, step: Step) -> None:
@@ -46,16 +38,7 @@ async def copy_snapshot(context: StepContext, step: Step) -> None:
     if record["phase"] == "promoted" and await context.read(target_address(step)) is not None:
         await read_target(context, step, record)
         return
-    end = time.monotonic() + NAME_TIMEOUT
-    while True:
-        try:
-            await _restore_once(context, step)
-            break
-        except ServerRefusedError as error:
-            known = error.err_code in (*snapshots.NAME_IN_USE, RESTORE_FAILED)
-            if not known or time.monotonic() > end:
-                raise
-        await asyncio.sleep(0.25)
+    await repeat_restore(lambda: _restore_once(context, step), name_is_ours=True)
     live = await wait_until_ready(context, target_address(step))
     if live is None:
         raise StepFailed(

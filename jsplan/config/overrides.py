@@ -1,0 +1,90 @@
+"""What the files say of many resources at once: `overrides` and `defaults`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsplan.address import Kind
+from jsplan.config import body, parsing
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.node import Node, count_values, make_mapping
+from jsplan.resources import TABLES
+
+
+@dataclass(slots=True)
+class Override:
+    """One element of `overrides`; `is_used` once an address matched."""
+
+    glob: str
+    node: Node
+    is_used: bool = False
+    size: int = 1
+
+
+def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[Override]:
+    """Read `overrides:` with their globs; the fields are checked against each kind that matches."""
+    out = []
+    for item in parsing.read_list(node, "`overrides`", findings):
+        if not isinstance(item.value, dict):
+            findings.wrong_type(item, "an override", "a mapping")
+            continue
+        address = item.get("address")
+        if address is None:
+            findings.error(
+                "JS106",
+                item,
+                "an override has no `address`",
+                "Add `address:`, an address or a glob such as store-*/stream/SALES.",
+            )
+            continue
+        glob = parsing.read_address(interpolate(address, scope, findings), "`address`", findings)
+        if glob is not None:
+            out.append(Override(glob, item, size=count_values(item)))
+    return out
+
+
+def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, dict[Kind, Node]]:
+    """Read `defaults:` as the default domain and the fields per kind."""
+    kinds: dict[Kind, Node] = {}
+    if (
+        node is None
+        or node.value is None
+        or not parsing.check_mapping(node, "`defaults`", ("domain", *TABLES), findings)
+    ):
+        return None, kinds
+    for kind, table in TABLES.items():
+        fields = node.get(kind)
+        if fields is None or fields.value is None:
+            continue
+        if not isinstance(fields.value, dict):
+            findings.wrong_type(fields, f"`defaults.{kind}`", "a mapping")
+            continue
+        body.check_keys(table, fields, ("lifecycle", "lint", "x_raw"), findings)
+        for key in ("name", "bucket", "durable_name"):
+            if key in fields.value and (key != "durable_name" or kind == "consumer"):
+                findings.error(
+                    "JS105",
+                    fields.key_place(key),
+                    f"`{key}` cannot have a default",
+                    "Every resource has a name of its own.",
+                )
+        names = ("name", "bucket", "durable_name") if kind == "consumer" else ("name", "bucket")
+        kinds[kind] = make_mapping(
+            fields.place,
+            {key: item for key, item in fields.value.items() if key not in names},
+            fields.keys,
+        )
+    return node.get("domain"), kinds
+
+
+def refuse_names(kind: Kind, node: Node, findings: Findings) -> None:
+    """Report an override that gives a name."""
+    for key in ("name", "bucket", "durable_name"):
+        if key in node.value and (key != "durable_name" or kind == "consumer"):
+            findings.error(
+                "JS105",
+                node.key_place(key),
+                f"an override cannot change `{key}`",
+                "Names are given where the resource is declared.",
+            )

@@ -1,0 +1,192 @@
+"""Measurement of what tighter limits delete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jsplan.errors import ApiError
+from jsplan.facts.interest import ConsumerInterest
+from jsplan.facts.limit_trimming import BackwardTrim, ExceededLimits, ForwardTrim
+from jsplan.facts.measured_stream import MeasuredStream
+from jsplan.facts.measurement import Measurement
+from jsplan.facts.messages import ReadLimitExceeded
+from jsplan.resources.server_features import EXPIRY_LEVEL, TIME_LOOKUP_LEVEL
+from jsplan.units import parse_instant
+
+
+async def measure_limits(stream: MeasuredStream, limits: ExceededLimits) -> list[Measurement]:
+    """Measure the limits, and what an interest stream deletes as acknowledged with it."""
+    consumers = await _with_messages_out(stream) if _leaves_gaps(stream, limits) else []
+    # The newest deleted message decides which consumers lose some, and reading finds it.
+    count_only = stream.count_only and not consumers
+    trimmed = await _measure_exceeded(stream, limits, count_only=count_only)
+    lost = tuple((c.name, c.pending - 1) for c in consumers if trimmed.may_delete_above(c.floor))
+    results = [replace(trimmed, acknowledged=lost)]
+    if lost and stream.config["retention"] == "interest":
+        most = min(stream.messages, sum(pending for _, pending in lost))
+        results.append(stream.result((0, most), None, ["ack_policy"]))
+    return results
+
+
+def _leaves_gaps(stream: MeasuredStream, limits: ExceededLimits) -> bool:
+    """Return True if a message may stay that is older than a deleted one."""
+    by_age = limits.max_age and stream.config.get("allow_msg_ttl")
+    return stream.request.target_storage is None and bool(limits.max_msgs_per_subject or by_age)
+
+
+async def _with_messages_out(stream: MeasuredStream) -> list[ConsumerInterest]:
+    """Return consumers with ack policy `all` that have more than one pending message."""
+    return [
+        consumer
+        for consumer in await stream.read_consumers()
+        if not consumer.acks_each and consumer.pending > 1
+    ]
+
+
+async def _measure_exceeded(
+    stream: MeasuredStream, limits: ExceededLimits, *, count_only: bool
+) -> Measurement:
+    young, old = await _find_expired(stream, limits.max_age) if limits.max_age else (0, (0, 0))
+    known = await _read_counts_for_limits(stream, limits)
+    bounds = _limit_bounds(stream, limits, old, known)
+    if bounds[0] == bounds[1] and (count_only or bounds[1] in (0, stream.messages)):
+        return stream.result(bounds, None, limits.causes)
+    if young is None or (limits.max_msgs_per_subject and not known):
+        return stream.result(bounds, None, limits.causes)
+    return await _read_from_nearer_end(stream, limits, young, bounds, old, count_only=count_only)
+
+
+async def _read_counts_for_limits(stream: MeasuredStream, limits: ExceededLimits) -> bool:
+    try:
+        return await stream.read_subject_counts() if limits.max_msgs_per_subject else False
+    except (ReadLimitExceeded, ApiError):
+        stream.counts = {}
+        return False
+
+
+async def _find_expired(stream: MeasuredStream, age: int) -> tuple[int | None, tuple[int, int]]:
+    """Find the first sequence that max_age keeps, and bounds on how many are before it."""
+    if not stream.now:
+        return None, (0, stream.messages)
+    try:
+        first = await stream.reader.find_first_since(
+            parse_instant(stream.now) - age,
+            by_time=stream.level >= TIME_LOOKUP_LEVEL,
+        )
+        young = first.seq if first else stream.state["last_seq"] + 1
+        rest = await stream.reader.count_from(young)
+    except (ReadLimitExceeded, ApiError):
+        return None, (0, stream.messages)
+    exempt = bool(stream.config.get("allow_msg_ttl"))
+    if rest is None:
+        span = young - stream.state["first_seq"]
+        low, high = span - int(stream.state.get("num_deleted") or 0), min(span, stream.messages)
+        return young, (0 if exempt else max(0, low), high)
+    count = max(0, stream.messages - rest)
+    return young, (0 if exempt else count, count)
+
+
+def _limit_bounds(
+    stream: MeasuredStream, limits: ExceededLimits, old: tuple[int, int], known: bool
+) -> tuple[int, int]:
+    """Return bounds without reading. Prefixes overlap: the longest counts; others add up."""
+    least = most = 0
+    if limits.max_msgs:
+        least = most = max(0, stream.messages - limits.max_msgs)
+    if limits.max_bytes and stream.request.target_storage is not None:
+        most = stream.messages
+    elif limits.max_bytes and stream.bytes > limits.max_bytes:
+        least, most = max(least, 1), stream.messages
+    least, most = max(least, old[0]), max(most, old[1])
+    if limits.max_msgs_per_subject:
+        low, high = _per_subject_bounds(stream, limits.max_msgs_per_subject, known)
+        least, most = max(least, low), most + high
+    return least, min(most, stream.messages)
+
+
+def _per_subject_bounds(stream: MeasuredStream, limit: int, known: bool) -> tuple[int, int]:
+    if known:
+        exact = sum(count - limit for count in stream.counts.values() if count > limit)
+        return exact, exact
+    subjects = int(stream.state.get("num_subjects") or 0)
+    return max(0, stream.messages - subjects * limit), max(
+        0, stream.messages - max(subjects, min(limit, stream.messages))
+    )
+
+
+async def _read_from_nearer_end(
+    stream: MeasuredStream,
+    limits: ExceededLimits,
+    young: int,
+    bounds: tuple[int, int],
+    old: tuple[int, int],
+    *,
+    count_only: bool,
+) -> Measurement:
+    """Read from the end that is nearer to the border between deleted and kept messages."""
+    by_size = (
+        stream.messages * max(0, stream.bytes - limits.max_bytes) // stream.bytes
+        if limits.max_bytes
+        else 0
+    )
+    likely = max(bounds[0], old[1], by_size)
+    blind = stream.reader.gaps is None and not stream.reader.batches
+    if blind or min(likely, stream.messages - likely) > stream.limit:
+        return stream.result(bounds, None, limits.causes)
+    # The size in another storage is not known before all messages are read.
+    moved = bool(limits.max_bytes and stream.request.target_storage)
+    if likely * 2 <= stream.messages and not moved:
+        measurement = await _read_from_oldest(stream, limits, young, bounds, count_only=count_only)
+    else:
+        measurement = await _read_from_newest(stream, limits, young, bounds)
+    if limits.max_age and limits.max_msgs_per_subject and stream.level < EXPIRY_LEVEL:
+        return replace(measurement, at_least=bounds[0], least_bytes=0)
+    return measurement
+
+
+async def _read_from_oldest(
+    stream: MeasuredStream,
+    limits: ExceededLimits,
+    young: int,
+    bounds: tuple[int, int],
+    *,
+    count_only: bool,
+) -> Measurement:
+    walk = ForwardTrim(limits, stream.messages, stream.bytes, young, stream.counts)
+    try:
+        async for message in stream.reader.read_forward(stream.state["first_seq"]):
+            if not walk.visit(message) or (count_only and walk.is_prefix_known):
+                break
+    except (ReadLimitExceeded, ApiError):
+        counted = (
+            (walk.total, walk.total)
+            if walk.is_prefix_known
+            else (max(bounds[0], walk.deleted.messages), bounds[1])
+        )
+        return stream.result(counted, (walk.deleted.bytes, stream.bytes), limits.causes)
+    if walk.total > walk.deleted.messages:
+        return stream.result(
+            (walk.total, walk.total), (walk.deleted.bytes, stream.bytes), limits.causes
+        )
+    sizes = (walk.deleted.bytes, walk.deleted.bytes)
+    return stream.result(
+        (walk.total, walk.total), sizes, limits.causes, walk.deleted.until, walk.deleted.newest
+    )
+
+
+async def _read_from_newest(
+    stream: MeasuredStream, limits: ExceededLimits, young: int, bounds: tuple[int, int]
+) -> Measurement:
+    walk = BackwardTrim(limits, young, bool(stream.config.get("allow_msg_ttl")), stream.counts)
+    try:
+        async for message in stream.reader.read_backward():
+            if not walk.visit(message):
+                break
+    except (ReadLimitExceeded, ApiError):
+        return stream.result(
+            (bounds[0], min(bounds[1], stream.messages - walk.kept.messages)),
+            (0, stream.bytes - walk.kept.bytes),
+            limits.causes,
+        )
+    deleted, size = stream.messages - walk.kept.messages, stream.bytes - walk.kept.bytes
+    return stream.result((deleted, deleted), (size, size), limits.causes, walk.until, walk.newest)
