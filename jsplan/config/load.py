@@ -31,11 +31,10 @@ from jsplan.config.model import (
     Workspace,
 )
 from jsplan.config.node import Node, to_plain
+from jsplan.config.overrides import read_defaults, read_overrides
 from jsplan.config.resource_resolver import (
     ResolveContext,
     ResourceResolver,
-    read_defaults,
-    read_overrides,
 )
 from jsplan.config.secret_fields import refuse_variables
 from jsplan.disk import exists

@@ -1,4 +1,4 @@
-"""What the files say of many resources at once: `overrides` and `defaults`."""
+"""Values that the files give many resources at once: `overrides` and `defaults`."""
 
 from __future__ import annotations
 

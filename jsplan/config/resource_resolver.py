@@ -5,13 +5,12 @@ Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the en
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from jsplan.address import STAGING_PREFIX, Address, Kind, matches
+from jsplan.address import Address, Kind, matches
 from jsplan.config import (
     body,
     checks,
@@ -34,13 +33,19 @@ from jsplan.config.node import (
     FieldPlaces,
     Node,
     count_values,
-    make_mapping,
     source_range,
     to_plain,
 )
 from jsplan.config.origins import OriginExpander
+from jsplan.config.overrides import Override, refuse_names
 from jsplan.config.position import POSITION, SETTING_KEYS, read_position, settings_of
 from jsplan.config.problem import Problem
+from jsplan.config.resource_names import (
+    is_name_allowed,
+    read_name,
+    read_stream_name,
+    set_consumer_names,
+)
 from jsplan.config.schedules import SCHEDULE_KEYS
 from jsplan.resources import TABLES, buckets
 
@@ -53,21 +58,9 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "nested": (*_NESTED_KEYS, POSITION), "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
     "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
 }  # fmt: skip
-_STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
-_BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
 #: The cost of one resource besides its values, counted in values.
 _RESOURCE_COST: Final = 40
 _NO_NODES: Final[tuple[Node, ...]] = ()
-
-
-@dataclass(slots=True)
-class Override:
-    """One element of `overrides`; `is_used` once an address matched."""
-
-    glob: str
-    node: Node
-    is_used: bool = False
-    size: int = 1
 
 
 @dataclass(slots=True)
@@ -177,7 +170,7 @@ class ResourceResolver:
     # --- one resource -----------------------------------------------------------------------------
 
     def _resolve_entry(self, kind: Kind, domain: str, entry: Node) -> None:
-        stream = self._read_stream_name(entry) if kind == "consumer" else None
+        stream = read_stream_name(entry, self.findings) if kind == "consumer" else None
         if kind == "consumer" and stream is None:
             return
         address = self._add_resource(kind, domain, entry, stream, _KEYS[kind])
@@ -190,29 +183,12 @@ class ResourceResolver:
             elif self._in_environment(item):
                 self._add_resource("consumer", domain, item, address.name, _KEYS["nested"])
 
-    def _read_stream_name(self, entry: Node) -> str | None:
-        name = parsing.read_required_text(
-            entry, "stream", "a consumer outside of a stream", self.findings
-        )
-        if name is not None and not _STREAM_NAME.fullmatch(name):
-            self._report_bad_name(entry.value["stream"], name)
-            return None
-        return name
-
-    def _report_bad_name(self, node: Node, name: str) -> None:
-        self.findings.error(
-            "JS131",
-            node,
-            f'"{name}" is not a name',
-            "A name has no dots, blanks, wildcards or slashes, and at most 255 characters.",
-        )
-
     def _add_resource(
         self, kind: Kind, domain: str, entry: Node, stream: str | None, keys: tuple[str, ...]
     ) -> Address | None:
-        name = self._read_name(kind, entry)
+        name = read_name(kind, entry, self.findings)
         body.check_keys(TABLES[kind], entry, keys, self.findings)
-        if name is None or not self._is_name_allowed(kind, name.value, name):
+        if name is None or not is_name_allowed(kind, name.value, name, self.findings):
             return None
         address = Address(
             domain, kind, f"{stream}/{name.value}" if stream is not None else name.value
@@ -242,72 +218,6 @@ class ResourceResolver:
         layers = self._collect_layers(address, entry, name, base)
         if layers is not None:
             self.declared[address] = self._parse_resource(address, entry, name, layers)
-
-    def _read_name(self, kind: Kind, entry: Node) -> Node | None:
-        key = NAME_KEYS[kind]
-        node = entry.get(key)
-        if kind == "consumer" and (node is None or node.value is None):
-            node = entry.get("durable_name")
-        if node is None or node.value is None:
-            what = kind.replace("_", " ")
-            self.findings.error(
-                "JS106",
-                entry,
-                f"{'an' if what[0] == 'o' else 'a'} {what} has no `{key}`",
-                f"Add `{key}:`.",
-            )
-            return None
-        if not isinstance(node.value, str):
-            self.findings.error(
-                "JS130",
-                node,
-                f"{key} must be text, not the number {node.raw}",
-                f'Put it in quotes: "{node.raw}".',
-            )
-            return None
-        pattern = _BUCKET_NAME if key == "bucket" else _STREAM_NAME
-        if not pattern.fullmatch(node.value):
-            if key == "bucket":
-                self.findings.error(
-                    "JS131",
-                    node,
-                    f'"{node.value}" is not a name for a bucket',
-                    "Use letters, digits, - and _.",
-                )
-            else:
-                self._report_bad_name(node, node.value)
-            return None
-        return node
-
-    def _is_name_allowed(self, kind: Kind, name: str, node: Node) -> bool:
-        if kind == "stream" and name.startswith(("KV_", "OBJ_")):
-            section, bucket = (
-                ("kv", name[3:]) if name.startswith("KV_") else ("object_stores", name[4:])
-            )
-            self.findings.error(
-                "JS132",
-                node,
-                f"{name} is the stream of a bucket",
-                f"Declare it under `{section}:` with bucket: {bucket}.",
-            )
-            return False
-        reserved = (
-            ("$MQTT_", STAGING_PREFIX)
-            if kind == "stream"
-            else ("JS_SRC_", "JS_MIRROR_", STAGING_PREFIX)
-            if kind == "consumer"
-            else ()
-        )
-        if reserved and name.startswith(reserved):
-            self.findings.error(
-                "JS133",
-                node,
-                f"{name} belongs to"
-                f" {'jsplan' if name.startswith(STAGING_PREFIX) else 'the server'}",
-                "Its owner creates and removes it. Choose another name.",
-            )
-            return False
-        return True
 
     # --- layers -----------------------------------------------------------------------------------
 
@@ -340,19 +250,9 @@ class ResourceResolver:
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
                 known = (*sorted(settings_of(address.kind)), "address")
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
-                self._refuse_names(address.kind, node)
+                refuse_names(address.kind, node, self.findings)
                 layers.append(node)
         return tuple(layers)
-
-    def _refuse_names(self, kind: Kind, node: Node) -> None:
-        for key in ("name", "bucket", "durable_name"):
-            if key in node.value and (key != "durable_name" or kind == "consumer"):
-                self.findings.error(
-                    "JS105",
-                    node.key_place(key),
-                    f"an override cannot change `{key}`",
-                    "Names are given where the resource is declared.",
-                )
 
     def _parse_resource(
         self, address: Address, entry: Node, name: Node, layers: tuple[Node, ...]
@@ -372,7 +272,9 @@ class ResourceResolver:
             fields = self.origins.expand(fields, address.domain, address.name)
         parsed = body.parse(TABLES[address.kind], fields, self.findings)
         if address.kind == "consumer":
-            self._set_consumer_names(parsed, entry, name, from_file="config_file" in entry.value)
+            set_consumer_names(
+                parsed, entry, name, self.findings, from_file="config_file" in entry.value
+            )
         places = FieldPlaces(layers)
         self._check(address, parsed, places, entry)
         extra = {key: value for key, value in raw.items() if key not in known}
@@ -439,39 +341,6 @@ class ResourceResolver:
         )
 
     # --- rules between fields ---------------------------------------------------------------------
-
-    def _set_consumer_names(
-        self, parsed: dict[str, Any], entry: Node, name: Node, *, from_file: bool
-    ) -> None:
-        """Derive `durable_name` from `name` and the other way round.
-
-        A null `durable_name` needs a threshold.
-        """
-        parsed["name"] = name.value
-        durable = parsed.get("durable_name")
-        if durable is not None and durable != name.value:
-            at = entry.get("durable_name") or name
-            self.findings.error(
-                "JS134",
-                at,
-                f'the consumer has two names, "{name.value}" and "{durable}" (10017)',
-                "Keep one; the other follows.",
-            )
-        elif from_file:
-            return
-        elif "durable_name" not in parsed:
-            parsed["durable_name"] = name.value
-        elif durable is None and not parsed.get("inactive_threshold"):
-            detail = (
-                "Add inactive_threshold: 1h (deleted after so long without a client),"
-                " or remove `durable_name: null`."
-            )
-            self.findings.error(
-                "JS134",
-                entry.get("durable_name") or name,
-                f"consumer {name.value} may expire, and has no inactive_threshold",
-                detail,
-            )
 
     def _check(
         self, address: Address, parsed: Mapping[str, Any], places: FieldPlaces, entry: Node
@@ -540,59 +409,3 @@ class ResourceResolver:
                     declared.range,
                 )
                 others.append((address.consumer, declared.body))
-
-
-def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[Override]:
-    """Read `overrides:` with their globs; the fields are checked against each kind that matches."""
-    out = []
-    for item in parsing.read_list(node, "`overrides`", findings):
-        if not isinstance(item.value, dict):
-            findings.wrong_type(item, "an override", "a mapping")
-            continue
-        address = item.get("address")
-        if address is None:
-            findings.error(
-                "JS106",
-                item,
-                "an override has no `address`",
-                "Add `address:`, an address or a glob such as store-*/stream/SALES.",
-            )
-            continue
-        glob = parsing.read_address(interpolate(address, scope, findings), "`address`", findings)
-        if glob is not None:
-            out.append(Override(glob, item, size=count_values(item)))
-    return out
-
-
-def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, dict[Kind, Node]]:
-    """Read `defaults:` as the default domain and the fields per kind."""
-    kinds: dict[Kind, Node] = {}
-    if (
-        node is None
-        or node.value is None
-        or not parsing.check_mapping(node, "`defaults`", ("domain", *TABLES), findings)
-    ):
-        return None, kinds
-    for kind, table in TABLES.items():
-        fields = node.get(kind)
-        if fields is None or fields.value is None:
-            continue
-        if not isinstance(fields.value, dict):
-            findings.wrong_type(fields, f"`defaults.{kind}`", "a mapping")
-            continue
-        body.check_keys(table, fields, ("lifecycle", "lint", "x_raw"), findings)
-        for key in ("name", "bucket", "durable_name"):
-            if key in fields.value and (key != "durable_name" or kind == "consumer"):
-                findings.error(
-                    "JS105",
-                    fields.key_place(key),
-                    f"`{key}` cannot have a default",
-                    "Every resource has a name of its own.",
-                )
-        names = ("name", "bucket", "durable_name") if kind == "consumer" else ("name", "bucket")
-        kinds[kind] = make_mapping(
-            fields.place,
-            {key: item for key, item in fields.value.items() if key not in names},
-            fields.keys,
-        )
-    return node.get("domain"), kinds

@@ -23,7 +23,8 @@ from jsplan.config import (
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source, to_plain
 from jsplan.config.read import parse_document
-from jsplan.config.workspace_schema import field_schema, workspace_schema
+from jsplan.config.resource_schema import field_schema
+from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.resources import KV, TABLES
 from tests.config.conftest import Loader
