@@ -1,4 +1,4 @@
-"""Measurement of what a consumer gets again, or does not get, from another position or filter."""
+"""Measurement of what a consumer gets twice, or never, with another position or filter."""
 
 from __future__ import annotations
 
