@@ -28,8 +28,9 @@ from jsplan.planning.backfill.model import OriginState
 from jsplan.units import parse_instant
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
-#: Messages that are compared one by one; the state of the whole stream is compared too.
-SAMPLE_MESSAGES: Final = 500
+#: Runs of neighbours that are compared message by message, and the messages of one. To read one, a
+#: server loads a block of up to 8 MiB. The state of the whole stream is compared too.
+SAMPLE_RUNS, RUN_MESSAGES = 20, 25
 #: Settings that are applied last: they add or remove messages.
 _DEFERRED_SETTINGS: Final = (
     "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes",
@@ -176,12 +177,11 @@ async def require_same_messages(origin_state: OriginState, endpoints: Endpoints)
 
 def sample_sequences(first: int, last: int) -> list[int]:
     """Sample sequences of a range, with the first and the last; all of a short range."""
-    size = last - first + 1
-    return (
-        list(range(first, last + 1))
-        if size <= SAMPLE_MESSAGES
-        else [first + (size - 1) * n // (SAMPLE_MESSAGES - 1) for n in range(SAMPLE_MESSAGES)]
-    )
+    if last - first < SAMPLE_RUNS * RUN_MESSAGES:
+        return list(range(first, last + 1))
+    last_run = last - RUN_MESSAGES + 1
+    starts = (first + (last_run - first) * n // (SAMPLE_RUNS - 1) for n in range(SAMPLE_RUNS))
+    return [start + n for start in starts for n in range(RUN_MESSAGES)]
 
 
 #: Sequence, time (ns), subject, header block and payload.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.snapshot_copy import SnapshotRestore
+from jsplan.backfill.snapshot_copy import SnapshotRestore, sample_sequences
 from jsplan.errors import PlanError, RefusedError
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, without_spark
 from tests.support import undeleted_folder
@@ -255,3 +255,13 @@ def test_messages_near_max_payload_are_compared(pair: Pair) -> None:
 
     assert result.exit_code == 0
     require_same(pair)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 1), (1, 500), (1, 501), (7, 520), (5, 10**9)])
+def test_the_sample_has_both_ends(first: int, last: int) -> None:
+    """At most 500 different messages are compared, the first and the last among them."""
+    sample = sample_sequences(first, last)
+
+    assert (sample[0], sample[-1]) == (first, last)
+    assert sample == sorted(set(sample))
+    assert len(sample) == min(500, last - first + 1)
