@@ -24,6 +24,7 @@ from jsplan.planning.preserve.hazards import assess_preserved
 from jsplan.planning.preserve.position_reset import assess_reset, is_reset_measurement
 from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
 from jsplan.planning.relocation.hazards import assess_origin, assess_target
+from jsplan.planning.relocation.sources import mirrors_relocated
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
 from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
@@ -179,7 +180,8 @@ def _breaks_replication(
 ) -> Iterable[Hazard]:
     """Report mirrors and sources that keep reading a stream that the plan deletes.
 
-    Those that the same plan deletes or detaches do not count.
+    Those that the same plan deletes or detaches do not count, nor those that will mirror the target
+    of its relocation.
     """
     declared = {e.downstream for e in inputs.topology.edges if e.origin == decision.address}
     recorded = _recorded_mirrors(inputs, decision.address)
@@ -189,6 +191,7 @@ def _breaks_replication(
         for c in sorted(declared | recorded | live)
         if inputs.live.get(c) is not None
         and not (c in decisions and decisions[c].actions == ["delete"])
+        and not _mirrors_target(inputs, decision, decisions.get(c))
     ]
     if staying:
         names = ", ".join(map(str, staying))
@@ -198,6 +201,16 @@ def _breaks_replication(
             f"{names} {reads} this {nouns_of(decision.address).object}",
             causes=[str(c) for c in staying],
         )
+
+
+def _mirrors_target(
+    inputs: PlanInputs, decision: ResourceDecision, downstream: ResourceDecision | None
+) -> bool:
+    """Check whether the stream is relocated, and `downstream` becomes a mirror of its target."""
+    if decision.relocation is None or downstream is None or downstream.live is None:
+        return False
+    mirror = (downstream.after or {}).get("mirror") or {}
+    return bool(mirror) and mirrors_relocated(inputs, downstream.live, mirror)
 
 
 def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:

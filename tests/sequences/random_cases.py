@@ -568,7 +568,8 @@ def _relocation(making: _CaseBuilder, body: Body) -> list[Edit]:
     """Let a stream get another domain, name or both; a bucket keeps its name."""
     rng = making.rng
     mirrored = any((s.get("mirror") or {}).get("name") == body.get("name") for s in making.streams)
-    if (mirrored or body.get("mirror") or body.get("sources")) and making.chance(0.9):
+    is_copy = bool(body.get("mirror") or body.get("sources"))  # refused, mostly
+    if (mirrored or is_copy) and making.chance(0.9 if is_copy else 0.3):
         return []
     other = {"domain": "leaf" if body["domain"] == "hub" else "hub"}
     if "bucket" in body:

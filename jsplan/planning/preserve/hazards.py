@@ -21,9 +21,11 @@ from jsplan.planning.preserve.methods import (
     find_preserve_obstacle,
 )
 from jsplan.planning.preserve.start_override import start_sequence
+from jsplan.planning.relocation.sources import mirrors_relocated
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -55,11 +57,28 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
     level = inputs.level(decision.address)
     consumers, after = list_consumers(inputs, decision.address), decision.after or {}
     theirs = [c for c in consumers if not _has_start_override(inputs, c)]
-    why = find_preserve_obstacle(decision.live, after, level, consumers, theirs, copied)
+    why = find_preserve_obstacle(
+        decision.live,
+        after,
+        level,
+        consumers,
+        theirs,
+        copied,
+        same_origin=_has_same_origin(inputs, decision.live, after.get("mirror") or {}),
+    )
     info = inputs.live.domains[decision.address.domain].info
     return why or capacity_problem(
         decision.live, after, sized_staging_config(inputs, decision.address, decision.live), info
     )
+
+
+def _has_same_origin(inputs: PlanInputs, live: LiveObject, mirror: Config) -> bool:
+    """Check whether a mirror reads the messages that the stream mirrors now."""
+    old = live.compact.get("mirror") or {}
+    if not (old and mirror):
+        return False
+    keys = {origin_key(one).split("#")[0] for one in (old, mirror)}
+    return len(keys) == 1 or mirrors_relocated(inputs, live, mirror)
 
 
 def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:

@@ -14,7 +14,6 @@ from typing import Final, Literal
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import CONSUMER_LIMITS, limits_copy_consumers
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import (
     PROMOTE_LEVEL,
     REMOVABLE_LIMITS_LEVEL,
@@ -69,15 +68,18 @@ def find_preserve_obstacle(
     consumers: Collection[LiveObject],
     renumbered: Collection[LiveObject],
     downstream_kinds: Collection[str],
+    *,
+    same_origin: bool,
 ) -> str | None:
     """Explain why `live` cannot keep its messages as `after` (compact); None if it can.
 
     `consumers` are all consumers, `renumbered` those for which sequences matter. `downstream_kinds`
-    are the kinds of flows that read it: `mirror` and `source`.
+    are the kinds of flows that read it: `mirror` and `source`. `same_origin`: the mirror that it
+    will have reads the same messages as its mirror now.
     """
     method, before = choose_preserve_method(level), live.compact
     found = (
-        _mirror_obstacle(before, after, method)
+        _mirror_obstacle(before, after, method, same_origin=same_origin)
         or _counter_obstacle(live, after, method)
         or _limits_obstacle(before, level, consumers)
     )
@@ -105,11 +107,13 @@ def _limits_obstacle(before: Config, level: int, consumers: Iterable[LiveObject]
     return f"{text} {blocking[0]} exists" if blocking else None
 
 
-def _mirror_obstacle(before: Config, after: Config, method: PreserveMethod) -> str | None:
+def _mirror_obstacle(
+    before: Config, after: Config, method: PreserveMethod, *, same_origin: bool
+) -> str | None:
     old, new = before.get("mirror"), after.get("mirror")
     if new and not old:
         return "a mirror has its origin's messages, not those that the stream has now"
-    if new and old and origin_key(old).split("#")[0] != origin_key(new).split("#")[0]:
+    if new and old and not same_origin:
         return "a mirror of another origin has that one's messages, not those that it has now"
     if new and method != "snapshot":
         return (

@@ -310,28 +310,15 @@ def _mirror_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Ob
 
 
 def _downstream_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
-    """Yield streams that would copy the target from its start.
+    """Yield streams that would get a source of the target, and have none of the origin yet.
 
-    A source of the origin becomes one of the target. A mirror cannot change its origin.
+    A source of the origin becomes one of the target. A mirror is replaced, as `on_replace` says.
     """
     for edge in inputs.topology.edges:
         live = inputs.live.get(edge.downstream)
-        if edge.origin != relocation.target or live is None:
+        if edge.origin != relocation.target or edge.kind == "mirror" or live is None:
             continue
-        if edge.kind == "mirror" and not live.compact.get("mirror"):
-            continue
-        if edge.kind == "mirror":
-            yield (
-                (
-                    f"{edge.downstream} would mirror {relocation.target}, and a mirror cannot "
-                    "change its origin"
-                ),
-                (
-                    f"Take {edge.downstream} out of the files, apply, and declare it again with "
-                    "the relocated stream as its origin."
-                ),
-            )
-        elif find_old_source(inputs, relocation, live, edge.config) is None and not any(
+        if find_old_source(inputs, relocation, live, edge.config) is None and not any(
             reads_origin(inputs, edge.downstream, source, relocation.target)
             for source in live.compact.get("sources") or ()
         ):

@@ -340,10 +340,15 @@ def order_relocations(inputs: PlanInputs, drafts: Drafts) -> None:
         last = drafts.get((relocation.origin, "delete"))
         if last is None or last.op != "relocate.delete":
             continue
-        downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+        edges = [e for e in inputs.topology.edges if e.origin == relocation.target]
+        downstream = {edge.downstream for edge in edges}
+        mirrors = {edge.downstream for edge in edges if edge.kind == "mirror"}
         for key in drafts:
             if relocation.target in (key[0], key[0].parent) or key[0] in downstream:
                 last.depends_on.add(key)
-        for address in downstream:
-            if (detach := drafts.get((address, "leave"))) is not None:
-                detach.depends_on |= {(relocation.target, "update")} & drafts.keys()
+        active = {(relocation.target, "update")} & drafts.keys()
+        for (address, kind), draft in drafts.items():
+            # A source is detached, and a mirror replaced, when the target has the subjects.
+            is_first = all(before != address for before, _ in draft.depends_on)
+            if (address in mirrors and is_first) or (address in downstream and kind == "leave"):
+                draft.depends_on |= active

@@ -1,0 +1,220 @@
+"""Mirrors of a relocated stream: they continue at its new address, or are recreated."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.options import DriftOptions
+from jsplan.workflows.drift import drift
+from tests.relocate.scene import PERMITTED
+from tests.support import stream_content
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.state import read_state
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+COUNT, DELETED = 30, 10
+ROUTES = {"to the hub": "hub", "renamed": "leaf"}
+#: What the replacement of a mirror may ask for, besides that of the relocation.
+ALLOWED = (*PERMITTED, "DELETES_STREAM")
+
+
+class Mirrored:
+    """A stream A of the leaf that COPY in the hub mirrors, and that becomes B of another domain.
+
+    COPY still has messages that A has deleted.
+    """
+
+    def __init__(self, folder: Path, sandbox: Sandbox, domain: str) -> None:
+        self.space: Space = hub_leaf_space(folder, sandbox)
+        self.sandbox, self.domain = sandbox, domain
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty both domains, apply the first files, and delete the oldest messages of A."""
+        for domain in ("hub", "leaf"):
+            with self.raw(domain) as raw:
+                delete_all_streams(raw)
+        (self.space.folder / "state" / "test.json").unlink(missing_ok=True)
+        self.declare({"name": "A", "domain": "leaf"}, {"name": "A", "domain": "leaf"})
+        self.space.apply()
+        with self.raw("leaf") as raw:
+            stream_content.fill(raw, "A", COUNT)
+        self.wait_for(COUNT)
+        with self.raw("leaf") as raw:
+            stream_content.delete(raw, "A", *range(1, DELETED + 1))
+
+    def raw(self, domain: str) -> Raw:
+        """Open a connection to the server of a domain."""
+        server = self.sandbox[domain]
+        return Raw(server.url, server.user, server.password)
+
+    def declare(
+        self, stream: dict[str, Any], mirror: dict[str, Any], keep: str = "refuse", **sections: Any
+    ) -> None:
+        """Write the files: the stream, and COPY with a mirror."""
+        lifecycle = {"on_replace": keep}
+        self.space.write(
+            streams=[
+                stream | {"subjects": ["A.>"]},
+                {"name": "COPY", "domain": "hub", "mirror": mirror, "lifecycle": lifecycle},
+            ],
+            **sections,
+        )
+
+    def declare_relocated(self, keep: str) -> None:
+        """Write the files in which the stream has its new address."""
+        self.declare(
+            {"name": "B", "domain": self.domain},
+            {"name": "B", "domain": self.domain},
+            keep,
+            relocate=[{"from": "leaf/stream/A", "to": f"{self.domain}/stream/B"}],
+        )
+
+    def copied(self) -> list[tuple[int, bytes]]:
+        """Return sequence and payload of each message of COPY."""
+        with self.raw("hub") as raw:
+            return [(m[0], m[3]) for m in stream_content.messages(raw, "COPY")]
+
+    def wait_for(self, count: int) -> None:
+        """Wait until COPY has as many messages."""
+        self.sandbox["hub"].wait_until(
+            lambda: len(self.copied()) >= count, "mirror the messages", 60
+        )
+
+    def require_continued(self, before: list[tuple[int, bytes]]) -> None:
+        """Check that COPY has what it had and each new message once, and that nothing is left."""
+        with self.raw(self.domain) as raw:
+            assert b"error" not in raw.request("A.1", b"after")
+        self.wait_for(len(before) + 1)
+        assert self.copied() == [*before, (COUNT + 1, b"after")]
+        with self.raw("leaf") as raw:
+            assert streams(raw) == (["B"] if self.domain == "leaf" else [])
+        assert self.space.plan().steps == []
+        state = read_state(self.space.folder)
+        assert (state.pending, state.replacements) == ({}, {})
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert (report.resource_drift, report.unmanaged) == ([], [])
+
+
+@pytest.fixture(params=ROUTES)
+def mirrored(request: pytest.FixtureRequest, tmp_path: Path, clean_hub_leaf: Sandbox) -> Mirrored:
+    """A mirrored stream that moves to the hub, or gets another name."""
+    return Mirrored(tmp_path, clean_hub_leaf, ROUTES[request.param])
+
+
+@pytest.mark.matrix
+def test_a_mirror_keeps_what_it_has(mirrored: Mirrored, server_version: tuple[int, ...]) -> None:
+    """It continues behind its last message, also where its origin has deleted the older ones."""
+    before = mirrored.copied()
+    mirrored.declare_relocated("preserve")
+    if server_version < (2, 15):
+        plan = mirrored.space.plan()
+        assert ("JS303", "hub/stream/COPY") in {(d.code, d.address) for d in plan.diagnostics}
+        return
+
+    plan, result = mirrored.space.apply(allow_hazards=PERMITTED)
+
+    assert [s.error for s in result.steps if s.error] == []
+    assert [h.code for c in plan.resource_changes for h in c.hazards] == ["REMOVES_SUBJECTS"]
+    assert len(before) == COUNT
+    mirrored.require_continued(before)
+
+
+def test_a_mirror_is_recreated(mirrored: Mirrored) -> None:
+    """Without its messages it is deleted with permission, and copies what the stream has."""
+    before = mirrored.copied()
+    mirrored.declare_relocated("recreate")
+
+    plan, result = mirrored.space.apply(allow_hazards=ALLOWED)
+
+    assert [s.error for s in result.steps if s.error] == []
+    codes = {h.code: h.messages for c in plan.resource_changes for h in c.hazards}
+    assert codes.keys() == {"REMOVES_SUBJECTS", "DELETES_STREAM"}
+    assert codes["DELETES_STREAM"] == COUNT
+    mirrored.wait_for(COUNT - DELETED)
+    mirrored.require_continued(before[DELETED:])
+
+
+def test_a_mirror_is_not_replaced_unasked(mirrored: Mirrored) -> None:
+    """The plan says that a mirror cannot change its origin, and how to let it."""
+    mirrored.declare_relocated("refuse")
+
+    plan = mirrored.space.plan()
+
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    assert [(d.code, d.address) for d in errors] == [("JS303", "hub/stream/COPY")]
+    assert "on_replace: preserve" in errors[0].detail
+
+
+def test_a_mirror_that_stays_is_announced(mirrored: Mirrored) -> None:
+    """A mirror that still names the old address would get nothing any more."""
+    mirrored.declare(
+        {"name": "B", "domain": mirrored.domain},
+        {"name": "A", "domain": "leaf"},
+        relocate=[{"from": "leaf/stream/A", "to": f"{mirrored.domain}/stream/B"}],
+    )
+
+    plan = mirrored.space.plan()
+
+    found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
+    assert "hub/stream/COPY" in found["BREAKS_REPLICATION"]
+
+
+def test_a_mirror_of_another_stream_is_not_kept(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Only the relocated stream has the messages that its mirror has."""
+    mirrored = Mirrored(tmp_path, clean_hub_leaf, "hub")
+    with mirrored.raw("leaf") as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+    with mirrored.raw("hub") as raw:
+        raw.api_ok("$JS.API.STREAM.DELETE.COPY")
+    mirrored.declare({"name": "A", "domain": "leaf"}, {"name": "OTHER", "domain": "leaf"})
+    mirrored.space.apply()
+    mirrored.declare_relocated("preserve")
+
+    plan = mirrored.space.plan()
+
+    assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS303"]
+
+
+@pytest.mark.parametrize("left", [1, 3, 5, 8])
+def test_a_kill_while_a_mirror_is_moved(mirrored: Mirrored, left: int) -> None:
+    """After a death near the end one more apply moves the mirror and ends the relocation."""
+    before = mirrored.copied()
+    mirrored.declare_relocated("preserve")
+    with kill_after() as counter:
+        mirrored.space.apply(allow_hazards=PERMITTED)
+    mirrored.reset()
+    mirrored.declare_relocated("preserve")
+
+    with kill_after(counter.done - left), suppress(SimulatedKill):
+        mirrored.space.apply(allow_hazards=PERMITTED)
+    _, result = mirrored.space.apply(allow_hazards=PERMITTED)
+
+    assert [s.error for s in result.steps if s.error] == []
+    mirrored.require_continued(before)
+
+
+@pytest.mark.soak
+def test_a_kill_at_every_request(mirrored: Mirrored) -> None:
+    """The same at every request of the apply."""
+    before = mirrored.copied()
+    mirrored.declare_relocated("preserve")
+    with kill_after() as counter:
+        mirrored.space.apply(allow_hazards=PERMITTED)
+    for done in range(counter.done):
+        mirrored.reset()
+        mirrored.declare_relocated("preserve")
+        with kill_after(done), suppress(SimulatedKill):
+            mirrored.space.apply(allow_hazards=PERMITTED)
+        _, result = mirrored.space.apply(allow_hazards=PERMITTED)
+        assert [s.error for s in result.steps if s.error] == [], done
+        mirrored.require_continued(before)
