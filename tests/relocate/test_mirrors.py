@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class Mirrored:
         for domain in ("hub", "leaf"):
             with self.raw(domain) as raw:
                 delete_all_streams(raw)
-        (self.space.folder / "state" / "test.json").unlink(missing_ok=True)
+        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
         self.declare({"name": "A", "domain": "leaf"}, {"name": "A", "domain": "leaf"})
         self.space.apply()
         with self.raw("leaf") as raw:
