@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from jsplan import secrets
 from jsplan.sandbox import Sandbox, binary, versions
-from tests.support.raw import Raw, delete_all_streams
+from tests.support.shared_servers import SharedServers
 from tools import spark_classes
 
 if TYPE_CHECKING:
@@ -185,41 +185,44 @@ def shared_hub_leaf() -> Iterator[Sandbox]:
         yield sandbox
 
 
+@pytest.fixture(scope="session")
+def _shared_pair(shared_hub_leaf: Sandbox) -> Iterator[SharedServers]:
+    shared = SharedServers(shared_hub_leaf)
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def hub_leaf(shared_hub_leaf: Sandbox) -> Sandbox:
+def hub_leaf(_shared_pair: SharedServers) -> Sandbox:
     """The worker's hub and leaf, running and linked.
 
     Name what you create uniquely, or use `clean_hub_leaf`. An earlier test may have stopped them.
     """
-    for server in shared_hub_leaf.servers.values():
-        server.resume()
-    shared_hub_leaf.start()
-    return shared_hub_leaf
+    _shared_pair.make_ready()
+    return _shared_pair.sandbox
 
 
 @pytest.fixture
-def clean_hub_leaf(hub_leaf: Sandbox) -> Sandbox:
+def clean_hub_leaf(hub_leaf: Sandbox, _shared_pair: SharedServers) -> Sandbox:
     """The worker's hub and leaf, running, linked, and without a stream in either domain."""
-    for server in hub_leaf.servers.values():
-        with Raw(server.url, server.user, server.password) as raw:
-            delete_all_streams(raw)
+    _shared_pair.delete_streams()
     return hub_leaf
 
 
 @pytest.fixture(scope="session")
-def _server() -> Iterator[Server]:
+def _shared_single() -> Iterator[SharedServers]:
     with Sandbox.single(binary=PROGRAM) as sandbox:
-        yield sandbox["server"]
+        shared = SharedServers(sandbox)
+        yield shared
+        shared.close()
 
 
 @pytest.fixture
-def server(_server: Server) -> Server:
+def server(_shared_single: SharedServers) -> Server:
     """The worker's single server without domain and accounts, running and without a stream."""
-    _server.resume()
-    _server.start()
-    with Raw(_server.url) as raw:
-        delete_all_streams(raw)
-    return _server
+    _shared_single.make_ready()
+    _shared_single.delete_streams()
+    return _shared_single.sandbox["server"]
 
 
 @pytest.fixture
