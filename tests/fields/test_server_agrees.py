@@ -27,6 +27,7 @@ SEEDED = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+FEW = settings(SEEDED, max_examples=200)
 OPEN_ENDED = settings(SEEDED, max_examples=MANY, derandomize=False)
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
@@ -38,24 +39,43 @@ CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
 )
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.matrix
-@SEEDED
+@FEW
 @given(pair=STREAM_PAIRS)
 def test_streams_are_what_the_table_says(bench: ServerBench, pair: Pair) -> None:
     """Refusals, echoes and updates of random streams are as the table predicts."""
     bench.stream(*pair)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.matrix
-@SEEDED
+@FEW
 @given(drawn=CONSUMER_PAIRS)
 def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str, Pair]) -> None:
     """Refusals, echoes and updates of random consumers are as the table predicts.
 
     Their streams have every retention, limits for consumers, and memory storage.
     """
+    stream, pair = drawn
+    bench.consumer(stream, *pair)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.matrix
+@pytest.mark.soak
+@SEEDED
+@given(pair=STREAM_PAIRS)
+def test_more_streams_are_what_the_table_says(bench: ServerBench, pair: Pair) -> None:
+    """The same for four times as many streams, on every server."""
+    bench.stream(*pair)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.matrix
+@pytest.mark.soak
+@SEEDED
+@given(drawn=CONSUMER_PAIRS)
+def test_more_consumers_are_what_the_table_says(
+    bench: ServerBench, drawn: tuple[str, Pair]
+) -> None:
+    """The same for four times as many consumers, on every server."""
     stream, pair = drawn
     bench.consumer(stream, *pair)
 
