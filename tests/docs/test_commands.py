@@ -50,14 +50,17 @@ def parse(
         parse(inner, str(found), rest, context)
 
 
-@pytest.mark.parametrize(("page", "command"), SHOWN)
-def test_commands_on_the_pages_exist(
-    page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_commands_on_the_pages_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every `jsplan …` on a page has only commands, options and values of this release."""
     monkeypatch.chdir(tmp_path)
+    wrong = {}
+    for page, command in SHOWN:
+        try:
+            parse(root, "jsplan", words(command))
+        except (AssertionError, click.UsageError) as error:
+            wrong[page, command] = error
 
-    parse(root, "jsplan", words(command))
+    assert wrong == {}
 
 
 def test_the_check_finds_what_is_wrong() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def text_of(page: Path) -> str:
     return _CODE.sub("", page.read_text(encoding="utf-8"))
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page."""
     headings: list[str] = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -25,17 +27,17 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Every relative link names a file that exists, and a heading in it if it names one."""
     broken = []
-    for link in _LINK.findall(text_of(page)):
-        target, _, anchor = link.partition("#")
-        if "://" in target:
-            continue
-        file = (page.parent / target).resolve() if target else page
-        if not file.exists() or (anchor and anchor not in anchors(file)):
-            broken.append(link)
+    for page in PAGES:
+        for link in _LINK.findall(text_of(page)):
+            target, _, anchor = link.partition("#")
+            if "://" in target:
+                continue
+            file = (page.parent / target).resolve() if target else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append((name(page), link))
 
     assert [] == broken
 

@@ -37,9 +37,19 @@ def test_all_cases_are_there() -> None:
 
 
 @pytest.mark.parametrize("version", measured_rules.LEVELS)
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_the_tables_predict_what_was_measured(case: Case, version: str) -> None:
+def test_the_tables_predict_what_was_measured(version: str) -> None:
     """The tables predict class, refusal and echo of each measured update, for every level."""
+    wrong = {}
+    for case in ALL:
+        try:
+            check_prediction(case, version)
+        except AssertionError as error:
+            wrong[str(case)] = error
+    assert wrong == {}
+
+
+def check_prediction(case: Case, version: str) -> None:
+    """Compare one update as it was measured with what the tables say for that level."""
     level, outcome = measured_rules.LEVELS[version], case.measured[version]
     if outcome["outcome"] == "create_failed":
         assert any(needed > level for _, needed in case.table.required_levels(case.before))
