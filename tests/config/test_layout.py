@@ -34,6 +34,10 @@ def read(text: str) -> Any:
 
 
 FILES = sorted(path for name in ("tests", "examples") for path in (ROOT / name).rglob("*.yaml"))
+#: The largest file of each folder: those of one folder are written alike.
+SOME = list(
+    {path.parent: path for path in sorted(FILES, key=lambda path: path.stat().st_size)}.values()
+)
 
 
 def written(text: str) -> Layout:
@@ -61,11 +65,23 @@ def check_layout(text: str) -> Layout:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_of_the_repository_keep_their_values(path: Path) -> None:
-    """The layout of each file with one document has the same values and is stable."""
+def check_file(path: Path) -> None:
+    """Check the layout of a file with one document."""
     text = path.read_text("utf-8")
-    assert read(text) is None or not check_layout(text).kept
+    assert read(text) is None or not check_layout(text).kept, path
+
+
+@pytest.mark.parametrize("path", SOME, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_of_the_repository_keep_their_values(path: Path) -> None:
+    """The layout of the largest file of each folder has the same values and is stable."""
+    check_file(path)
+
+
+@pytest.mark.soak
+def test_all_files_of_the_repository_keep_their_values() -> None:
+    """The layout of each file with one document has the same values and is stable."""
+    for path in FILES:
+        check_file(path)
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda path: path.name)
