@@ -91,8 +91,12 @@ KINDS: dict[str, dict[str, bool]] = {
     "another person": {"with_outside_change": True},
     "earlier apply": {"with_earlier_apply": True},
 }
-#: Portions of each kind in `make test`.
-PORTIONS = [(kind, n) for kind, many in zip(KINDS, (4, 3, 2), strict=True) for n in range(many)]
+#: Portions of each kind in the matrix; `make test` plays the first of each.
+PORTIONS = [
+    pytest.param(kind, portion, marks=[pytest.mark.soak] if portion else [])
+    for kind, many in zip(KINDS, (4, 3, 2), strict=True)
+    for portion in range(many)
+]
 
 
 @pytest.mark.matrix
