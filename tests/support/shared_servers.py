@@ -1,4 +1,4 @@
-"""Servers that all tests of a worker share, over connections that stay open between the tests.
+"""Servers that all tests of a worker share, asked over connections that stay open.
 
 A connection for each question costs both sides several milliseconds, which two thousand tests felt.
 """
