@@ -15,25 +15,27 @@ from tests.fuzz.targets import TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 15
-#: Documents of each target in `make test`, a quarter of a minute in all. A process reads several targets, because it takes
-#: three seconds to load all of jsplan and to compile its schemas.
+#: Documents of each target in `make test`, besides the seeds and kept cases. A process reads several targets, because it
+#: takes five seconds of CPU to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "workspaces": {
-        "config": 80,
-        "config-file": 80,
-        "connection": 80,
-        "job": 90,
-        "job-script": 90,
+        "config": 40,
+        "config-file": 40,
+        "connection": 40,
+        "job": 45,
+        "job-script": 45,
+        "wire": 150,
+        "advisories": 225,
     },
     "documents": {
-        "plan": 30,
-        "state": 40,
-        "state-parts": 40,
-        "lock": 90,
-        "manifest": 60,
-        "archive": 150,
+        "plan": 15,
+        "state": 20,
+        "state-parts": 20,
+        "lock": 45,
+        "manifest": 30,
+        "archive": 75,
+        "answers": 30,
     },
-    "servers": {"wire": 300, "answers": 60, "advisories": 450},
 }
 #: Imports a module without bytecode while the guard is active.
 IMPORT_UNDER_GUARD: Final = """
