@@ -31,7 +31,7 @@ def schema_of(file: Path) -> dict[str, Any]:
 
 def require_valid(file: Path) -> None:
     """Check the file with the schema that it names."""
-    jsonschema.validate(read_yaml(file.read_text("utf-8")), schema_of(file))
+    jsonschema.Draft202012Validator(schema_of(file)).validate(read_yaml(file.read_text("utf-8")))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

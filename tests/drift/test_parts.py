@@ -276,7 +276,7 @@ def test_unmanaged_resources_are_opened_by_one_event() -> None:
     assert "hub/stream/S09; and 2 more [" in group.text
     assert group_unmanaged(over) == over
     assert [event.alert for event in over] == [group.alerts[-1]]
-    jsonschema.validate(group.to_json(), schemas()["notification-v1.json"])
+    jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(group.to_json())
 
 
 def test_events_that_are_not_grouped() -> None:
@@ -337,7 +337,9 @@ def test_notices_fit_their_schema() -> None:
     )
     notifications += register.update([], covers_everything, "2026-01-31T12:00:01Z")
     for notice in notifications:
-        jsonschema.validate(notice.to_json(), schemas()["notification-v1.json"])
+        jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(
+            notice.to_json()
+        )
 
     assert notifications[0].text.startswith(
         "shop: destructive: hub/stream/ORDERS was changed: max_age: "

@@ -37,7 +37,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     )
     assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
-    jsonschema.validate(first, notification_schema())
+    jsonschema.Draft202012Validator(notification_schema()).validate(first)
 
     watched_space.change_stream("B", "leaf", max_msgs=5)
     assert job.next_alert_key() == ("opened", "changed", "leaf/stream/B")

@@ -244,11 +244,15 @@ def test_commands(history_space: HistorySpace) -> None:
     assert "~ max_msgs: unlimited -> 5" in single_entry
     schema = schemas()["history-v1.json"]
     for args in (("history", "--json"), ("history", "2", "--json")):
-        jsonschema.validate(document(history_space.run(*args)), schema)
+        jsonschema.Draft202012Validator(schema).validate(document(history_space.run(*args)))
     changed = schema | {"$ref": "#/$defs/changed"}
     for change in document(history_space.run("history", "2", "--json"))["entries"][0]["changes"]:
-        jsonschema.validate(change, {"$defs": schema["$defs"], "$ref": changed["$ref"]})
-    jsonschema.validate(json.loads(pull(history_space.space.load)), schemas()["state-v1.json"])
+        jsonschema.Draft202012Validator(
+            {"$defs": schema["$defs"], "$ref": changed["$ref"]}
+        ).validate(change)
+    jsonschema.Draft202012Validator(schemas()["state-v1.json"]).validate(
+        json.loads(pull(history_space.space.load))
+    )
     wrong = history_space.run("history", "9")
     assert (wrong.code, "the history has no entry 9. It has 1 to 2." in wrong.err) == (1, True)
 

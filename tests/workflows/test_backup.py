@@ -806,8 +806,8 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
         assert "+ main/stream/S  56 messages" in ended.out
         assert "[1/1] done: main/stream/S" in ended.err
         document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
-        jsonschema.validate(
-            json.loads((tmp_path / "bk" / MANIFEST).read_bytes()), schemas()["backup-v1.json"]
+        jsonschema.Draft202012Validator(schemas()["backup-v1.json"]).validate(
+            json.loads((tmp_path / "bk" / MANIFEST).read_bytes())
         )
         assert (document["kind"], document["kept"], document["exit_code"]) == (
             "backup",
