@@ -39,6 +39,9 @@ PROGRAM = binary.find_binary() if os.environ.get(binary.BINARY_VARIABLE) else bi
 SERVER_CACHE = versions.cache_folder()
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
+#: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
+#: of the list and steals from its end, so that one worker runs them all and no second one starts a Spark.
+COSTLY = ("spark", "object_store", "_filled_server")
 STANDARD_ERROR = pytest.StashKey[int]()
 _number = itertools.count()
 
@@ -101,7 +104,11 @@ def pytest_timeout_cancel_timer() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test of the matrix that is allowed more time, by its own mark or its file's."""
+    """Order the tests by their costliest fixture.
+
+    Refuse one of the matrix that is allowed more time, by its own mark or its file's.
+    """
+    items.sort(key=_cost_rank)
     for item in items:
         allowed = item.get_closest_marker("timeout")
         if (
@@ -112,6 +119,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone"
             )
+
+
+def _cost_rank(item: pytest.Item) -> int:
+    """Return the place of a test's costliest fixture in `COSTLY`; its length for one without."""
+    needed = getattr(item, "fixturenames", ())
+    return next((rank for rank, name in enumerate(COSTLY) if name in needed), len(COSTLY))
 
 
 def pytest_collection_finish() -> None:
