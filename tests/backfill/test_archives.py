@@ -424,16 +424,30 @@ def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
     return done
 
 
-@in_both_places
-def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that dies before any write leaves no duplicate, and the next run completes it.
+@pytest.mark.parametrize(("pair", "first"), [("folder", 0), ("bucket", 1)], indirect=["pair"])
+def test_dying_before_some_writes(pair: Pair, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that dies before a write leaves no duplicate, and the next run completes it.
 
     Readers find all messages, or some of them without `_SUCCESS`.
     """
+    require_completed_after_deaths(pair, monkeypatch, first, 3)
+
+
+@pytest.mark.soak
+@in_both_places
+def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same before each write."""
+    require_completed_after_deaths(pair, monkeypatch, 0, 1)
+
+
+def require_completed_after_deaths(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, first: int, stride: int
+) -> None:
+    """Let runs die before the first write that is named and each `stride`-th after it."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
-    after, survived = 0, False
+    after, survived = first, False
     while not survived:
         with pytest.MonkeyPatch.context() as patch:
             _kill_after_writes(patch, after)
@@ -453,7 +467,7 @@ def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
         require_archived(pair, *range(1, 21))
         archive_store(pair).drop()
         shutil.rmtree(pair.space.folder / "state")
-        after += 1
+        after += stride
     assert after > 15
 
 

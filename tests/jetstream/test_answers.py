@@ -55,13 +55,13 @@ WRONG: tuple[Any, ...] = (
 )
 #: Changed answers that are tried of each command.
 SAMPLE = {
-    "plan": 60,
-    "status": 60,
-    "drift": 40,
-    "apply": 30,
-    "state": 60,
-    "import": 15,
-    "discover": 10,
+    "plan": 30,
+    "status": 30,
+    "drift": 20,
+    "apply": 15,
+    "state": 30,
+    "import": 8,
+    "discover": 8,
 }
 JsonPath = tuple[str | int, ...]
 
