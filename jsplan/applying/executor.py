@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jsplan.address import Address
 from jsplan.applying.follow_move import follow_move
 from jsplan.applying.leader_move import follow_leader
-from jsplan.applying.operations import Operation, run_step
+from jsplan.applying.operations import Operation, group_steps, run_steps
 from jsplan.applying.schedule import Schedule
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
 from jsplan.config.model import ContentFile
@@ -71,10 +71,10 @@ class Execution:
     def __post_init__(self) -> None:
         self.context = StepContext(
             self.plan,
-            self.apis,
             self.backend,
             self.state,
             self.stop,
+            self.apis,
             self.before_write,
             self.imports,
             contents=self.contents,
@@ -96,21 +96,23 @@ class Execution:
             self.emit(ApplyStarted(len(self.plan.steps)))
         schedule = Schedule(chosen, self.parallelism, self.moves)
 
-        async def run_to_end(step: Step) -> None:
+        async def run_to_end(steps: Sequence[Step]) -> None:
             started = time.monotonic()
-            status, error = await self._run_step(step)
-            begin(schedule.release(step))
-            if step.request is not None and status != "skipped":
-                status, error = await self._wait_until_durable(status, error)
-            note = None
-            if status == "done" and step.moves_in_cluster and self.follow:
-                status, error, note = await self._follow(step)
-            self._record_result(step, status, error, started, note)
-            begin(schedule.finish(step))
+            outcomes = await self._run_together(steps)
+            begin(schedule.release(steps))
+            outcomes |= await self._wait_until_durable(steps, outcomes)
+            for step in steps:
+                (status, error), note = outcomes[step.id], None
+                if status == "done" and step.moves_in_cluster and self.follow:
+                    status, error, note = await self._follow(step)
+                self._record_result(step, status, error, started, note)
+            begin(schedule.finish(steps))
 
         def begin(steps: Iterable[Step]) -> None:
-            for step in steps:
-                group.create_task(run_to_end(step))
+            # Two groups at least, so that the server works on one while the other is compared.
+            most = max(1, self.parallelism // 2)
+            for together in group_steps(self.context, steps, self.operations, most):
+                group.create_task(run_to_end(together))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -130,26 +132,38 @@ class Execution:
                 step.id, StepResult(step.id, step.address, step.op, "skipped", reason)
             )
 
-    async def _run_step(self, step: Step) -> Outcome:
-        """Run or skip one step. Raises only on a bug."""
-        if (reason := self._skip_reason(step)) is not None:
-            return "skipped", reason
-        self.running[step.id] = step.title
-        self.emit(StepStarted(step.id, step.address, step.title))
-        try:
-            await run_step(self.context, step, self.operations)
-            if checks := self.context.check_lines(step):
-                await self.context.record(*checks, durable=False)
-        except StepNotStarted:
-            return "skipped", self._skip_reason(step)
-        except StepFailed as error:
-            return error.status, str(error)
-        except StateError as error:
-            self.context.state_failure = error
-            return "unknown", str(error)
-        except ApiError as error:
-            return "failed", error.full_text
-        return "done", None
+    async def _run_together(self, steps: Sequence[Step]) -> dict[str, Outcome]:
+        """Run or skip one step, or several that run together. Raises only on a bug."""
+        skipped = {s.id: reason for s in steps if (reason := self._skip_reason(s)) is not None}
+        begun = [step for step in steps if step.id not in skipped]
+        for step in begun:
+            self.running[step.id] = step.title
+            self.emit(StepStarted(step.id, step.address, step.title))
+        failures = await run_steps(self.context, begun, self.operations) if begun else {}
+        outcomes: dict[str, Outcome] = {id_: ("skipped", reason) for id_, reason in skipped.items()}
+        for step in begun:
+            failure = failures.get(step.id)
+            try:
+                if failure is None and (checks := self.context.check_lines(step)):
+                    await self.context.record(*checks, durable=False)
+            except StateError as error:
+                failure = error
+            outcomes[step.id] = ("done", None) if failure is None else self._judge(step, failure)
+        return outcomes
+
+    def _judge(self, step: Step, failure: Exception) -> Outcome:
+        """Return the status of a step that failed, and why."""
+        match failure:
+            case StepNotStarted():
+                return "skipped", self._skip_reason(step)
+            case StepFailed():
+                return failure.status, str(failure)
+            case StateError():
+                self.context.state_failure = failure
+                return "unknown", str(failure)
+            case ApiError():
+                return "failed", failure.full_text
+        raise failure
 
     async def _follow(self, step: Step) -> tuple[StepStatus, str | None, str | None]:
         """Wait for the cluster: status, error and note of the step, which is already in state."""
@@ -160,17 +174,24 @@ class Execution:
         except StepFailed as error:
             return error.status, str(error), None
 
-    async def _wait_until_durable(self, status: StepStatus, error: str | None) -> Outcome:
-        """Wait until the journal of a step is on the disk, as steps that depend on it require.
+    async def _wait_until_durable(
+        self, steps: Iterable[Step], outcomes: Mapping[str, Outcome]
+    ) -> dict[str, Outcome]:
+        """Wait until what the steps wrote is on the disk, as steps that depend on them require.
 
-        Its slot is free meanwhile, so many steps share one wait, whatever `parallelism` is.
+        Their slots are free meanwhile, so many share one wait, whatever `parallelism` is. Returns
+        the outcomes that are other ones now.
         """
+        written = [s for s in steps if s.request is not None and outcomes[s.id][0] != "skipped"]
+        if not written:
+            return {}
         try:
             await self.backend.sync()
         except StateError as failure:
             self.context.state_failure = failure
-            return ("unknown", str(failure)) if status == "done" else (status, error)
-        return status, error
+            lost: Outcome = ("unknown", str(failure))
+            return {s.id: lost for s in written if outcomes[s.id][0] == "done"}
+        return {}
 
     def _skip_reason(self, step: Step) -> str | None:
         blocker = next(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
 from jsplan.applying.consumer_reset import reset_consumer
-from jsplan.applying.kv_entries import delete_entry, require_planned_value, write_entry
+from jsplan.applying.kv_entries import delete_entry, write_entry
 from jsplan.applying.leader_move import move_leader
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
@@ -23,11 +23,11 @@ from jsplan.applying.replicated_streams import (
     detach_sources,
 )
 from jsplan.applying.replication_wait import verify_replication
-from jsplan.applying.resume import wake_consumers
+from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.schedules import delete_schedule, write_schedule
-from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
+from jsplan.applying.step_context import StepContext, removal_lines
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import DELETE_OPS, Op
+from jsplan.documents.plan_types import Op
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 
@@ -37,31 +37,40 @@ async def run_step(context: StepContext, step: Step, extra: Mapping[str, Operati
 
     Raises StepFailed, StepNotStarted, ApiError and StateError.
     """
-    await (extra.get(step.op) or OPERATIONS.get(step.op, _run_request))(context, step)
+    operation = extra.get(step.op) or OPERATIONS.get(step.op)
+    if operation is not None:
+        await operation(context, step)
+    elif failure := (await run_requests(context, [step])).get(step.id):
+        raise failure
 
 
-async def _run_request(context: StepContext, step: Step) -> None:
-    """Check the precondition, send one request, and verify that the server kept it.
+async def run_steps(
+    context: StepContext, steps: Sequence[Step], extra: Mapping[str, Operation]
+) -> dict[str, Exception]:
+    """Run one step, or several that `run_together`; return the failures by the id of the step."""
+    if len(steps) > 1:
+        return await run_requests(context, steps)
+    try:
+        await run_step(context, steps[0], extra)
+    except FAILURES as failure:
+        return {steps[0].id: failure}
+    return {}
 
-    The executor waits until the journal is on the disk.
-    """
-    live = context.imports.pop(step.target_address, None)
-    if live is None:
-        live = await context.check_precondition(step)
-    if step.request is None:
-        if "before" in (step.params or {}):
-            require_planned_value(step, live)
-        await (
-            context.save_entry(step, live)
-            if live is not None and step.record
-            else context.record(*closing_lines(step, live))
-        )
-        return
-    await context.begin(step, None if step.op in DELETE_OPS else live)
-    if step.op == "consumer.pause" and not step.request["payload"]:
-        await wake_consumers(context, step, {step.target_address: None})
-    await context.call(step)
-    await context.verify_write(step, durable=False)
+
+def group_steps(
+    context: StepContext, steps: Iterable[Step], extra: Mapping[str, Operation], most: int
+) -> Iterator[list[Step]]:
+    """Yield steps that begin now in groups of at most `most` that run together."""
+    groups: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.op in extra or not may_run_together(context, step):
+            yield [step]
+            continue
+        group = groups.setdefault(step.domain, [])
+        group.append(step)
+        if len(group) >= most:
+            yield groups.pop(step.domain)
+    yield from groups.values()
 
 
 async def _forget(context: StepContext, step: Step) -> None:

@@ -97,6 +97,18 @@ class DeletionCheck:
             )
         )
 
+    def is_expected(self, step: Step) -> bool:
+        """Return True if the plan said that this step deletes messages."""
+        return self._planned_hazard(step) is not None
+
+    def _planned_hazard(self, step: Step) -> Hazard | None:
+        stream, consumer = _hazard_key(
+            Address.parse(step.address)
+            if step.op in ("stream.compare", "relocate.quiesce")
+            else step.target_address
+        )
+        return self._planned.get((stream, consumer)) or self._planned.get((stream, False))
+
     async def describe_excess(self, step: Step, live: LiveObject | None) -> str | None:
         """Describe a step that would delete clearly more messages than planned. Raises ApiError.
 
@@ -104,12 +116,7 @@ class DeletionCheck:
         """
         if (uncopied := await self._describe_uncopied_excess(step)) is not None:
             return uncopied
-        stream, consumer = _hazard_key(
-            Address.parse(step.address)
-            if step.op in ("stream.compare", "relocate.quiesce")
-            else step.target_address
-        )
-        hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
+        hazard = self._planned_hazard(step)
         measurements = await self._list_measurements(step, live, expected=hazard is not None)
         if not measurements:
             return None

@@ -36,23 +36,24 @@ class Schedule:
         """Begin with the steps that wait for none."""
         return self._begin(step for step in self._steps if not self._waiting_for[step.id])
 
-    def release(self, step: Step) -> list[Step]:
-        """Give the slot of a step to the next one. Its dependents still wait for `finish`."""
-        if step.op == VERIFY_OP:
-            return []
-        self._active[step.domain] -= 1
-        return self._fill_slots(step.domain)
+    def release(self, steps: Iterable[Step]) -> list[Step]:
+        """Give the slots of these steps to the next ones. Their dependents wait for `finish`."""
+        freed = [step.domain for step in steps if step.op != VERIFY_OP]
+        self._active.subtract(freed)
+        return [step for domain in dict.fromkeys(freed) for step in self._fill_slots(domain)]
 
-    def finish(self, step: Step) -> list[Step]:
-        """Let the steps begin that waited only for this one."""
-        dependents = self._dependents.pop(step.id, [])
-        for other in dependents:
-            self._waiting_for[other.id] -= 1
-        begun = []
-        if step.moves_in_cluster:
-            self._moving[step.domain] -= 1
-            begun = self._fill_slots(step.domain)
-        return begun + self._begin(o for o in dependents if not self._waiting_for[o.id])
+    def finish(self, steps: Iterable[Step]) -> list[Step]:
+        """Let the steps begin that waited only for these."""
+        begun, ready = list[Step](), list[Step]()
+        for step in steps:
+            for other in self._dependents.pop(step.id, ()):
+                self._waiting_for[other.id] -= 1
+                if not self._waiting_for[other.id]:
+                    ready.append(other)
+            if step.moves_in_cluster:
+                self._moving[step.domain] -= 1
+                begun += self._fill_slots(step.domain)
+        return begun + self._begin(ready)
 
     def _begin(self, steps: Iterable[Step]) -> list[Step]:
         begun: list[Step] = []

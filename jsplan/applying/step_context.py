@@ -8,23 +8,30 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsplan.address import Address
 from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
+from jsplan.applying.step_journal import (
+    StepFailed,
+    StepJournal,
+    StepNotStarted,
+    check_record,
+    closing_lines,
+    removal_lines,
+)
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import ContentFile
-from jsplan.documents.apply import StepStatus
-from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS, UPDATE_OPS, VERIFY_OP
+from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import DELETE_OPS
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,
     ApiTimeoutError,
-    JsplanError,
     NoRespondersError,
     NotPermittedError,
     ServerRefusedError,
@@ -35,8 +42,15 @@ from jsplan.facts.reader import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.leftovers import has_older_messages
 from jsplan.resources.error_codes import NOT_FOUND
-from jsplan.state import Entry, Journal, State
-from jsplan.units import format_timestamp
+
+__all__ = [
+    "StepContext",
+    "StepFailed",
+    "StepNotStarted",
+    "check_record",
+    "closing_lines",
+    "removal_lines",
+]
 
 #: Seconds for a write. It may take longer than a read: a restore, or a large trim.
 WRITE_TIMEOUT = 30.0
@@ -46,221 +60,96 @@ STABLE_TIMEOUT = 600.0
 READ_BACK_TIMEOUT = 3.0
 
 T = TypeVar("T")
+#: Objects that were read just now; None for what does not exist.
+Found = Mapping[Address, LiveObject | None]
+NOTHING_READ: Found = MappingProxyType({})
 #: Operations whose one request creates a stream.
 _STREAM_CREATIONS = ("stream.create", "origin.create")
-
-
-class StepFailed(JsplanError):
-    """One step failed. `status` is `unknown` when the call was sent and no answer came."""
-
-    def __init__(self, message: str, status: StepStatus = "failed") -> None:
-        super().__init__(message)
-        self.status: StepStatus = status
 
 
 #: Called right before a step writes; returns True if it did something. Its errors stop the step.
 BeforeWrite = Callable[[Step], Awaitable[bool]]
 
 
-class StepNotStarted(Exception):
-    """A step was not sent: Ctrl-C came first, or its domain went offline."""
-
-
 @dataclass
-class StepContext:
+class StepContext(StepJournal):
     """Shared context of the steps of one apply.
 
-    `apis` has the API of each domain that the plan touches and that is reachable now. `stop` is set
-    by Ctrl-C. `before_write` is called when a step's precondition holds, right before it writes.
-    `imports` are objects that the first check read and that steps only take into state: such a
-    step writes to no server, and reads nothing again.
+    `apis` has the API of each domain that the plan touches and that is reachable now.
+    `before_write` is called when a step's precondition holds, right before it writes. `imports` are
+    objects that the first check read and that steps only take into state: such a step writes to no
+    server, and reads nothing again.
     `lost_domains` are domains that stopped answering, with their last error: each is waited for
     once, not once per step. `contents` are the values of entries that the files have now.
-    `state_failure` is the error after which state cannot be written: no
-    further step begins. `fingerprints` are those that steps left behind, `stream_versions` the
+    `fingerprints` are those that steps left behind, `stream_versions` the
     streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
     objects that were deleted and restored with their stream to their new ones. `mirrored_at` has
     for each mirror that this apply created when that was (s, monotonic).
     """
 
-    plan: Plan
     apis: Mapping[str, DomainApi]
-    backend: Journal
-    state: State
-    stop: asyncio.Event
     before_write: BeforeWrite | None = None
     imports: dict[Address, LiveObject] = field(default_factory=dict)
     lost_domains: dict[str, str] = field(default_factory=dict)
-    state_failure: StateError | None = None
     contents: Mapping[Address, bytes | ContentFile] = field(default_factory=dict)
     fingerprints: dict[str, str] = field(default_factory=dict)
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
     mirrored_at: dict[Address, float] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
-    _consumers: dict[str, list[Address]] | None = None
     _awaited: set[str] = field(init=False)
-    _checks: dict[str, Step] = field(init=False)
-    _checks_after: dict[str, list[Step]] = field(init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.deletion_check = DeletionCheck(self.plan, self.apis, self.state.replacements)
         self._awaited = {step.precondition.get("after_step", "") for step in self.plan.steps}
-        self._checks = {step.address: step for step in self.plan.steps if step.op == VERIFY_OP}
-        self._checks_after = {}
-        for check in self._checks.values():
-            for other in check.depends_on:
-                self._checks_after.setdefault(other, []).append(check)
 
     def api(self, step: Step) -> DomainApi:
         """Return the API of the domain that the step is sent to."""
         return self.apis[step.domain]
-
-    async def record(self, *changes: dict[str, Any], durable: bool = True) -> None:
-        """Apply changes to state and journal them; with `durable` wait for the disk.
-
-        Raises StateError.
-        """
-        self.backend.append(self.state, *changes)
-        if durable:
-            await self.backend.sync()
-
-    async def begin(
-        self, step: Step, live: LiveObject | None = None, uploads: Collection[str] = ()
-    ) -> None:
-        """Journal that the step begins. `live` is the object that the step changes in place.
-
-        `uploads` are the ids of the chunks that the step writes and replaces.
-
-        Raises StepNotStarted after Ctrl-C, StepFailed where the journal fails: nothing was sent.
-        """
-        if self.stop.is_set():
-            raise StepNotStarted
-        begun: dict[str, Any] = {
-            "id": step.id,
-            "address": step.address,
-            "op": step.op,
-            "expect": step.expect,
-            "record": step.record,
-        }
-        if uploads:
-            begun["uploads"] = list(uploads)
-        for check in self._pending_checks(step.address):
-            begun["check"] = check
-        try:
-            await self.record(
-                *self._earlier_deletion_lines(step),
-                *self.seen_lines(step, live),
-                {"begin": begun},
-                durable=False,
-            )
-            await self.backend.flush()
-        except StateError as error:
-            raise self._begin_error(error) from None
-
-    def check_lines(self, step: Step) -> list[dict[str, Any]]:
-        """Return journal lines that begin the checks after a step: the next apply runs them."""
-        pending = self.state.pending
-        begun = {str(check["address"]): check for check in self._pending_checks(step.address)}
-        for check in self._checks_after.get(step.id, ()):
-            # A step of that stream that is pending keeps its check.
-            if check.address == step.address or (
-                pending.get(check.address, {}).get("op", VERIFY_OP) == VERIFY_OP
-            ):
-                begun[check.address] = check_record(check)
-        return [{"begin": check} for name, check in begun.items() if pending.get(name) != check]
-
-    def _pending_checks(self, address: str) -> list[dict[str, Any]]:
-        """Return the pending check of a stream, if the plan has it too or leaves it for later."""
-        begun = self.state.pending.get(address, {})
-        check = begun if begun.get("op") == VERIFY_OP else begun.get("check")
-        wanted = address in self._checks or self.plan.mode == "refresh-only"
-        return [check] if check is not None and wanted else []
-
-    def seen_lines(self, step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
-        """Return journal lines that identify an object if its `created` changes later."""
-        if live is None or not live.answered_at:
-            return []
-        names = (str(live.address), (step.record or {}).get("previous_address"))
-        known = [
-            name
-            for name in names
-            if name
-            and (entry := self.state.resources.get(Address.parse(name)))
-            and entry.created == live.created
-        ]
-        return [{"seen": {"address": name, "at": live.answered_at}} for name in known]
-
-    def _earlier_deletion_lines(self, step: Step) -> list[dict[str, Any]]:
-        """Return lines for an unrecorded deletion of an earlier apply, before this step recreates.
-
-        The `begin` of that deletion would be lost otherwise.
-        """
-        earlier = self.state.pending.get(step.address, {})
-        absent = step.precondition.get("fingerprint") == "absent"
-        return self.deletion_lines(step) if absent and earlier.get("op") in DELETE_OPS else []
-
-    def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
-        """Return the journal lines of a deleted resource and of the consumers deleted with it."""
-        lines = removal_lines(step)
-        consumers = self._recorded_consumers()
-        return lines + [
-            {"drop": str(consumer)}
-            for line in lines
-            for consumer in consumers.get(line.get("drop", ""), ())
-            if consumer in self.state.resources
-        ]
-
-    def _recorded_consumers(self) -> Mapping[str, Collection[Address]]:
-        """Return by stream the consumers that state has, or that a step of the plan may add."""
-        if self._consumers is None:
-            self._consumers = {}
-            steps = (Address.parse(step.address) for step in self.plan.steps)
-            for address in dict.fromkeys((*self.state.resources, *steps)):
-                if address.kind == "consumer":
-                    self._consumers.setdefault(str(address.parent), []).append(address)
-        return self._consumers
 
     def _write_timeout(self) -> float:
         """Return the seconds that one write may take. Raises StepFailed if the lock may be lost."""
         try:
             return self.backend.may_write(WRITE_TIMEOUT)
         except StateError as error:
-            raise self._begin_error(error) from None
+            raise self.begin_error(error) from None
 
-    def _begin_error(self, error: StateError) -> StepFailed:
-        """Record that no step may begin any more: the journal or the lock failed."""
-        self.state_failure = error
-        return StepFailed(f"{error}; nothing was written")
+    async def read(self, address: Address, known: Found = NOTHING_READ) -> LiveObject | None:
+        """Return the object as it is `known`, else read it now.
 
-    async def read(self, address: Address) -> LiveObject | None:
-        """Read the object now. Remember a domain that stopped answering; raise StepNotStarted."""
+        Remembers a domain that stopped answering; raises StepNotStarted then.
+        """
+        if address in known:
+            return known[address]
         try:
             return await read_object(self.apis[address.domain], address)
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
 
-    async def check_precondition(self, step: Step) -> LiveObject | None:
+    async def check_precondition(
+        self, step: Step, known: Found = NOTHING_READ
+    ) -> LiveObject | None:
         """Check the precondition again just before the write (promise 2). Raises StepFailed.
 
-        `before_write` takes time, so the precondition is checked again after it.
+        `known` has objects that were read just now. `before_write` takes time, so the precondition
+        is checked again after it.
         """
-        live = await self._check_precondition_once(step)
+        live = await self._check_precondition_once(step, known)
         if self.before_write is not None and await self.before_write(step):
             live = await self._check_precondition_once(step)
         return live
 
-    async def _check_precondition_once(self, step: Step) -> LiveObject | None:
+    async def _check_precondition_once(
+        self, step: Step, known: Found = NOTHING_READ
+    ) -> LiveObject | None:
         address = step.target_address
         await self._wait_until_stable(step)
-        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(
-            step.precondition.get("after_step", "")
-        )
-        wanted = self.new_fingerprints.get(wanted or "", wanted)
-        parent = await self._read_parent(step) if wanted == "absent" else None
+        wanted, decider = self._wanted_fingerprint(step), self.deciding_parent(step)
+        parent = await self.read(decider, known) if decider is not None else None
         is_absent = parent is not None and has_no_consumers(parent)
-        live = None if is_absent else await self.read(address)
+        live = None if is_absent else await self.read(address, known)
         try:
             excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
@@ -273,22 +162,35 @@ class StepContext:
             raise StepFailed(
                 f"{address} was changed by another client since it was planned; nothing was written"
             )
-        self._check_parent(step, parent or await self._read_parent(step))
+        self._check_parent(step, parent or await self._read_parent(step, known))
         if excess is not None:
             raise StepFailed(f"{address} {excess}; nothing was written")
         return live
+
+    def deciding_parent(self, step: Step) -> Address | None:
+        """Return the stream of a consumer to create, which may show that it does not exist."""
+        if self._expected_parent(step) is None or self._wanted_fingerprint(step) != "absent":
+            return None
+        return step.target_address.parent
+
+    def _wanted_fingerprint(self, step: Step) -> str | None:
+        """Return the fingerprint that the object of the step is to have now; None for any."""
+        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(
+            step.precondition.get("after_step", "")
+        )
+        return self.new_fingerprints.get(wanted or "", wanted)
 
     def _expected_parent(self, step: Step) -> dict[str, str] | None:
         """Return what a consumer's stream is to be: as planned, or as an earlier step left it."""
         parent, planned = step.target_address.parent, step.precondition.get("parent")
         return None if parent is None else self.stream_versions.get(parent, planned)
 
-    async def _read_parent(self, step: Step) -> LiveObject | None:
+    async def _read_parent(self, step: Step, known: Found) -> LiveObject | None:
         """Read the stream of a consumer, if something is expected of it."""
         parent = step.target_address.parent
         if parent is None or self._expected_parent(step) is None:
             return None
-        return await self.read(parent)
+        return await self.read(parent, known)
 
     def _check_parent(self, step: Step, live: LiveObject | None) -> None:
         """Raise StepFailed where a consumer's stream is not as expected."""
@@ -344,21 +246,47 @@ class StepContext:
         timeout = self._write_timeout()
         try:
             await self._await_answer(self.api(step), send(timeout))
-        except (ServerRefusedError, NotPermittedError):
-            await self._record_refused(step)
-            raise
-        except NoRespondersError as error:
+        except ApiError as error:
+            await self._settle_error(step, error)
+
+    async def create_together(
+        self, steps: Sequence[Step], visit: Callable[[Step, Awaitable[None]], Awaitable[None]]
+    ) -> None:
+        """Send the creations of one domain together; `visit` awaits the result of each.
+
+        A result raises what `call` raises. Raises StepFailed where nothing was sent.
+        """
+        timeout, api = self._write_timeout(), self.api(steps[0])
+        requests = [
+            (step.request["api"], step.request["payload"]) for step in steps if step.request
+        ]
+        outcomes: dict[int, ApiError | None] = {}
+        lost: ApiError | None = None
+        try:
+            await self._await_answer(api, api.create_each(requests, outcomes, timeout=timeout))
+        except ApiError as error:
+            lost = ApiTimeoutError(str(error))
+        for number, step in enumerate(steps):
+            if (failure := outcomes.get(number, lost)) is not None:
+                await visit(step, self._settle_error(step, failure))
+
+    async def _settle_error(self, step: Step, error: ApiError) -> None:
+        """Raise the failure of a write that ended with an error; nothing where it was applied."""
+        if isinstance(error, NoRespondersError):
+            self.lost_domains.setdefault(step.domain, str(error))
             await self._record_refused(step)
             raise StepFailed(f"{error}; nothing was written") from None
-        except ApiError as error:
-            if not await self._was_applied(step):
-                raise StepFailed(
-                    f"{error}; it is not known if the change was applied. The next plan shows it",
-                    "unknown",
-                ) from None
+        if isinstance(error, ServerRefusedError | NotPermittedError):
+            await self._record_refused(step)
+            raise error
+        if not await self._was_applied(step):
+            raise StepFailed(
+                f"{error}; it is not known if the change was applied. The next plan shows it",
+                "unknown",
+            ) from None
 
     async def _record_refused(self, step: Step) -> None:
-        checks = self._pending_checks(step.address)
+        checks = self.pending_checks(step.address)
         await self.record(
             {"end": step.address}, *({"begin": check} for check in checks), durable=False
         )
@@ -461,42 +389,56 @@ class StepContext:
 
     async def verify_write(self, step: Step, *, durable: bool = True) -> None:
         """Verify and record the written object. Raises StepFailed with the lost fields."""
+        live = await self.read_back(step)
+        lines, failure = self.judge_write(step, live)
+        is_partial = step.record is None and live is not None and step.op not in DELETE_OPS
+        await self.record(*lines, durable=durable and not is_partial)
+        if failure is not None:
+            raise failure
+
+    def judge_write(
+        self, step: Step, live: LiveObject | None
+    ) -> tuple[list[dict[str, Any]], StepFailed | None]:
+        """Compare what a step left with what it expected.
+
+        Returns the journal lines that end the step, and its failure.
+        """
+        if step.op in DELETE_OPS:
+            again = f"{step.target_address} exists again: another client created it"
+            failure = StepFailed(f"{again} during the apply") if live is not None else None
+            return self.deletion_lines(step), failure
+        if live is None:
+            gone = f"{step.target_address} is gone again: another client deleted it"
+            return [{"end": step.address}], StepFailed(f"{gone} during the apply")
+        self.note_result(step, live)
+        lost = unkept_fields(step, live)
+        lines = (
+            self.entry_lines(step, live, lost)
+            if step.record
+            else self.partial_update_lines(step, live)
+        )
+        if not lost:
+            return lines, None
+        unkept = describe_unkept(step, live, lost)
+        return lines, StepFailed(f"{step.target_address}: the server did not keep {unkept}")
+
+    async def read_back(self, step: Step) -> LiveObject | None:
+        """Read the written object. Raises StepFailed.
+
+        A new cluster may not find for a moment what it created.
+        """
         try:
-            live = await self._read_back(step)
+            if step.domain in self.lost_domains:
+                raise ApiTimeoutError(self.lost_domains[step.domain])
+            return await self._read_back(step)
         except ApiError as error:
             if isinstance(error, OFFLINE_ERRORS):
                 self.lost_domains.setdefault(step.domain, str(error))
             raise StepFailed(
                 f"written, but it could not be read back: {error}", "unknown"
             ) from None
-        if step.op in DELETE_OPS:
-            await self.record(*self.deletion_lines(step), durable=durable)
-            if live is not None:
-                raise StepFailed(
-                    f"{step.target_address} exists again: another client created it "
-                    "during the apply"
-                )
-            return
-        if live is None:
-            await self.record({"end": step.address}, durable=durable)
-            raise StepFailed(
-                f"{step.target_address} is gone again: another client deleted it during the apply"
-            )
-        self.note_result(step, live)
-        lost = unkept_fields(step, live)
-        await (
-            self.save_entry(step, live, lost, durable=durable)
-            if step.record
-            else self.record(*self._partial_update_lines(step, live), durable=False)
-        )
-        if lost:
-            raise StepFailed(
-                f"{step.target_address}: the server did not keep "
-                f"{describe_unkept(step, live, lost)}"
-            )
 
     async def _read_back(self, step: Step) -> LiveObject | None:
-        """Read the written object. A new cluster may not find for a moment what it created."""
         end = time.monotonic() + READ_BACK_TIMEOUT
         while True:
             live = await read_object(self.api(step), step.target_address)
@@ -504,83 +446,7 @@ class StepContext:
                 return live
             await asyncio.sleep(0.05)
 
-    def _partial_update_lines(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
-        """Return the journal lines of one of several update steps: its change is ours."""
-        recorded = (step.params or {}).get("state_address", step.address)
-        entry = self.state.resources.get(Address.parse(recorded))
-        end = {"end": step.address}
-        if step.op not in UPDATE_OPS or entry is None or entry.created != live.created:
-            return [end]
-        changed = entry.with_fields(step.expect or {}, live.config)
-        return [{"put": {"address": recorded, "entry": changed.to_json()}} | end]
-
-    async def save_entry(
-        self, step: Step, live: LiveObject, lost: Collection[str] = (), *, durable: bool = True
-    ) -> None:
-        """Put the object into state. Fields that the server did not keep count as not applied."""
-        assert step.record is not None
-        record = step.record
-        entry = Entry(
-            config=live.config,
-            declared={
-                name: value for name, value in record["declared"].items() if name not in lost
-            },
-            created=live.created,
-            origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"],
-            depends_on=record["depends_on"],
-            applied_at=format_timestamp(),
-            starts=record.get("starts", {}),
-            seen=live.answered_at,
-            sensitive=record.get("sensitive", False),
-            position_once=record.get("position_once", ""),
-        )
-        put = {"put": {"address": step.address, "entry": entry.to_json()}}
-        replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
-        await self.record(
-            *_drop_previous_lines(step),
-            put | replaced,
-            *self.check_lines(step),
-            durable=durable and step.request is not None,
-        )
-
-
-def check_record(step: Step) -> dict[str, Any]:
-    """Return what state keeps of a pending check."""
-    return {
-        "id": step.id,
-        "address": step.address,
-        "op": step.op,
-        "expect": None,
-        "record": None,
-        "params": step.params,
-    }
-
 
 def _has_leftovers(live: LiveObject) -> bool:
     """Return True for a new stream with messages of a deleted one; those of a mirror are older."""
     return not live.raw.get("mirror") and has_older_messages(live.created, live.state)
-
-
-def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:
-    """Return the line that drops a resource under its name before a `moved` block."""
-    previous = (step.record or {}).get("previous_address")
-    return [{"drop": previous}] if previous else []
-
-
-def closing_lines(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
-    """Return the journal lines that end a step of an earlier apply; a missing object is dropped."""
-    recorded = (step.params or {}).get("state_address", step.address)
-    return [
-        {"drop" if live is None else "end": address}
-        for address in dict.fromkeys([step.address, recorded])
-    ]
-
-
-def removal_lines(step: Step) -> list[dict[str, Any]]:
-    """Return the journal lines of a removed resource. Staging objects were never in state."""
-    return (
-        [{"end": step.address}]
-        if step.object
-        else [*_drop_previous_lines(step), {"drop": step.address}]
-    )

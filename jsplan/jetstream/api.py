@@ -54,6 +54,15 @@ def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
     )
 
 
+def _lacks_store(error: ApiError | None, api: str) -> bool:
+    """Return True for a stream whose store the server could not create at this moment."""
+    return (
+        isinstance(error, ServerRefusedError)
+        and error.err_code == STORE_NOT_CREATED
+        and api.startswith("STREAM.CREATE.")
+    )
+
+
 def message_headers(message: Mapping[str, Any]) -> bytes:
     """Return the header block of a message of MSG.GET; empty where it has none."""
     return base64.b64decode(message.get("hdrs") or "")
@@ -98,13 +107,67 @@ class DomainApi:
         answer = await self._request(api, payload, timeout)
         if api.startswith("STREAM.CREATE.") and has_leftovers(answer):
             assert payload is not None
-
-            async def send(api: str, payload: dict[str, Any] | None) -> dict[str, Any]:
-                return await self._request(api, payload, timeout)
-
-            answer = await create_without_leftovers(send, payload, answer)
+            answer = await self._create_again(payload, answer, timeout)
         restore_created(answer, self.domain.key, self._known_objects)
         return answer
+
+    async def _create_again(
+        self, payload: dict[str, Any], answer: dict[str, Any], timeout: float | None
+    ) -> dict[str, Any]:
+        """Create a stream again that has messages of a deleted one, as `answer` shows."""
+
+        async def send(api: str, payload: dict[str, Any] | None) -> dict[str, Any]:
+            return await self._request(api, payload, timeout)
+
+        return await create_without_leftovers(send, payload, answer)
+
+    async def create_each(
+        self,
+        requests: Sequence[tuple[str, dict[str, Any]]],
+        outcomes: dict[int, ApiError | None],
+        *,
+        timeout: float,
+    ) -> None:
+        """Send many creations at once, each as `request` does.
+
+        `outcomes` gets by number the error of each, None for one that was answered. Raises the
+        error of those that are missing in it: they may have arrived.
+        """
+        assert not self.read_only, "a read-only client was asked to create"
+        prefix = self.domain.api_prefix
+        leftovers: dict[int, dict[str, Any]] = {}
+
+        def take(number: int, data: bytes) -> None:
+            api = requests[number][0]
+            try:
+                answer = self.parse(api, data)
+            except ApiError as error:
+                outcomes[number] = error
+                return
+            if api.startswith("STREAM.CREATE.") and has_leftovers(answer):
+                leftovers[number] = answer
+            else:
+                outcomes[number] = None
+
+        def note_silence(number: int) -> None:
+            outcomes[number] = self._no_responders_error()
+
+        sent = [(f"{prefix}.{api}", orjson.dumps(payload)) for api, payload in requests]
+        each = self.connection.request_each(sent, take, timeout, unheard=note_silence)
+        await self._explain(each)
+        for number, (api, payload) in enumerate(requests):
+            if number in leftovers:
+                again = self._create_again(payload, leftovers[number], timeout)
+            elif _lacks_store(outcomes[number], api):
+                again = self.request(api, payload, timeout=timeout)
+            else:
+                continue
+            try:
+                await again
+            except ApiError as error:
+                outcomes[number] = error
+            else:
+                outcomes[number] = None
 
     async def _request(
         self, api: str, payload: dict[str, Any] | None, timeout: float | None
@@ -112,7 +175,7 @@ class DomainApi:
         try:
             return self.parse(api, await self._send(api, payload, timeout))
         except ServerRefusedError as error:
-            if error.err_code != STORE_NOT_CREATED or not api.startswith("STREAM.CREATE."):
+            if not _lacks_store(error, api):
                 raise
         await asyncio.sleep(STORE_RETRY_DELAY)
         return self.parse(api, await self._send(api, payload, timeout))
@@ -122,15 +185,17 @@ class DomainApi:
         data = orjson.dumps(payload) if payload is not None else b""
         return await self._explain(self.connection.request(subject, data, timeout))
 
+    def _no_responders_error(self) -> NoRespondersError:
+        return NoRespondersError(
+            f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}"
+        )
+
     async def _explain(self, answer: Awaitable[T]) -> T:
         """Await an answer of the connection; an error names the domain."""
         try:
             return await answer
         except NoRespondersError:
-            raise NoRespondersError(
-                f"domain {self.domain.key} does not answer:"
-                f" no responders on {self.domain.api_prefix}"
-            ) from None
+            raise self._no_responders_error() from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:

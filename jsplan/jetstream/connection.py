@@ -318,13 +318,16 @@ class NatsConnection:
         requests: Sequence[tuple[str, bytes]],
         parse: Callable[[int, bytes], T],
         timeout: float | None = None,
+        *,
+        unheard: Callable[[int], T] | None = None,
     ) -> list[T]:
         """Send many requests, each a subject and a payload, and return their parsed answers.
 
         `parse` gets the number of a request and its answer, as soon as it arrives. It costs a third
         of the CPU time of as many calls of `request`. At most `MAX_UNANSWERED` requests wait at
         once, fewer with large answers, and in all calls together about as many. `timeout` is
-        seconds between two answers. Raises what `request` and `parse` raise.
+        seconds between two answers. `unheard` gets the number of a request that no one subscribes
+        to, whose result is the one that it returns. Raises what `request` and `parse` raise.
         """
         for subject, _ in requests:
             self._check_guard(subject)
@@ -334,7 +337,7 @@ class NatsConnection:
         self._batches += 1
         try:
             with _Slot(self._slots):
-                await self._collect_each(requests, parse, timeout, found)
+                await self._collect_each(requests, parse, timeout, found, unheard)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             unanswered = next(
                 (subject for at, (subject, _) in enumerate(requests) if at not in found), ""
@@ -350,13 +353,16 @@ class NatsConnection:
         parse: Callable[[int, bytes], T],
         timeout: float,
         found: dict[int, T],
+        unheard: Callable[[int], T] | None,
     ) -> None:
         """Send the requests, and put the parsed answer of each into `found`."""
 
         def parse_answer(number: int, block: bytes, data: bytes) -> T:
-            if block.startswith(NO_RESPONDERS):
+            if not block.startswith(NO_RESPONDERS):
+                return parse(number, data)
+            if unheard is None:
                 raise nats.errors.NoRespondersError
-            return parse(number, data)
+            return unheard(number)
 
         answers, sent = NumberedAnswers(len(requests), parse_answer, found), 0
         answers.has_ended = not requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -22,6 +23,7 @@ class BoundaryKiller:
     def __init__(self, patch: pytest.MonkeyPatch, boundaries: int) -> None:
         self.remaining = boundaries
         append, request = LocalBackend.append, DomainApi.request
+        create_each = DomainApi.create_each
 
         def line(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
             self.pass_boundary()
@@ -36,11 +38,25 @@ class BoundaryKiller:
                 self.pass_boundary()
             return answer
 
+        async def created(
+            api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **more: Any
+        ) -> None:
+            begun = 0
+            try:
+                for _ in requests:
+                    self.pass_boundary()
+                    begun += 1
+            finally:
+                await create_each(api, requests[:begun], *rest, **more)
+            for _ in requests:
+                self.pass_boundary()
+
         async def finish(backend: LocalBackend, _: State) -> None:
             await backend.close()
 
         patch.setattr(LocalBackend, "append", line)
         patch.setattr(DomainApi, "request", sent)
+        patch.setattr(DomainApi, "create_each", created)
         patch.setattr(LocalBackend, "finish", finish)
 
     def pass_boundary(self) -> None:

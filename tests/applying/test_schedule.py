@@ -22,10 +22,10 @@ def test_each_domain_has_its_slots() -> None:
     schedule = Schedule(steps, 1)
 
     assert ids(schedule.start()) == ["a", "x"]
-    assert ids(schedule.release(steps[0])) == ["b"]
-    assert ids(schedule.release(steps[1])) == ["c"]
-    assert ids(schedule.release(steps[2])) == ["y"]
-    assert schedule.release(steps[3]) == []
+    assert ids(schedule.release([steps[0]])) == ["b"]
+    assert ids(schedule.release([steps[1]])) == ["c"]
+    assert ids(schedule.release([steps[2]])) == ["y"]
+    assert schedule.release([steps[3]]) == []
 
 
 def test_a_step_begins_after_all_that_it_waits_for() -> None:
@@ -34,12 +34,12 @@ def test_a_step_begins_after_all_that_it_waits_for() -> None:
     schedule = Schedule(steps, 10)
 
     assert ids(schedule.start()) == ["a", "b"]
-    assert schedule.release(steps[0]) == []
-    assert schedule.finish(steps[0]) == []
-    assert schedule.release(steps[1]) == []
-    assert ids(schedule.finish(steps[1])) == ["c"]
-    assert schedule.release(steps[2]) == []
-    assert ids(schedule.finish(steps[2])) == ["d"]
+    assert schedule.release([steps[0]]) == []
+    assert schedule.finish([steps[0]]) == []
+    assert schedule.release([steps[1]]) == []
+    assert ids(schedule.finish([steps[1]])) == ["c"]
+    assert schedule.release([steps[2]]) == []
+    assert ids(schedule.finish([steps[2]])) == ["d"]
 
 
 def test_a_verification_takes_no_slot() -> None:
@@ -48,8 +48,8 @@ def test_a_verification_takes_no_slot() -> None:
     schedule = Schedule([step("a"), verification, step("b")], 1)
 
     assert ids(schedule.start()) == ["a", "v"]
-    assert schedule.release(verification) == []
-    assert ids(schedule.release(step("a"))) == ["b"]
+    assert schedule.release([verification]) == []
+    assert ids(schedule.release([step("a")])) == ["b"]
 
 
 def test_moves_have_slots_of_their_own() -> None:
@@ -60,11 +60,11 @@ def test_moves_have_slots_of_their_own() -> None:
     schedule = Schedule(steps, 3, moves=1)
 
     assert ids(schedule.start()) == ["a", "x"]
-    assert schedule.release(steps[0]) == []
-    assert ids(schedule.finish(steps[0])) == ["b"]
-    assert schedule.release(steps[3]) == []
-    assert schedule.release(steps[1]) == []
-    assert ids(schedule.finish(steps[1])) == ["c"]
+    assert schedule.release([steps[0]]) == []
+    assert ids(schedule.finish([steps[0]])) == ["b"]
+    assert schedule.release([steps[3]]) == []
+    assert schedule.release([steps[1]]) == []
+    assert ids(schedule.finish([steps[1]])) == ["c"]
 
 
 def test_the_next_move_waits_for_a_slot_of_the_domain_too() -> None:
@@ -75,6 +75,6 @@ def test_the_next_move_waits_for_a_slot_of_the_domain_too() -> None:
     schedule = Schedule(steps, 1, moves=1)
 
     assert ids(schedule.start()) == ["a"]
-    assert ids(schedule.release(steps[0])) == ["x"]
-    assert schedule.finish(steps[0]) == []
-    assert ids(schedule.release(steps[2])) == ["b"]
+    assert ids(schedule.release([steps[0]])) == ["x"]
+    assert schedule.finish([steps[0]]) == []
+    assert ids(schedule.release([steps[2]])) == ["b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,7 +60,20 @@ def kill_at_request(verb: str, *, answered: bool) -> Iterator[None]:
                 counter.remaining = -1
             return await request(api, api_verb, *rest, **options)
 
+        create_each = DomainApi.create_each
+
+        async def last_creations(
+            api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
+        ) -> None:
+            last = next((n for n, (sent, _) in enumerate(requests) if sent.startswith(verb)), None)
+            if last is None:
+                await create_each(api, requests, *rest, **options)
+                return
+            await create_each(api, requests[: last + answered], *rest, **options)
+            raise SimulatedKill
+
         patch.setattr(DomainApi, "request", last_request)
+        patch.setattr(DomainApi, "create_each", last_creations)
         yield
 
 
@@ -100,11 +113,23 @@ def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
 
 def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     request, publish = DomainApi.request, NatsConnection.publish
+    create_each = DomainApi.create_each
     store = DomainApi.store_message
 
     async def dying_request(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
         counter.count_or_die(writes=not verb.startswith(READ_ONLY_VERBS))
         return await request(api, verb, *rest, **options)
+
+    async def dying_create_each(
+        api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
+    ) -> None:
+        sent = 0
+        try:
+            for _ in requests:
+                counter.count_or_die(writes=True)
+                sent += 1
+        finally:
+            await create_each(api, requests[:sent], *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
         counter.count_or_die(writes=True)
@@ -115,5 +140,6 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
         return await store(api, *rest, **options)
 
     patch.setattr(DomainApi, "request", dying_request)
+    patch.setattr(DomainApi, "create_each", dying_create_each)
     patch.setattr(DomainApi, "store_message", dying_store)
     patch.setattr(NatsConnection, "publish", dying_publish)
