@@ -47,7 +47,14 @@ def _all_of(checks: list[Accept]) -> Accept:
     if len(checks) == 2:
         first, second = checks
         return lambda value: first(value) and second(value)
-    return lambda value: all(check(value) for check in checks)
+
+    def accept(value: Any) -> bool:
+        for check in checks:  # noqa: SIM110 - `all` of a generator takes twice the time
+            if not check(value):
+                return False
+        return True
+
+    return accept
 
 
 class _Compiler:
@@ -172,7 +179,12 @@ class _ObjectAcceptance:
             checks = self._find_checks(value)
             if len(form) < MAX_FORMS > len(self._forms):
                 self._forms[form] = checks
-        return checks is not None and all(check(value[name]) for name, check in checks)
+        if checks is None:
+            return False
+        for name, check in checks:  # noqa: SIM110 - `all` of a generator takes twice the time
+            if not check(value[name]):
+                return False
+        return True
 
     def _find_checks(self, value: dict[str, Any]) -> list[tuple[str, Accept]] | None:
         if len(value) < self._least or not self._required <= value.keys():

@@ -137,6 +137,11 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
     declared = inputs.declared(decision.address)
     if declared is None or decision.after is None or decision.reason == UNTOUCHED:
         return
+    overruled = overruled_fields(
+        table_of(decision.address), inputs.body(decision.address), decision.after
+    )
+    if not overruled:
+        return
     reported = {change.path.split(".")[0].split("[")[0] for change in decision.ignored} | set(
         declared.lifecycle.ignore_changes
     )
@@ -153,9 +158,7 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
             decision.address, decision.entry, inputs.declared_fields(decision.address)
         )
     )
-    for name in overruled_fields(
-        table_of(decision.address), inputs.body(decision.address), decision.after
-    ):
+    for name in overruled:
         if name not in reported:
             word = alias_of(decision.address.kind, name)
             yield Diagnostic(

@@ -135,7 +135,7 @@ class Scene:
                 part for code in self.scenario.permitted for part in ("--allow-hazard", code)
             ]
             process = start_process(
-                self.space.folder, "apply", "-y", "--parallelism", "3", *allowed
+                self.space.folder, "apply", "-y", "--parallelism", "4", *allowed
             )
             proxy.watch(process)
             _, err = process.communicate(timeout=50)
