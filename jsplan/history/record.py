@@ -111,10 +111,8 @@ class HistoryWriter:
     def _finish_change(self, item: JsonObject, results: Mapping[str, list[StepResult]]) -> None:
         address = Address.parse(item["address"])
         own_results = results.get(item["address"]) or results.get(str(address.parent), [])
-        item["status"] = next(
-            (status for status in _STATUS_ORDER if any(r.status == status for r in own_results)),
-            "skipped",
-        )
+        found = {result.status for result in own_results}
+        item["status"] = next((status for status in _STATUS_ORDER if status in found), "skipped")
         if error := next(
             (r.error for r in own_results if r.status in ("failed", "unknown") and r.error), None
         ):
@@ -185,8 +183,8 @@ def _after_values(
     """
     if after is None:
         return None
-    if before is None and created is None:
-        return {"created": None, "sha256": None, "values": {}}
+    if before == after or (before is None and created is None):
+        return {"created": created, "sha256": None, "values": {}}
     new = table_of(address).compact(after)
     if before is None:
         return {"created": created, "sha256": digest(new).removeprefix("sha256:"), "values": {}}
