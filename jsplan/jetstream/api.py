@@ -130,8 +130,9 @@ class DomainApi:
     ) -> None:
         """Send many creations at once, each as `request` does.
 
-        `outcomes` gets by number the error of each, None for one that was answered. Raises the
-        error of those that are missing in it: they may have arrived.
+        `outcomes` gets by number the error of each, None for one that was answered. `timeout` is
+        seconds for all of them. Raises the error of those that are missing in it: they may have
+        arrived.
         """
         assert not self.read_only, "a read-only client was asked to create"
         prefix = self.domain.api_prefix
@@ -154,7 +155,15 @@ class DomainApi:
 
         sent = [(f"{prefix}.{api}", orjson.dumps(payload)) for api, payload in requests]
         each = self.connection.request_each(sent, take, timeout, unheard=note_silence)
-        await self._explain(each)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._explain(each)
+        except TimeoutError:
+            left = len(requests) - len(outcomes) - len(leftovers)
+            raise ApiTimeoutError(
+                f"domain {self.domain.key} does not answer: "
+                f"{left} of {len(requests)} creations within {timeout:g} s"
+            ) from None
         for number, (api, payload) in enumerate(requests):
             if number in leftovers:
                 again = self._create_again(payload, leftovers[number], timeout)

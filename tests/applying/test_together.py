@@ -15,6 +15,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows import state as remembering
+from tests.support.fake_api import FakeApi
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
@@ -208,6 +209,38 @@ def test_a_refused_creation_fails_alone(tmp_path: Path, server: Server) -> None:
     assert (found.pop("stream/S2"), found.pop("consumer/S2/C")) == ("failed", "skipped")
     assert set(found.values()) == {"done"}
     assert read_state(space.folder).pending == {}
+
+
+def test_a_lost_answer_is_settled_by_a_read(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creations without an answer in time are done where the object exists, else unknown.
+
+    Those that are unknown stay pending, and the next plan shows them.
+    """
+    monkeypatch.setattr("jsplan.applying.step_context.WRITE_TIMEOUT", 1.0)
+    space = single_space(tmp_path, server).write(
+        domains={"main": {"connection": "main", "js_domain": "fake"}},
+        streams=[config_of(n) for n in range(4)],
+    )
+
+    def lose(api: str, answer: Any) -> Any:
+        if api == "STREAM.CREATE.S2":
+            raw.api_ok("$JS.API.STREAM.DELETE.S2")
+        return None if api in ("STREAM.CREATE.S1", "STREAM.CREATE.S2") else answer
+
+    with FakeApi(server) as impostor, Raw(server.url) as raw:
+        plan = space.plan(parallelism=8)
+        impostor.change_answer = lose
+        result = space.apply_saved(plan)
+        again = space.plan()
+
+    assert statuses(result) == {
+        "stream/S0": "done", "stream/S1": "done", "stream/S2": "unknown", "stream/S3": "done"
+    }  # fmt: skip
+    assert "2 of 4 creations within 1 s" in str(result.steps[2].error)
+    assert list(read_state(space.folder).pending) == ["main/stream/S2"]
+    assert [step.title for step in again.steps] == ["create stream S2 in main"]
 
 
 def test_no_more_steps_run_at_once_than_allowed(
