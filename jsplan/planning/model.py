@@ -184,8 +184,8 @@ class ResourceDecision:
     restored_with: Address | None = None
     unknown: list[str] = field(default_factory=list)
     recreates_consumers: bool = False
-    sources_to_detach: set[str] = field(default_factory=set)
-    sources_to_attach: set[str] = field(default_factory=set)
+    sources_to_detach: frozenset[str] = frozenset()
+    sources_to_attach: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
