@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from jsplan.applying.executor import Execution
 from jsplan.config.model import Connection, Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import SandboxError, ServerRefusedError
+from jsplan.errors import ApiError, SandboxError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import DomainApi, Pool
@@ -54,6 +54,24 @@ class RehearsedApi(DomainApi):
                     self.refusals.append((api, error))
                     raise
             await asyncio.sleep(0.1)
+
+    async def create_each(
+        self,
+        requests: Sequence[tuple[str, dict[str, Any]]],
+        outcomes: dict[int, ApiError | None],
+        *,
+        timeout: float,
+    ) -> None:
+        """Create each as `request` does, all at once."""
+
+        async def create(number: int) -> None:
+            outcomes[number] = None
+            try:
+                await self.request(*requests[number], timeout=timeout)
+            except ApiError as error:
+                outcomes[number] = error
+
+        await asyncio.gather(*(create(number) for number in range(len(requests))))
 
 
 class MemoryBackend:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Step
     from jsplan.sandbox import Server
 
+pytestmark = pytest.mark.matrix
+
 CONSUMER: dict[str, Any] = {"name": "C", "ack_policy": "explicit"}
 #: Steps of a domain at once, so that two run together.
 PARALLELISM = 4
