@@ -116,7 +116,7 @@ class StepContext(StepJournal):
             raise self.begin_error(error) from None
 
     async def read(self, address: Address, known: Found = NOTHING_READ) -> LiveObject | None:
-        """Return the object as it is `known`, else read it now.
+        """Return the object of `known`, else read it now.
 
         Remembers a domain that stopped answering; raises StepNotStarted then.
         """

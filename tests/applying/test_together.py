@@ -1,4 +1,4 @@
-"""Steps that create or adopt run together: each fails alone, and a kill may come at any moment."""
+"""Steps that create or adopt run together: each fails alone, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_killed_at_every_moment(tmp_path: Path, server: Server) -> None:
 def test_another_client_creates_what_a_killed_apply_did_not(
     fields: dict[str, Any], refused: bool, tmp_path: Path, server: Server
 ) -> None:
-    """What another client created after the kill is never overwritten; the rest is recovered."""
+    """A stream of another client, created after the kill, is kept; the rest is recovered."""
     space = single_space(tmp_path, server).write(streams=[limited(n) for n in range(4)])
     with kill_after() as whole:
         space.apply(parallelism=8)
@@ -183,7 +183,7 @@ def test_another_client_creates_within_the_last_round_trip(
 def test_another_client_writes_before_the_read_back(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was deleted or changed right after its creation is noticed, for each object alone."""
+    """A deletion or change right after the creation is noticed, for each object alone."""
     space = single_space(tmp_path, server).write(streams=[limited(n) for n in range(3)])
 
     def act() -> None:

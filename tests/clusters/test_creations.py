@@ -17,7 +17,7 @@ CONSUMER: dict[str, Any] = {"name": "C", "ack_policy": "explicit"}
 
 @pytest.mark.matrix
 def test_a_cluster_keeps_what_is_created_together(tmp_path: Path) -> None:
-    """Each replicated stream and consumer is read back, recorded as it is, and planned no more."""
+    """Each replicated stream and consumer is read back, recorded, and planned no more."""
     with start_cluster() as cluster:
         space = make_space(tmp_path, cluster).write(
             streams=[
