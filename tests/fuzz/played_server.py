@@ -351,12 +351,21 @@ class PlayedLink(NatsConnection):
         requests: Sequence[tuple[str, bytes]],
         parse: Callable[[int, bytes], T],
         timeout: float | None = None,
+        *,
+        unheard: Callable[[int], T] | None = None,
     ) -> list[T]:
         """Return the answers of the script."""
-        return [
-            parse(number, await self.request(subject, payload, timeout))
-            for number, (subject, payload) in enumerate(requests)
-        ]
+        found = list[T]()
+        for number, (subject, payload) in enumerate(requests):
+            try:
+                answer = await self.request(subject, payload, timeout)
+            except NoRespondersError:
+                if unheard is None:
+                    raise
+                found.append(unheard(number))
+            else:
+                found.append(parse(number, answer))
+        return found
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:

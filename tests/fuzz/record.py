@@ -95,8 +95,11 @@ class RecordedLink(NatsConnection):
         requests: Sequence[tuple[str, bytes]],
         parse: Callable[[int, bytes], T],
         timeout: float | None = None,
+        *,
+        unheard: Callable[[int], T] | None = None,
     ) -> list[T]:
-        """Send the requests one by one, and record their answers."""
+        """Send the requests one by one, and record their answers; each has one."""
+        del unheard
         return [
             parse(number, await self.request(subject, payload, timeout))
             for number, (subject, payload) in enumerate(requests)
