@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.raw import NoResponders, Raw, delete_all_streams
+from tests.support.undeleted_folder import streams_folder
 
 if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
@@ -30,8 +31,17 @@ class SharedServers:
             self.sandbox.start()
 
     def delete_streams(self) -> None:
-        """Delete every stream; the servers are ready."""
+        """Delete every stream for good; the servers are ready.
+
+        While a server still removes an earlier stream of the name it would remove nothing, and the
+        next stream would have the messages (tests/facts/test_leftovers.py).
+        """
         for server in self.sandbox.servers.values():
+            folder = streams_folder(server)
+            server.wait_until(
+                lambda folder=folder: not any(folder.glob(".*")),  # type: ignore[misc]
+                "remove what was deleted",
+            )
             delete_all_streams(self._raw(server))
 
     def close(self) -> None:
