@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,12 @@ from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
+from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
+    from jsplan.config.model import Workspace
     from jsplan.planning.model import PlanInputs
 
 
@@ -32,6 +34,8 @@ def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
     options = inputs.options
     only_interrupted = options.destroy or options.refresh_only or options.imports
     for entry in () if only_interrupted else inputs.workspace.relocate:
+        if entry.names_consumers:
+            continue
         managed = (a for a in inputs.entries if a.kind != "consumer")
         origins = {a for a in managed if matches(entry.old_address, a)}
         if not is_glob(entry.old_address):
@@ -81,23 +85,19 @@ def select_together(
 
 
 def relocation_reads(inputs: PlanInputs) -> set[Address]:
-    """Return what must be read for the relocations: both sides, and equally named consumers."""
+    """Return what must be read for the relocations: both sides, and consumers that continue."""
     found: set[Address] = set()
     for relocation in inputs.relocations.values():
         if relocation.target in inputs.selected or relocation.origin in inputs.selected:
             together = members(inputs, relocation)
-            found |= together | {
-                origin_consumer(relocation, address)
+            continued = (
+                origin_consumer(inputs.workspace, relocation, address)
                 for address in together
                 if address.parent == relocation.target
-            }
+            )
+            found |= together | {address for address in continued if address is not None}
+            found |= {target for _, target in _recorded_consumers(relocation)}
     return {address for address in found if address.domain in inputs.workspace.domains}
-
-
-def origin_consumer(relocation: Relocation, consumer: Address) -> Address:
-    """Return the consumer of the origin that has the same name."""
-    origin = relocation.origin
-    return Address(origin.domain, "consumer", f"{origin.stream}/{consumer.consumer}")
 
 
 def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
@@ -133,7 +133,7 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
     """
     found: dict[Address, Relocation] = {}
     objects, entries = dict(inputs.live.objects), dict(inputs.entries)
-    recovered: set[Address] = set()
+    recovered, selected = set[Address](), set(inputs.selected)
     for target, relocation in inputs.relocations.items():
         sides = (relocation.origin, target)
         if not all(inputs.live.is_reachable(side.domain) for side in sides):
@@ -158,11 +158,14 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             objects.pop(target, None)
         if now.is_activated and now.target_now is not None:
             recovered |= _recover_target(now, entries)
-            _hide_unfinished_consumers(now, objects, entries)
+            given_up = _hide_unfinished_consumers(inputs.workspace, now, objects, entries)
+            recovered |= given_up
+            selected |= given_up if target in inputs.selected else set()
     work = inputs.interrupted
     return replace(
         inputs,
         relocations=found,
+        selected=frozenset(selected),
         entries=entries,
         live=replace(inputs.live, objects=objects),
         interrupted=replace(work, recovered=work.recovered | recovered),
@@ -190,22 +193,35 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
 
 
 def _hide_unfinished_consumers(
+    workspace: Workspace,
     relocation: Relocation,
     objects: dict[Address, LiveObject],
     entries: dict[Address, Entry],
-) -> None:
-    """Let consumers of the target count as absent that are still paused since their creation."""
-    for address in _recorded_consumers(relocation):
+) -> set[Address]:
+    """Let consumers of the target count as absent that are still paused since their creation.
+
+    Return those that the files no longer want there: they are ours, and recorded as such.
+    """
+    given_up: set[Address] = set()
+    for old, address in _recorded_consumers(relocation):
         live = objects.get(address)
-        if live is not None and live.raw.get(PAUSE) == PAUSED_UNTIL:
+        if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
+            continue
+        if target_consumer(workspace, relocation, old) == address:
             del objects[address]
             entries.pop(address, None)
+        elif address not in entries:
+            entries[address] = Entry(live.config, {}, live.created)
+            given_up.add(address)
+    return given_up
 
 
-def _recorded_consumers(relocation: Relocation) -> Iterable[Address]:
-    recorded: Mapping[str, object] = relocation.record.get("consumers") or {}
-    target = relocation.target
-    return (Address(target.domain, "consumer", f"{target.stream}/{name}") for name in recorded)
+def _recorded_consumers(relocation: Relocation) -> Iterator[tuple[Address, Address]]:
+    """Yield each consumer whose position is recorded, with the one that gets the position."""
+    origin = relocation.origin
+    for name, position in (relocation.record.get("consumers") or {}).items():
+        old = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
+        yield old, Address.parse(position["target"])
 
 
 def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:
