@@ -275,7 +275,7 @@ def _finish_some(raw: Raw, receiver: Raw, config: dict[str, Any]) -> None:
         for number in range(7):
             raw.request(f"A.{number % 3}", b"new")
     if config.get("deliver_subject"):
-        receiver.subscribe("push.here")
+        receiver.subscribe("push.here", wait=False)
         replies = [receiver.next_reply() for _ in range(7)]
     else:
         replies = stream_content.pull_acks(raw, "A", "C", 7)

@@ -264,8 +264,8 @@ def _config_obstacles(
         for name, what in _UNMOVABLE_FIELDS:
             if config.get(name):
                 yield f"{side} {what}", _BACKUP_HINT
-    yield from _consumed_obstacles(inputs, relocation, target)
     yield from _sealed_obstacles(relocation, before, after)
+    yield from _consumed_obstacles(inputs, relocation, target)
     if before.get("allow_msg_ttl") and not after.get("allow_msg_ttl"):
         yield (
             (
@@ -308,7 +308,11 @@ def _sealed_obstacles(relocation: Relocation, before: Config, after: Config) -> 
 _UNMOVABLE_FIELDS: Final = (
     ("mirror", "is a mirror: it has the messages of another stream"),
     ("sources", "has sources, which would copy their origins again"),
-    ("allow_msg_schedules", "has scheduled messages, which a mirror does not schedule"),
+    (
+        "allow_msg_schedules",
+        "has scheduled messages, which its server also sends while it is copied, so they would be "
+        "sent twice",
+    ),
 )
 
 
