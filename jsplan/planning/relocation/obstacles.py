@@ -308,11 +308,7 @@ def _sealed_obstacles(relocation: Relocation, before: Config, after: Config) -> 
 _UNMOVABLE_FIELDS: Final = (
     ("mirror", "is a mirror: it has the messages of another stream"),
     ("sources", "has sources, which would copy their origins again"),
-    (
-        "allow_msg_schedules",
-        "has scheduled messages, which its server also sends while it is copied, so they would be "
-        "sent twice",
-    ),
+    ("allow_msg_schedules", "has schedules, and its server and that of the copy would both send"),
 )
 
 
