@@ -162,20 +162,20 @@ async def promote(context: StepContext, step: Step) -> None:
     origin = await read_origin(context, step, record)
     require_complete(origin, target)
     if target.raw.get("mirror"):
-        await _write_end_marker(context, step, origin)
-        origin = await read_origin(context, step, require_record(context, step))
+        if await _write_end_marker(context, step, origin):
+            origin = await read_origin(context, step, record)
         await _wait_for_rest(context, step, record, int(origin.state.get("last_seq") or 0))
         assert step.request is not None
         await context.send(step, step.request["api"], step.request["payload"])
     await _delete_end_marker(context, step)
-    origin = await read_origin(context, step, record)
-    target = await read_target(context, step, record)
+    origin, target = await asyncio.gather(
+        read_origin(context, step, record), read_target(context, step, record)
+    )
     if target.raw.get("mirror"):
         raise StepFailed(f"{target.address} is still a mirror, although the server said otherwise")
     await _delete_extra(context, step, origin, target)
-    await update_record(
-        context, step, phase="promoted", last_seq=int(origin.state.get("last_seq") or 0)
-    )
+    last = int(origin.state.get("last_seq") or 0)
+    await update_record(context, step, durable=False, phase="promoted", last_seq=last)
 
 
 async def _wait_for_rest(
@@ -201,11 +201,14 @@ async def _wait_for_rest(
         pause = min(0.1, pause * 1.5)
 
 
-async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject) -> None:
-    """Write an end marker where the last message is deleted: a mirror needs an end."""
+async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject) -> bool:
+    """Write an end marker where the last message is deleted: a mirror needs an end.
+
+    Return True if one was needed.
+    """
     last = int(origin.state.get("last_seq") or 0)
     if last == 0 or await last_stored(context, step, origin) == last:
-        return
+        return False
     if origin.raw.get("deny_delete"):
         raise StepFailed(
             f"the last message of {origin.address} is deleted, so a message of ours must mark its "
@@ -222,6 +225,7 @@ async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject
         raise StepFailed(
             f"{origin.address} refuses the message that marks its end: {error.description}"
         ) from None
+    return True
 
 
 async def delete_end_marker(context: StepContext, step: Step, address: Address) -> None:

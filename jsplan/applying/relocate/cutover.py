@@ -6,6 +6,7 @@ subjects back at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -77,10 +78,12 @@ async def _begin_with_snapshot(context: StepContext, step: Step) -> None:
 async def activate(context: StepContext, step: Step) -> None:
     """Give the target its subjects and limits. From then on it is the stream, and in state."""
     record = require_record(context, step)
-    require_ours(await read_target(context, step, record), record)
     if not record.get("compared_from"):
         raise StepFailed(f"{step.target_address} was not compared; it was not activated")
-    origin = await read_origin(context, step, record)
+    target, origin = await asyncio.gather(
+        read_target(context, step, record), read_origin(context, step, record)
+    )
+    require_ours(target, record)
     if int(origin.state.get("last_seq") or 0) != record["last_seq"]:
         raise StepFailed(f"{origin.address} received a message although it has no subjects")
     await create_placeholder(context, step)

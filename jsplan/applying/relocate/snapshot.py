@@ -47,6 +47,7 @@ async def copy_snapshot(context: StepContext, step: Step) -> None:
     await update_record(
         context,
         step,
+        durable=False,
         phase="promoted",
         target_created=live.created,
         last_seq=int(origin.state.get("last_seq") or 0),
