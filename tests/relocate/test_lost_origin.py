@@ -166,8 +166,8 @@ def test_a_lost_origin_at_some_requests(kind: str, tmp_path: Path, clean_hub_lea
     seen = requests_after_activation(scene)
     created = next(n for n, verb in enumerate(seen) if verb.startswith("hub CONSUMER.CREATE.A.C"))
 
-    die_and_lose(scene, created, answered=True, recreate=False)
-    die_and_lose(scene, len(seen) - 1, answered=False, recreate=True)
+    number = len(seen) - 1 if kind == "interest" else created
+    die_and_lose(scene, number, answered=kind != "interest", recreate=kind == "workqueue")
 
 
 @pytest.mark.soak
@@ -215,6 +215,24 @@ def test_what_was_not_compared_is_said(tmp_path: Path, clean_hub_leaf: Sandbox) 
 
     assert "Those of sequence 1 to 100 were not compared by content." in found.detail
     require_ended(scene, "not compared")
+
+
+def test_the_target_can_be_deleted_too(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """With neither side in the files any more, one apply deletes the target and the record."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    lose_origin(scene, recreate=False)
+    scene.space.write()
+
+    _, result = scene.space.apply(allow_hazards=("DELETES_STREAM",))
+
+    assert [s.error for s in result.steps if s.error] == []
+    with scene.raw("hub") as raw:
+        assert streams(raw) == []
+    state = read_state(tmp_path)
+    assert (state.resources, state.replacements, state.pending) == ({}, {}, {})
+    assert scene.space.plan().diagnostics == []
 
 
 def test_an_origin_that_goes_during_the_apply(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

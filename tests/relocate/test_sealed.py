@@ -86,10 +86,22 @@ def test_a_sealed_stream_moves(sealed: Sealed) -> None:
 
 def test_a_death_at_some_writes(sealed: Sealed) -> None:
     """After a death at some writes one more apply ends the relocation, without loss."""
+    die_at_each(sealed, step=15)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_death_at_every_write(sealed: Sealed) -> None:
+    """The same for every write."""
+    die_at_each(sealed, step=1)
+
+
+def die_at_each(sealed: Sealed, step: int) -> None:
+    """Let an apply die after each so many writes, and apply once more."""
     with kill_after() as counter:
         sealed.space.apply()
     require_sealed(sealed)
-    for point in range(2, counter.done, 5):
+    for point in range(2, counter.done, step):
         sealed.reset()
         with kill_after(point), suppress(SimulatedKill):
             sealed.space.apply()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.order import RELOCATION_END
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.planning.relocation.steps import label_of, relocation_params
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def _draft_end(inputs: PlanInputs, relocation: Relocation) -> Draft:
     """Draft the end of a relocation whose origin is gone: only the record is left."""
     return Draft(
-        (relocation.target, "cleared"),
+        (relocation.target, RELOCATION_END),
         "relocate.clear",
         f"end the relocation to {label_of(relocation.target)}, as {relocation.origin} is gone",
         None,
@@ -56,4 +57,7 @@ def order_relocations(
             is_forgotten = kind == "forget" and relocation.origin in (address, address.parent)
             if relocation.is_origin_lost and is_forgotten:
                 draft.depends_on.add(last.key)
+        if relocation.is_origin_lost and (gone := drafts.get((relocation.target, "delete"))):
+            last.depends_on = set()  # it is ended first: afterwards nothing shows how far it was
+            gone.depends_on.add(last.key)
         drafts[last.key] = last
