@@ -8,6 +8,7 @@ import pytest
 
 from jsplan.errors import ConflictError
 from jsplan.workflows.revert import RevertOptions, revert
+from tests.relocate.killed_scene import KilledQueue
 from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Scene
 from tests.relocate.test_deaths import count_kill_points, kill_at_points
 from tests.support import stream_content
@@ -53,6 +54,41 @@ class Renamed(Scene):
     def new_unread(self) -> dict[str, int]:
         """Return what is left, by the new names."""
         return {self.names.get(name, name): count for name, count in self.unread.items()}
+
+
+class RenamedQueue(KilledQueue):
+    """A work queue or an interest stream whose consumer C becomes D."""
+
+    def declare_after(self, **fields: Any) -> None:
+        """Write the files with the new name."""
+        consumers = [{"name": "D", "ack_policy": "explicit"}]
+        self.space.write(
+            streams=[self.body | {"domain": "hub", "consumers": consumers} | fields],
+            relocate=[
+                {"from": "leaf/stream/A", "to": "hub/stream/A"},
+                {"from": "leaf/consumer/A/C", "to": "hub/consumer/A/D"},
+            ],
+        )
+
+    def new_unread(self) -> dict[str, int]:
+        """Return what is left, by the new name."""
+        return {"D": self.unread["C"]}
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_the_consumer_of_a_queue_gets_another_name(
+    retention: str, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """What it had finished is finished, and nothing that it wants is announced as deleted."""
+    queue = RenamedQueue(tmp_path, clean_hub_leaf, retention)
+    queue.reset()
+
+    plan, result = queue.space.apply(allow_hazards=PERMITTED)
+
+    assert [s.error for s in result.steps if s.error] == []
+    found = {h.code: h.messages for c in plan.resource_changes for h in c.hazards}
+    assert found == {"REMOVES_SUBJECTS": None, "DUPLICATES_MESSAGES": 5}
+    queue.require_relocated()
 
 
 @pytest.fixture
