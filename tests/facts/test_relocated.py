@@ -252,7 +252,7 @@ def test_a_quiesced_stream_still_sends_what_is_scheduled(
 def test_a_schedule_that_was_refused_once_is_not_sent_again(
     scheduling: Raw | None, server: Server
 ) -> None:
-    """A stream that takes no payload sends nothing, but also not afterwards: only a restart helps.
+    """A stream that takes no payload sends nothing, and nothing afterwards until a restart.
 
     So an origin can be stopped from sending, and not be given back as it was.
     """

@@ -79,7 +79,7 @@ class RenamedQueue(KilledQueue):
 def test_the_consumer_of_a_queue_gets_another_name(
     retention: str, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """What it had finished is finished, and nothing that it wants is announced as deleted."""
+    """Messages that it had finished stay so, and none that it wants is announced as deleted."""
     queue = RenamedQueue(tmp_path, clean_hub_leaf, retention)
     queue.reset()
 
@@ -221,7 +221,7 @@ def test_a_kill_while_a_consumer_gets_another_name(
 
 
 def test_another_name_after_a_kill(renamed: Renamed) -> None:
-    """What was half created under a name that the files gave up is deleted, and nothing is lost."""
+    """A consumer that was half created under a name that the files gave up is deleted."""
     with (
         kill_at_request("CONSUMER.RESET.B.C_EU", answered=False),
         pytest.raises(SimulatedKill),

@@ -1,4 +1,4 @@
-"""Another client deletes the origin after the activation: the next apply ends the relocation."""
+"""Another client deletes the origin after the activation; the next apply ends it all."""
 
 from __future__ import annotations
 

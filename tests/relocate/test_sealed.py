@@ -79,7 +79,7 @@ def test_a_sealed_stream_moves(sealed: Sealed) -> None:
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     (note,) = [d.summary for d in plan.diagnostics if d.code == "JS498"]
-    assert note.startswith("is copied by a snapshot. Nobody waits for it")
+    assert note.startswith("is copied by a snapshot. No publisher waits")
     assert [s.request for s in plan.steps if s.op == "relocate.quiesce"] == [None]
     require_sealed(sealed)
 
@@ -192,7 +192,7 @@ def test_a_sealed_work_queue_is_refused(tmp_path: Path, clean_hub_leaf: Sandbox)
 
 
 def test_what_is_allowed_is_not_more(sealed: Sealed) -> None:
-    """What workers have now is announced with its number, as of other streams."""
+    """The messages that workers have now are announced with their number, as of other streams."""
     with sealed.raw("leaf") as raw:
         stream_content.pull_acks(raw, "A", "C", 3)
 

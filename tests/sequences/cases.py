@@ -146,7 +146,7 @@ class Case:
 
     @property
     def renamed(self) -> dict[tuple[str, str, str], str]:
-        """The old name of each consumer that the last edits rename: by its domain, stream and new name."""
+        """The old name of each consumer that gets another one: by domain, stream and new name."""
         known, found = self.before_apply.get("relocate", []), {}
         for row in self.after.get("relocate", []):
             if row not in known and "/consumer/" in row["to"]:

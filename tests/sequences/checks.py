@@ -276,7 +276,7 @@ def check_consumer(
 
 
 def _may_repeat(announced: Announced, one: ConsumedResult) -> bool:
-    """Return True unless a relocation names other consumers that get something again, and not this one."""
+    """Return True unless a relocation says that other consumers get something again."""
     if one.key == one.old_key or one.before is None:
         return True
     named = [

@@ -1,4 +1,4 @@
-"""The consumers of a relocated stream: which one of the origin each one of the target continues."""
+"""The consumers of a relocated stream: those of the origin, and those that continue them."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def _strategy_note(inputs: PlanInputs, relocation: Relocation, origin: LiveObjec
     quiesced = relocation.is_snapshot and not origin.compact.get("sealed")
     compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))
     if origin.compact.get("sealed"):
-        text = "is copied by a snapshot. Nobody waits for it: a sealed stream takes no messages"
+        text = "is copied by a snapshot. No publisher waits: a sealed stream takes no messages"
         detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
     elif relocation.is_snapshot:
         text = f"is copied by a snapshot while publishers wait, because {relocation.why}"
