@@ -192,15 +192,35 @@ def test_a_lost_position_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) ->
     lose_origin(scene, recreate=False)
 
     plan = scene.space.plan()
-    found = {c.address: [(h.code, h.allowed) for h in c.hazards] for c in plan.resource_changes}
+    found = {c.address: c.hazards for c in plan.resource_changes}
     for name in scene.unread:
-        assert found[f"hub/consumer/A/{name}"] == [("LOSES_CONSUMER_POSITION", False)]
+        (hazard,) = found[f"hub/consumer/A/{name}"]
+        assert (hazard.code, hazard.allowed) == ("LOSES_CONSUMER_POSITION", False)
+        assert hazard.message.startswith(f"leaf/consumer/A/{name} was deleted outside jsplan")
     require_ended(scene, "no position")
 
     with scene.raw("hub") as raw:
         assert stream_content.messages(raw, "A") == scene.expected
         everything = len(scene.expected)
         assert scene.count_unread(raw, "A") == {"C": everything, "N": everything, "NEW": 0}
+
+
+def test_a_lost_consumer_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """One consumer that another client deleted at the old address starts as declared."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    with scene.raw("leaf") as raw:
+        raw.api_ok("$JS.API.CONSUMER.DELETE.A.C")
+
+    plan, result = scene.space.apply(allow_hazards=(*PERMITTED, "LOSES_CONSUMER_POSITION"))
+
+    assert [s.error for s in result.steps if s.error] == []
+    found = {c.address: [h.code for h in c.hazards] for c in plan.resource_changes}
+    assert found["hub/consumer/A/C"] == ["LOSES_CONSUMER_POSITION"]
+    assert found["hub/consumer/A/N"] == []
+    scene.unread["C"] = len(scene.expected)
+    scene.require_relocated()
 
 
 def test_what_was_not_compared_is_said(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

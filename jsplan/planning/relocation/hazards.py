@@ -12,7 +12,7 @@ from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.redelivery import build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
-from jsplan.planning.relocation.consumers import target_consumer
+from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.estimate import (
     compare_seconds,
     cutover_seconds,
@@ -85,15 +85,16 @@ def _find_successor(
 
 
 def assess_lost_position(inputs: PlanInputs, decision: ResourceDecision) -> Hazard:
-    """Return the hazard of a consumer whose position was lost with the origin."""
-    assert decision.after is not None
+    """Return the hazard of a consumer whose position was lost with that of the origin."""
     stream = decision.address.parent
-    origin = inputs.relocations[stream].origin if stream is not None else ""
+    assert decision.after is not None
+    assert stream is not None
+    old = origin_consumer(inputs.workspace, inputs.relocations[stream], decision.address)
     start = decision.after.get("deliver_policy", "all")
     return Hazard(
         "LOSES_CONSUMER_POSITION",
-        f"{origin} was deleted outside jsplan before the position of this consumer was read; it "
-        f"starts as declared (deliver_policy {start})",
+        f"{old} was deleted outside jsplan before its position was read; this consumer starts as "
+        f"declared (deliver_policy {start})",
     )
 
 
