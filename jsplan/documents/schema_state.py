@@ -178,7 +178,8 @@ _RELOCATED = object_of(
                     "created": TEXT,
                     "state": _CONSUMER_STATE,
                     "target": CONSUMER_ADDRESS,
-                }
+                },
+                _CREATED,
             )
         ),
     }

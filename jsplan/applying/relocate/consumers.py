@@ -100,6 +100,8 @@ async def _record_position(context: StepContext, step: Step, address: Address) -
         "created": old.created,
         "state": old.state,
         "target": str(step.target_address),
+        "record": step.record,
+        "expect": step.expect,
     }
     await update_record(context, step, consumers=known | {name: position})
     if not can_pause:

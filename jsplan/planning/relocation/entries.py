@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
+from jsplan.planning.diff import differing_fields
 from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
+from jsplan.resources import TABLES
+from jsplan.resources.server_features import PAUSE_LEVEL
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
     from jsplan.config.model import Workspace
     from jsplan.planning.model import PlanInputs
+
+
+#: The field with the start of a consumer.
+_START: Final = "opt_start_seq"
 
 
 def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
@@ -96,7 +104,7 @@ def relocation_reads(inputs: PlanInputs) -> set[Address]:
                 if address.parent == relocation.target
             )
             found |= together | {address for address in continued if address is not None}
-            found |= {target for _, target in _recorded_consumers(relocation)}
+            found |= {target for _, target, _ in _recorded_consumers(relocation)}
     return {address for address in found if address.domain in inputs.workspace.domains}
 
 
@@ -158,6 +166,7 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             objects.pop(target, None)
         if now.is_activated and now.target_now is not None:
             recovered |= _recover_target(now, entries)
+            recovered |= _recover_consumers(inputs, now, objects, entries)
             given_up = _hide_unfinished_consumers(inputs.workspace, now, objects, entries)
             recovered |= given_up
             selected |= given_up if target in inputs.selected else set()
@@ -179,7 +188,13 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
     known = entries.get(target)
     if live is None or record is None or (known is not None and known.created == live.created):
         return set()
-    entries[target] = Entry(
+    entries[target] = _entry_of(live, record)
+    return {target}
+
+
+def _entry_of(live: LiveObject, record: Mapping[str, Any]) -> Entry:
+    """Return the entry that the interrupted apply would have recorded."""
+    return Entry(
         config=live.config,
         declared=record["declared"],
         created=live.created,
@@ -189,7 +204,34 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
         seen=live.answered_at,
         position_once=record.get("position_once", ""),
     )
-    return {target}
+
+
+def _recover_consumers(
+    inputs: PlanInputs,
+    relocation: Relocation,
+    objects: dict[Address, LiveObject],
+    entries: dict[Address, Entry],
+) -> set[Address]:
+    """Record consumers that were created, and not recorded, where no pause shows it (before 2.11).
+
+    As for other steps, one that equals what was expected is ours.
+    """
+    found: set[Address] = set()
+    for _, address, position in _recorded_consumers(relocation):
+        live = objects.get(address)
+        if live is None or address in entries or inputs.level(address) >= PAUSE_LEVEL:
+            continue
+        if position.get("record") is None or position.get("expect") is None:
+            continue
+        others = {n: v for n, v in position["expect"].items() if n not in START_FIELDS}
+        if differing_fields(TABLES["consumer"], live.compact, others):
+            continue
+        start = live.compact.get(_START)
+        moved = start is not None and start != position["expect"].get(_START)
+        starts = {address.consumer: int(start or 0)} if moved else {}
+        entries[address] = replace(_entry_of(live, position["record"]), starts=starts)
+        found.add(address)
+    return found
 
 
 def _hide_unfinished_consumers(
@@ -203,7 +245,7 @@ def _hide_unfinished_consumers(
     Return those that the files no longer want there: they are ours, and recorded as such.
     """
     given_up: set[Address] = set()
-    for old, address in _recorded_consumers(relocation):
+    for old, address, _ in _recorded_consumers(relocation):
         live = objects.get(address)
         if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
             continue
@@ -216,12 +258,14 @@ def _hide_unfinished_consumers(
     return given_up
 
 
-def _recorded_consumers(relocation: Relocation) -> Iterator[tuple[Address, Address]]:
-    """Yield each consumer whose position is recorded, with the one that gets the position."""
+def _recorded_consumers(
+    relocation: Relocation,
+) -> Iterator[tuple[Address, Address, Mapping[str, Any]]]:
+    """Yield each consumer whose position is recorded, the one that gets it, and the position."""
     origin = relocation.origin
     for name, position in (relocation.record.get("consumers") or {}).items():
         old = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
-        yield old, Address.parse(position["target"])
+        yield old, Address.parse(position["target"]), position
 
 
 def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:
