@@ -212,7 +212,7 @@ def _recover_consumers(
     objects: dict[Address, LiveObject],
     entries: dict[Address, Entry],
 ) -> set[Address]:
-    """Record consumers that were created, and not recorded, where no pause shows it (before 2.11).
+    """Record consumers that were created, and not recorded, before 2.11: no pause marks them.
 
     As for other steps, one that equals what was expected is ours.
     """
