@@ -106,6 +106,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.activate": cutover.with_origin_restored(cutover.activate),
     "relocate.consumer": consumers.create_consumer,
     "relocate.delete": cutover.delete_origin,
+    "relocate.clear": cutover.end_without_origin,
     "relocate.restore": cutover.restore,
     "relocate.release": cutover.release,
     "kv_entry.create": write_entry,

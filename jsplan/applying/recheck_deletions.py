@@ -267,7 +267,7 @@ class DeletionCheck:
         before = replace(origin, raw=config, _config=None, _compact=None)
         target, after = Address.parse(step.address), _target_config(last)
         coming = {
-            s.target_address.consumer: config_of_payload(s.request["payload"])
+            _name_at_origin(s): config_of_payload(s.request["payload"])
             for s in self.plan.steps
             if s.request is not None
             and s.op in ("relocate.consumer", "consumer.create")
@@ -427,3 +427,9 @@ def _target_config(step: Step) -> Config:
     if config.get("sealed"):  # the server sets discard: new then
         table.fill_derived(config, NEWEST_LEVEL)
     return config
+
+
+def _name_at_origin(step: Step) -> str:
+    """Return the name by which a consumer is measured at the origin; of a new one its address."""
+    continued = (step.params or {}).get("continues")
+    return Address.parse(continued).consumer if continued else str(step.target_address)

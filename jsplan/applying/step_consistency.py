@@ -122,15 +122,25 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     ),
     "relocate.compare": OpRule("stream", params=_RELOCATION_PARAMS),
     "relocate.quiesce": OpRule(
-        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, relocated=True
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        optional=True,
+        params=_RELOCATION_PARAMS,
+        relocated=True,
     ),
     "relocate.promote": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
     "relocate.copy": OpRule("stream", "STREAM.RESTORE", "restore", params=_RELOCATION_PARAMS),
     "relocate.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
     "relocate.consumer": OpRule(
-        "consumer", "CONSUMER.CREATE", "consumer", "create", params=_RELOCATION_PARAMS
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "create",
+        params=(*_RELOCATION_PARAMS, "continues"),
     ),
     "relocate.delete": OpRule("stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, deletes=True),
+    "relocate.clear": OpRule("stream", params=(*_RELOCATION_PARAMS, "origin_lost")),
     "relocate.restore": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
     "relocate.release": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
     "kv_entry.create": OpRule("kv_entry", params=("before",)),
@@ -267,7 +277,10 @@ def _check_relocation(step: Step, address: Address, deleted: Collection[str]) ->
     sides = [params["relocated"], params["target"]]
     if str(address.parent or address) not in sides or params["state_address"] != sides[1]:
         yield f"it relocates {sides[0]} to {sides[1]}"
-    if sides[0] not in deleted and step.op not in ("relocate.mirror", "relocate.compare"):
+    if "continues" in params and str(Address.parse(params["continues"]).parent) != sides[0]:
+        yield f"{params['continues']} is no consumer of {sides[0]}"
+    only_copies = step.op in ("relocate.mirror", "relocate.compare")
+    if sides[0] not in deleted and not (only_copies or "origin_lost" in params):
         yield f"it relocates {sides[0]}, which no resource change of the plan deletes"
 
 

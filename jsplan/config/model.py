@@ -197,12 +197,18 @@ class Moved:
 class Relocate:
     """A stream that moves with its messages and consumers; both sides have the same shape.
 
-    They are addresses or globs. `old_address` is declared nowhere, `new_address` is.
+    They are addresses or globs. `old_address` is declared nowhere, `new_address` is. An entry of
+    consumers says which consumer of a relocated stream continues which one.
     """
 
     old_address: str
     new_address: str
     range: SourceRange
+
+    @property
+    def names_consumers(self) -> bool:
+        """Check whether the entry is about consumers, and not about streams or a whole domain."""
+        return self.old_address.split("/")[1:2] == ["consumer"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from jsplan.address import Address, changes_only_domain, has_same_wildcards, is_glob, matches
+from jsplan.address import (
+    Address,
+    changes_only_domain,
+    has_same_wildcards,
+    is_glob,
+    matches,
+    move_address,
+)
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -61,21 +68,39 @@ def read_relocate(
                 "Keep one of them.",
             )
         out.append(Relocate(origin, to, source_range(node.place)))
+    for entry in out:
+        if entry.names_consumers and not any(_moves_stream_of(other, entry) for other in out):
+            findings.error(
+                "JS149",
+                entry.range,
+                f"no relocate entry moves the stream of {entry.old_address} to that of"
+                f" {entry.new_address}",
+                "A consumer moves with its stream only. Add the entry of the stream. Consumers that"
+                " keep their names need no entry.",
+            )
     return tuple(out)
 
 
-def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:
-    """Refuse consumers, and buckets under another name: their keys have the name in them."""
-    kind = _kind_of(origin)
-    if kind == "consumer":
-        findings.error(
-            "JS149",
-            node.value["from"],
-            "a consumer is not relocated by itself",
-            "Relocate its stream. Consumers that the new stream declares under the same names"
-            " come along at their positions.",
+def _moves_stream_of(entry: Relocate, consumers: Relocate) -> bool:
+    """Check whether an entry moves the stream that an entry of consumers is about."""
+    if entry.names_consumers:
+        return False
+    try:
+        old, new = (
+            Address.of_stream(*glob.split("/")[:3:2])
+            for glob in (consumers.old_address, consumers.new_address)
         )
-    elif kind in ("kv", "object_store") and not changes_only_domain(origin, to):
+        return matches(entry.old_address, old) and (
+            move_address(entry.old_address, entry.new_address, old) == new
+        )
+    except (TypeError, ValueError):
+        return False  # a side is no address, or the entry has an error of its own
+
+
+def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:
+    """Refuse buckets under another name: their keys have the name in them."""
+    kind = _kind_of(origin)
+    if kind in ("kv", "object_store") and not changes_only_domain(origin, to):
         findings.error("JS149", node.value["from"], *_NOT_RENAMED[kind])
 
 

@@ -22,7 +22,7 @@ Op = Literal[
     "replication.verify",
     "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
     "relocate.copy", "relocate.activate", "relocate.consumer", "relocate.delete",
-    "relocate.restore", "relocate.release",
+    "relocate.clear", "relocate.restore", "relocate.release",
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",

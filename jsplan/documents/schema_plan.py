@@ -19,6 +19,7 @@ from jsplan.documents.schema_state import (
 from jsplan.documents.schema_types import (
     ADDRESS,
     ANYTHING,
+    CONSUMER_ADDRESS,
     COUNT,
     FINGERPRINT,
     FLAG,
@@ -148,6 +149,8 @@ PARAMS = object_of(
         "initial_config": CONFIG_REF,
         "relocated": STREAM_ADDRESS,
         "relocated_sources": map_of(ORIGIN_REF),
+        "continues": CONSUMER_ADDRESS,
+        "origin_lost": FLAG,
         "target": STREAM_ADDRESS,
         "leftovers": list_of(UPLOAD_ID),
         "origin_level": COUNT,

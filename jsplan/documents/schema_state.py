@@ -172,7 +172,15 @@ _RELOCATED = object_of(
         "end_marker": UINT64,
         "last_seq": UINT64,
         "consumers": map_of(
-            object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})
+            object_of(
+                {
+                    "config": CONFIG_REF,
+                    "created": TEXT,
+                    "state": _CONSUMER_STATE,
+                    "target": CONSUMER_ADDRESS,
+                },
+                _CREATED,
+            )
         ),
     }
     | _CREATED,

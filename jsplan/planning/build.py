@@ -40,6 +40,7 @@ from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preserve.position_reset import check_resets
 from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
+from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.decisions import (
     ORIGIN_RELOCATED,
     TARGET_RELOCATED,
@@ -47,7 +48,7 @@ from jsplan.planning.relocation.decisions import (
     decide_relocations,
 )
 from jsplan.planning.relocation.downstream import plan_relocated_sources
-from jsplan.planning.relocation.entries import deferral_reasons, origin_consumer
+from jsplan.planning.relocation.entries import deferral_reasons
 from jsplan.planning.relocation.stages import limit_changes
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.impact import plan_downstream
@@ -369,8 +370,8 @@ def _resource_change(
         fingerprint=live.fingerprint if live else "absent",
         depends_on=depends_on,
         previous_address=str(moved) if moved else None,
-        relocated_from=_relocated_from(decision),
-        relocated_to=_relocated_to(decision, decisions),
+        relocated_from=_relocated_from(inputs, decision),
+        relocated_to=_relocated_to(inputs, decision, decisions),
     )
 
 
@@ -384,17 +385,17 @@ def _is_unchanged(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     )
 
 
-def _relocated_from(decision: ResourceDecision) -> str | None:
+def _relocated_from(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
     """Return the old address of a relocated stream, or of a consumer of one."""
     if decision.relocation is None or decision.reason != TARGET_RELOCATED:
         return None
     if decision.address.kind == "consumer":
-        return str(origin_consumer(decision.relocation, decision.address))
+        return str(origin_consumer(inputs.workspace, decision.relocation, decision.address))
     return str(decision.relocation.origin)
 
 
 def _relocated_to(
-    decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> str | None:
     """Return the new address of a relocated stream, or of a consumer that comes along."""
     stream = decisions.get(decision.address.parent) if decision.address.parent else decision
@@ -403,8 +404,7 @@ def _relocated_to(
         return None
     if stream is decision:
         return str(relocation.target)
-    target = relocation.target
-    new = Address(target.domain, "consumer", f"{target.stream}/{decision.address.consumer}")
+    new = target_consumer(inputs.workspace, relocation, decision.address)
     return str(new) if new in decisions and not decisions[new].is_removed else None
 
 

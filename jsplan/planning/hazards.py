@@ -22,8 +22,16 @@ from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import describe_redelivery
 from jsplan.planning.preserve.hazards import assess_preserved
 from jsplan.planning.preserve.position_reset import assess_reset, is_reset_measurement
-from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
-from jsplan.planning.relocation.hazards import assess_origin, assess_target
+from jsplan.planning.relocation.decisions import (
+    ORIGIN_RELOCATED,
+    POSITION_LOST,
+    TARGET_RELOCATED,
+)
+from jsplan.planning.relocation.hazards import (
+    assess_lost_position,
+    assess_origin,
+    assess_target,
+)
 from jsplan.planning.relocation.sources import mirrors_relocated
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
@@ -66,6 +74,8 @@ def assess_hazards(
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
     if decision.reason == TARGET_RELOCATED and decision.address.kind != "consumer":
         found += assess_target(inputs, decision, decisions)
+    if decision.reason == POSITION_LOST:
+        found.append(assess_lost_position(inputs, decision))
     if decision.live is not None:
         found += _loses_outstanding(measured)
         found += (

@@ -26,6 +26,7 @@ from jsplan.planning.preserve.hazards import (
 )
 from jsplan.planning.preserve.position_reset import reset_measurements
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
+from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
@@ -111,13 +112,14 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
         return relocated_measurement(
             decision.address, origin, after, inputs.level(decision.address), {}, ()
         )
-    coming = {
-        address.consumer: TABLES["consumer"].with_defaults(
-            inputs.creation_body(address), inputs.level(address)
-        )
-        for address in inputs.workspace.resources
-        if address.parent == relocation.target
-    }
+    coming: dict[str, Config] = {}
+    for address in inputs.workspace.resources:
+        if address.parent == relocation.target:
+            old = origin_consumer(inputs.workspace, relocation, address)
+            # One that is measured at the origin has the name that it has there.
+            coming[old.consumer if old is not None else str(address)] = TABLES[
+                "consumer"
+            ].with_defaults(inputs.creation_body(address), inputs.level(address))
     return relocated_measurement(
         decision.address,
         origin,

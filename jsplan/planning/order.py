@@ -21,6 +21,8 @@ from jsplan.subjects import SubjectTree
 
 #: Steps around those of all consumers of a stream. `interest` sets their order.
 PLACEHOLDER_KINDS = ("hold", "release")
+#: The step that ends a relocation without an origin. `relocation.order` sets its order.
+RELOCATION_END = "ended"
 
 
 def order_steps(
@@ -44,7 +46,7 @@ def _add_dependencies(
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
     for (address, kind), draft in drafts.items():
-        if kind in PLACEHOLDER_KINDS:
+        if kind in (*PLACEHOLDER_KINDS, RELOCATION_END):
             continue
         if kind == "create" and address.parent in deletions:
             draft.depends_on |= deletions[address.parent] - {draft.key}

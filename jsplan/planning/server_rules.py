@@ -67,6 +67,8 @@ def check_server_rules(
         consumer = decision.address.kind == "consumer"
         new = decision.deletes if consumer else decision.loses_content
         before = decision.live.compact if decision.live and not new else None
+        if decision.relocation is not None and (decision.after or {}).get("sealed"):
+            before = {}  # the copy is sealed last, as an update
         problems = find_consumer_problems if consumer else find_stream_problems
         yield from _to_diagnostics(
             inputs, decision, problems(before, decision.after or {}, context)

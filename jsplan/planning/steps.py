@@ -37,8 +37,9 @@ from jsplan.planning.preserve.stream_steps import (
     draft_staging_cleanup,
 )
 from jsplan.planning.relocation.decisions import RELOCATION_WAITS
+from jsplan.planning.relocation.order import order_relocations
 from jsplan.planning.relocation.stages import limit_drafts
-from jsplan.planning.relocation.steps import draft_release, draft_relocation, order_relocations
+from jsplan.planning.relocation.steps import draft_release, draft_relocation
 from jsplan.planning.replication.checks import (
     draft_replication_checks,
     is_state_only,
@@ -79,7 +80,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
         ):
             drafts[draft.key] = draft
     order_detaching(decisions, inputs, drafts)
-    order_relocations(inputs, drafts)
+    order_relocations(inputs, decisions, drafts)
     order_sources(inputs, decisions, drafts)
     tag_drafts(inputs, drafts)
     checks = list(draft_replication_checks(inputs, decisions))

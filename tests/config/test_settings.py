@@ -58,7 +58,15 @@ def test_relocate_is_read(workspace: Loader) -> None:
         ("relocate: [{from: 'leaf/**', to: 'hub/stream/*'}]", "JS144", "wildcards"),
         ("relocate: [{from: hbu/stream/A, to: hub/stream/S}]", "JS122", '"hub"'),
         ("relocate: [{from: hub/kv/B, to: hub/kv/A}]", "JS149", "as a source"),
-        ("relocate: [{from: hub/consumer/A/C, to: hub/consumer/S/C}]", "JS149", "Relocate its"),
+        ("relocate: [{from: hub/consumer/A/C, to: hub/consumer/S/D}]", "JS149", "its stream only"),
+        (
+            (
+                "relocate: [{from: hub/consumer/A/C, to: hub/consumer/S/D}, "
+                "{from: hub/stream/B, to: hub/stream/S}]"
+            ),
+            "JS149",
+            "Add the entry of the stream",
+        ),
         ("relocate: [{from: hub/object_store/B, to: hub/object_store/A}]", "JS149", "copy"),
         ("relocate: [{from: hub/stream/A}]", "JS106", "to"),
         ("moved: [{from: hub/stream/A, to: hub/consumer/A/B}]", "JS144", "same kind"),

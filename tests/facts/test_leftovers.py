@@ -204,7 +204,7 @@ def test_restores_over_old_messages(
     """Up to 2.14 a restore replaces the old messages; 2.15 refuses it after the transfer."""
     create(raw)
     fill(raw, 2)
-    snapshot, chunks = take_snapshot(server, raw)
+    snapshot, chunks = take_snapshot(server, raw, "S")
     raw.request("S", b"more")
     undeleted_folder.place(server, "S")
     delete(raw)
@@ -221,10 +221,12 @@ def test_restores_over_old_messages(
         assert ended["state"]["messages"] == 2
 
 
-def take_snapshot(server: Server, raw: Raw) -> tuple[dict[str, Any], list[bytes]]:
+def take_snapshot(server: Server, raw: Raw, stream: str) -> tuple[dict[str, Any], list[bytes]]:
+    """Take a snapshot; return the answer of the server and the archive."""
     with Raw(server.url) as receiver:
         receiver.subscribe("_INBOX.snapshot")
-        answer = raw.api_ok("$JS.API.STREAM.SNAPSHOT.S", {"deliver_subject": "_INBOX.snapshot"})
+        request = {"deliver_subject": "_INBOX.snapshot"}
+        answer = raw.api_ok(f"$JS.API.STREAM.SNAPSHOT.{stream}", request)
         chunks: list[bytes] = []
         while True:
             _, reply, _, body = receiver.next_with_reply()

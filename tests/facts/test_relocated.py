@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.facts.test_leftovers import take_snapshot
 from tests.support import stream_content
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
 
 pytestmark = pytest.mark.matrix
 
@@ -190,3 +196,100 @@ def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> 
         raw.api_ok("$JS.API.CONSUMER.DELETE.A.HOLD")
 
         server.wait_until(lambda: state(raw, "A")["messages"] == 4, "delete what none wants")
+
+
+def schedule(raw: Raw, name: str, seconds: float, stream: str = "A") -> None:
+    """Write a schedule that sends a message to A.NAME once, in some seconds."""
+    when = datetime.now(UTC) + timedelta(seconds=seconds)
+    headers = {
+        "Nats-Schedule": f"@at {when.isoformat().replace('+00:00', 'Z')}",
+        "Nats-Schedule-Target": f"{stream}.{name}",
+    }
+    assert b'"seq"' in raw.request(f"{stream}.when.{name}", b"x", headers)[1]
+
+
+def subjects(raw: Raw, stream: str = "A") -> set[str]:
+    """Return the subjects of the messages of a stream."""
+    info = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}", {"subjects_filter": ">"})
+    return set(info["state"].get("subjects") or ())
+
+
+@pytest.fixture
+def scheduling(server: Server, server_version: tuple[int, ...]) -> Iterator[Raw | None]:
+    """A stream A that takes schedules; None before 2.12, which has none."""
+    if server_version < (2, 12):
+        yield None
+        return
+    with Raw(server.url) as raw:
+        config = {"name": "A", "subjects": ["A.>"], "allow_msg_schedules": True}
+        raw.api_ok("$JS.API.STREAM.CREATE.A", config)
+        yield raw
+
+
+def _has_sent(raw: Raw) -> bool:
+    return subjects(raw) == {"A.one"}
+
+
+def update(raw: Raw, **fields: Any) -> dict[str, Any]:
+    """Update A, and return the answer."""
+    config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+    return raw.api("$JS.API.STREAM.UPDATE.A", config | fields)
+
+
+def test_a_quiesced_stream_still_sends_what_is_scheduled(
+    scheduling: Raw | None, server: Server
+) -> None:
+    """Without its subjects it sends all the same, and schedules cannot be turned off."""
+    if scheduling is None:
+        return
+    schedule(scheduling, "one", 1)
+    assert "error" not in update(scheduling, subjects=["parked"])
+    assert update(scheduling, allow_msg_schedules=False)["error"]["err_code"] == 10052
+
+    server.wait_until(lambda: subjects(scheduling) == {"A.one"}, "send it")
+
+
+def test_a_schedule_that_was_refused_once_is_not_sent_again(
+    scheduling: Raw | None, server: Server
+) -> None:
+    """A stream that takes no payload sends nothing, and nothing afterwards until a restart.
+
+    So an origin can be stopped from sending, and not be given back as it was.
+    """
+    if scheduling is None:
+        return
+    other = {"name": "B", "subjects": ["B.>"], "allow_msg_schedules": True}
+    scheduling.api_ok("$JS.API.STREAM.CREATE.B", other)
+    schedule(scheduling, "one", 0.5)
+    assert "error" not in update(scheduling, max_msg_size=1)
+    schedule(scheduling, "later", 1, stream="B")
+    server.wait_until(lambda: subjects(scheduling, "B") == {"B.later"}, "send what is due later")
+    assert "error" not in update(scheduling, max_msg_size=-1)
+    schedule(scheduling, "two", 0.5)
+    server.wait_until(lambda: "A.two" in subjects(scheduling), "send the second")
+
+    assert subjects(scheduling) == {"A.when.one", "A.two"}
+    server.stop()
+    server.start()
+    with Raw(server.url) as raw:
+        server.wait_until(lambda: subjects(raw) == {"A.one", "A.two"}, "send the first")
+
+
+def test_a_restored_copy_sends_what_is_scheduled_too(
+    scheduling: Raw | None, server: Server, make_server: MakeServer
+) -> None:
+    """A snapshot has the schedules, so both servers send the message."""
+    if scheduling is None:
+        return
+    schedule(scheduling, "one", 2)
+    snapshot, chunks = take_snapshot(server, scheduling, "A")
+    with Raw(make_server().url) as other:
+        started = other.api_ok(
+            "$JS.API.STREAM.RESTORE.A", {key: snapshot[key] for key in ("config", "state")}
+        )
+        for chunk in chunks:
+            other.request(started["deliver_subject"], chunk)
+        assert "error" not in json.loads(other.request(started["deliver_subject"], b"")[1])
+
+        for raw in (scheduling, other):
+            server.wait_until(partial(_has_sent, raw), "send it")

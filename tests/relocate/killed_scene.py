@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.relocate.scene import PERMITTED, TO_HUB, Route, Scene
+from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Route, Scene
 from tests.relocate.test_accounts import Accounts
 from tests.support import stream_content
 from tests.support.kill_proxy import KillPoint, KillProxy, writes
@@ -117,6 +117,15 @@ class KilledScene(Scene, Killed):
     def count_messages(raw: Raw, stream: str) -> int:
         """Return how many messages a stream has; 0 where there is none."""
         return int(raw.api(f"$JS.API.STREAM.INFO.{stream}").get("state", {}).get("messages", 0))
+
+
+class KilledSnapshot(KilledScene):
+    """A stream that a snapshot moves: with its `consumer_limits` no mirror could read it."""
+
+    body = BODY | {"consumer_limits": {"max_ack_pending": 500}}
+
+    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
+        super().__init__(folder, sandbox, ("leaf", "hub", "B"))
 
 
 class KilledQueue(KilledScene):

@@ -14,6 +14,7 @@ from tests.relocate.killed_scene import (
     KilledBucket,
     KilledQueue,
     KilledScene,
+    KilledSnapshot,
     compares,
 )
 from tests.relocate.scene import RENAMED, TO_HUB
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox
 
-KINDS = ("to_hub", "renamed", "bucket", "workqueue", "interest", "account")
+KINDS = ("to_hub", "renamed", "snapshot", "bucket", "workqueue", "interest", "account")
 #: Boundaries of each kind that `make test` tries.
 SAMPLE = 1
 #: Messages of a stream that is killed in the middle of its copy.
@@ -39,6 +40,8 @@ def scene(
 ) -> Iterator[Killed]:
     """A stream to another domain or account or with a new name, a bucket, or a queue."""
     match request.param:
+        case "snapshot":
+            yield KilledSnapshot(tmp_path, clean_hub_leaf)
         case "bucket":
             yield KilledBucket(tmp_path, clean_hub_leaf)
         case "account":

@@ -219,9 +219,9 @@ def test_an_unmanaged_origin_is_refused(scene: Scene) -> None:
     ("fields", "text"),
     [
         ({"retention": "workqueue"}, "limits retention, and hub/stream/A workqueue"),
-        ({"sealed": True}, "hub/stream/A is sealed"),
+        ({"sealed": True}, "only one side is sealed"),
         ({"allow_msg_counter": True}, "only one side has allow_msg_counter"),
-        ({"allow_msg_schedules": True}, "has scheduled messages"),
+        ({"allow_msg_schedules": True}, "has schedules, and its server"),
         ({"first_seq": 5}, "first_seq is declared"),
         ({"subjects": None, "sources": [{"name": "X"}]}, "has sources"),
     ],

@@ -61,7 +61,8 @@ class Edit:
 
     `what` is `set` (fields of a stream or bucket; None takes one out), `consumer` (fields of a consumer), `add` and `drop` (a
     consumer), `swap` (two streams or two consumers exchange a field), `declare` and `remove` (a stream or bucket),
-    `relocate` (another domain or name for a stream or bucket, which comes with its messages).
+    `relocate` (another domain or name for a stream or bucket, which comes with its messages), `rename` (another name for a
+    consumer of a stream that is relocated).
     """
 
     what: str
@@ -85,6 +86,8 @@ class Edit:
             merge(body, self.fields)
         elif self.what == "relocate":
             _relocate(sections, section, body, self.fields)
+        elif self.what == "rename":
+            _rename(sections, address_of(section, body), body, self.consumer, self.fields["name"])
         elif self.what == "swap" and not self.consumer:
             other = next((b for s, b in bodies(sections) if name_of(s, b) == self.other), None)
             if other is not None:
@@ -138,8 +141,18 @@ class Case:
         return {
             stream_at(row["to"]): stream_at(row["from"])
             for row in self.after.get("relocate", [])
-            if row not in known
+            if row not in known and "/consumer/" not in row["to"]
         }
+
+    @property
+    def renamed(self) -> dict[tuple[str, str, str], str]:
+        """The old name of each consumer that gets another one: by domain, stream and new name."""
+        known, found = self.before_apply.get("relocate", []), {}
+        for row in self.after.get("relocate", []):
+            if row not in known and "/consumer/" in row["to"]:
+                domain, _, stream, name = row["to"].split("/")
+                found[domain, stream, name] = row["from"].split("/")[3]
+        return found
 
     @property
     def before_apply(self) -> Sections:
@@ -222,6 +235,21 @@ def _relocate(sections: Sections, section: str, body: Body, fields: Body) -> Non
         for origin in (other.get("mirror"), *(other.get("sources") or ())):
             if origin and origin["name"] == name and section == "streams":
                 origin |= {"name": body["name"], "domain": body["domain"]}
+
+
+def _rename(sections: Sections, address: str, stream: Body, old: str, new: str) -> None:
+    """Give a consumer another name, with the entry that says so, if its stream is relocated."""
+    entry = next((e for e in sections.get("relocate", ()) if e["to"] == address), None)
+    found = next((c for c in stream.get("consumers", ()) if c["name"] == old), None)
+    if entry is None or found is None:
+        return
+    found["name"] = new
+    sections["relocate"].append(
+        {
+            side: f"{entry[side].replace('/stream/', '/consumer/')}/{name}"
+            for side, name in (("from", old), ("to", new))
+        }
+    )
 
 
 def merge(body: Body, fields: Body) -> None:

@@ -264,7 +264,8 @@ def check_consumer(
         m.body for m in (*wanted.must, *wanted.may, *(wanted.stranded if one.workqueue else ()))
     }
     again = [body for body, times in got.items() for _ in range(times - (body in fine))]
-    said = announced.bounds("DUPLICATES_MESSAGES", [address, one.stream])
+    where = [address, one.stream] if _may_repeat(announced, one) else [address]
+    said = announced.bounds("DUPLICATES_MESSAGES", where)
     if len(again) > said.high:
         which = sorted(names.get(body, 0) for body in again)
         yield Finding("again", address, f"given again {which}, announced {said.low} to {said.high}")
@@ -272,6 +273,16 @@ def check_consumer(
     out = len(one.books.position.outstanding) if one.books else 0
     if not fresh and len(again) + out < own.low:
         yield Finding("count", address, f"{len(again)} given again, announced {own}")
+
+
+def _may_repeat(announced: Announced, one: ConsumedResult) -> bool:
+    """Return True unless a relocation says that other consumers get something again."""
+    if one.key == one.old_key or one.before is None:
+        return True
+    named = [
+        c for a, h in announced.all("DUPLICATES_MESSAGES") if a == one.stream for c in h.causes
+    ]
+    return one.before["name"] in named
 
 
 def _check_stranded(

@@ -417,22 +417,32 @@ class _CaseRun:
     def _check_consumers(self, announced: Announced, before: Snapshot, after: Snapshot) -> None:
         """Consume each declared consumer to its end."""
         old = {k: c for k, _, c in _declared(self.case.before_apply)}
+        renamed, moved = self.case.renamed, self.case.moved
+        new_names = {(*moved[d, s], old): new for (d, s, new), old in renamed.items()}
         for (domain, stream, name), address, body in _declared(self.case.after):
             key = (domain, stream)
-            old_key = self.case.moved.get(key, key)
-            was = old.get((*old_key, name))
+            old_key, old_name = self.case.moved.get(key, key), renamed.get((*key, name), name)
+            # Where another consumer got its name, it is a new one.
+            is_new = old_name == name and (*old_key, name) in new_names
+            was = None if is_new else old.get((*old_key, old_name))
             if key not in after or name not in after[key].consumers:
                 self.outcome.findings.append(Finding("missing", f"{address}/{name}", "is gone"))
                 continue
-            if was is not None and self.known is not None and (*old_key, name) not in self.known:
+            if (
+                was is not None
+                and self.known is not None
+                and (*old_key, old_name) not in self.known
+            ):
                 continue
-            books = self._log_of(old_key, name)
+            books = self._log_of(old_key, old_name)
             got = self.sides[domain].drain(stream, name, books.unacknowledged)
             workqueue = after[key].config["retention"] == "workqueue"
             others = (
                 self._log_of(old_key, other)
                 for d, s, other in old
-                if (d, s) == old_key and other != name and other in after[key].consumers
+                if (d, s) == old_key
+                and other != old_name
+                and new_names.get((d, s, other), other) in after[key].consumers
             )
             out = {seq for other in others for seq in other.position.outstanding}
             one = ConsumedResult(

@@ -575,7 +575,22 @@ def _relocation(making: _CaseBuilder, body: Body) -> list[Edit]:
     if "bucket" in body:
         return [Edit("relocate", body["bucket"], fields=other)]
     name = {"name": f"{body['name']}{rng.choice('UVWX')}"}
-    return [Edit("relocate", body["name"], fields=rng.choice((other, other, name, other | name)))]
+    fields = rng.choice((other, other, name, other | name))
+    renames = _renames(making, body, str(fields.get("name", body["name"])))
+    return [Edit("relocate", body["name"], fields=fields), *renames]
+
+
+def _renames(making: _CaseBuilder, body: Body, stream: str) -> list[Edit]:
+    """Give some consumers of a relocated stream another name.
+
+    By a generator of their own: without them each seed makes what it made before.
+    """
+    rng = random.Random(f"{making.token}{stream}")
+    names = [consumer["name"] for consumer in body.get("consumers", ())]
+    if not names or rng.random() < 0.5:
+        return []
+    some = rng.sample(names, rng.randint(1, min(2, len(names))))
+    return [Edit("rename", stream, name, fields={"name": f"{name}Z"}) for name in some]
 
 
 #: Functions that make edits of a kind, with their weights.

@@ -52,6 +52,24 @@ def _meddled_cases() -> Iterator[tuple[str, FixedCase]]:
     yield "more is deleted than the plan said", FixedCase(case, frozenset({"stale"}))
 
 
+def _limited_cases() -> Iterator[tuple[str, FixedCase]]:
+    """An interest stream that gets limits for its consumers while it is relocated."""
+    t = "ra2x"
+    few = {"max_ack_pending": 50}
+    case = Case(
+        t,
+        {"streams": [stream(t, "interest") | {"consumers": [consumer("C") | few]}]},
+        (publish(t, "abca"),),
+        (
+            Edit("set", f"{t}S", fields={"consumer_limits": {"max_ack_pending": 100}}),
+            Edit("relocate", f"{t}S", fields={"domain": "leaf"}),
+        ),
+    )
+    yield "an interest stream gets limits for its consumers", FixedCase(case)
+
+
 RELOCATED: Final[dict[str, FixedCase]] = {
-    name: fixed for group in (_downstream_cases, _meddled_cases) for name, fixed in group()
+    name: fixed
+    for group in (_downstream_cases, _meddled_cases, _limited_cases)
+    for name, fixed in group()
 }

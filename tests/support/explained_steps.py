@@ -55,6 +55,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "stream.compare": {_REPLACED},
     "stream.delete_old": {_REPLACED},
     "stream.resume_consumers": {_REPLACED, _CHANGED},
+    "relocate.clear": {_CHANGED},
     "relocate.mirror": {_CREATED},
     "relocate.compare": {_CREATED},
     "relocate.quiesce": {_CREATED},
@@ -73,6 +74,7 @@ _FINDINGS = {
     "consumer.delete_placeholder": "JS428",
     "state.forget": "JS494",
     "relocate.compare": "JS496",
+    "relocate.clear": "JS496",
 }
 
 

@@ -63,7 +63,7 @@ async def fill_stream(context: StepContext, step: Step) -> None:
             f"{step.target_address} is gone again: another client deleted it during the apply"
         )
     context.fingerprints[step.id] = live.fingerprint
-    done = (
+    done: dict[str, Any] = (
         {"phase": "refilled", "new_created": live.created}
         if params(step)["into_new"]
         else {"phase": "copied"}

@@ -37,10 +37,15 @@ def require_record(context: StepContext, step: Step) -> ReplacementRecord:
     return record
 
 
-async def update_record(context: StepContext, step: Step, **changes: Any) -> ReplacementRecord:
-    """Update the record durably. Raises StateError."""
+async def update_record(
+    context: StepContext, step: Step, *, durable: bool = True, **changes: Any
+) -> ReplacementRecord:
+    """Update the record. Raises StateError.
+
+    `durable`: wait for the disk. Without it the loss of the change only repeats work.
+    """
     record = context.state.replacements.get(params(step)["state_address"], {}) | changes
-    await context.record({"replacing": record})
+    await context.record({"replacing": record}, durable=durable)
     return record
 
 

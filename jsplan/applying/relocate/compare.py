@@ -89,7 +89,7 @@ async def _compare_newest(context: StepContext, step: Step) -> None:
                 f"{target_address(step)} is not equal to {origin_address(step)}: {differing}"
             )
         await asyncio.sleep(0.1)
-    await update_record(context, step, compared_from=first)
+    await update_record(context, step, durable=False, compared_from=first)
 
 
 async def _compare_rest(context: StepContext, step: Step) -> None:
@@ -104,9 +104,8 @@ async def _compare_rest(context: StepContext, step: Step) -> None:
 
 async def _differing_state(context: StepContext, step: Step) -> str:
     """Describe how counts and ends differ; empty where they are equal."""
-    origin, target = [
-        await context.read(address) for address in (origin_address(step), target_address(step))
-    ]
+    sides = (origin_address(step), target_address(step))
+    origin, target = await asyncio.gather(*(context.read(address) for address in sides))
     if origin is None or target is None:
         raise StepFailed("one of both streams was deleted by another client during the apply")
     shrinks = is_workqueue(require_record(context, step))
@@ -138,15 +137,18 @@ async def _compare_up_to(
 
 async def compare_range(context: StepContext, step: Step, first: int, last: int) -> Comparison:
     """Compare a range of both sides as they are now."""
-    sides = []
-    for address, level in (
-        (origin_address(step), params(step)["origin_level"]),
-        (target_address(step), params(step)["api_level"]),
-    ):
-        api = context.api(at(step, address))
-        sides.append((api, await api.request(f"STREAM.INFO.{address.stream}"), int(level)))
+    addresses = (origin_address(step), target_address(step))
+    apis = [context.api(at(step, address)) for address in addresses]
+    infos = await asyncio.gather(
+        *(
+            api.request(f"STREAM.INFO.{address.stream}")
+            for api, address in zip(apis, addresses, strict=True)
+        )
+    )
+    levels = (int(params(step)["origin_level"]), int(params(step)["api_level"]))
+    origin, target = zip(apis, infos, levels, strict=True)
     try:
-        return await compare_streams(sides[0], sides[1], first, last)
+        return await compare_streams(origin, target, first, last)
     except ReadLimitExceeded:
         raise StepFailed(
             f"{origin_address(step)} has too many deleted messages to be compared without "

@@ -1,4 +1,4 @@
-"""Consumers of a relocated stream: created at the position of those of the same name."""
+"""Consumers of a relocated stream: created at the position of those that they continue."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from jsplan.applying.preserve.journal import (
 )
 from jsplan.applying.preserve.new_stream import RestoredConsumer, restore_each
 from jsplan.applying.relocate.finished import delete_finished
-from jsplan.applying.relocate.journal import at, origin_address, read_target, require_activated
+from jsplan.applying.relocate.journal import (
+    at,
+    origin_address,
+    read_origin,
+    read_target,
+    require_activated,
+)
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.plan import Step
+from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.resources.server_features import PAUSE_LEVEL
@@ -24,18 +31,24 @@ async def create_consumer(context: StepContext, step: Step) -> None:
     """Pause the old consumer, record its position, and create the new one there.
 
     The old one is not read again once the new one may have delivered something. A work queue loses
-    what workers have finished until now.
+    what workers have finished until now. Without an origin only a recorded position counts.
     """
     require_not_stopped(context)
-    record, name = require_record(context, step), step.target_address.consumer
+    record, old = require_record(context, step), Address.parse(params(step)["continues"])
     stream = await read_target(context, step, record)
     await require_activated(context, step, stream)
-    if await context.read(step.target_address) is None:
-        await _record_position(context, step, name)
-    await delete_finished(context, step)
-    before = require_record(context, step).get("consumers", {}).get(name)
+    found = await context.read(step.target_address)
+    _require_unfinished(context, step, found)
+    if "origin_lost" not in params(step):
+        if found is None or old.consumer not in record.get("consumers", {}):
+            await _record_position(context, step, old)
+        await delete_finished(context, step)
+    before = require_record(context, step).get("consumers", {}).get(old.consumer)
     if before is None:
-        raise StepFailed(f"the position of {name} in {params(step)['relocated']} is not known")
+        raise StepFailed(
+            f"{old} was deleted by another client before its position was read; "
+            f"{step.target_address} was not created. The next plan says where it starts"
+        )
     assert step.request is not None
     wanted = {
         "address": step.address,
@@ -43,7 +56,12 @@ async def create_consumer(context: StepContext, step: Step) -> None:
         "record": step.record,
     }
     restored = RestoredConsumer(
-        name, before, wanted, stream, {"method": "mirror"}, is_relocated=True
+        step.target_address.consumer,
+        before,
+        wanted,
+        stream,
+        {"method": "mirror"},
+        is_relocated=True,
     )
     await restore_each(context, step, [restored])
     live = await context.read(step.target_address)
@@ -51,9 +69,20 @@ async def create_consumer(context: StepContext, step: Step) -> None:
         context.note_result(step, live)
 
 
-async def _record_position(context: StepContext, step: Step, name: str) -> None:
-    origin = origin_address(step)
-    address = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
+def _require_unfinished(context: StepContext, step: Step, found: LiveObject | None) -> None:
+    """Raise StepFailed for a consumer at the new address that is neither ours nor half created."""
+    entry = context.state.resources.get(step.target_address)
+    ours = found is None or (entry is not None and entry.created == found.created)
+    if found is not None and not ours and found.raw.get(PAUSE) != PAUSED_UNTIL:
+        raise StepFailed(
+            f"{found.address} was created by another client during the apply; nothing was written"
+        )
+
+
+async def _record_position(context: StepContext, step: Step, address: Address) -> None:
+    """Pause a consumer of the origin, and record its position."""
+    origin, name = origin_address(step), address.consumer
+    await read_origin(context, step, require_record(context, step))
     old = await wait_until_ready(context, address)
     if old is None:
         return
@@ -66,7 +95,14 @@ async def _record_position(context: StepContext, step: Step, name: str) -> None:
     known = require_record(context, step).get("consumers", {})
     if name in known:
         config = known[name]["config"]
-    position = {"config": config, "created": old.created, "state": old.state}
+    position = {
+        "config": config,
+        "created": old.created,
+        "state": old.state,
+        "target": str(step.target_address),
+        "record": step.record,
+        "expect": step.expect,
+    }
     await update_record(context, step, consumers=known | {name: position})
     if not can_pause:
         # It would deliver messages that the new one delivers too. The target is complete.

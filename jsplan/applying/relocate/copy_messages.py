@@ -163,24 +163,22 @@ async def promote(context: StepContext, step: Step) -> None:
     require_complete(origin, target)
     if target.raw.get("mirror"):
         await _write_end_marker(context, step, origin)
-        origin = await read_origin(context, step, require_record(context, step))
-        await _wait_for_rest(context, step, record, int(origin.state.get("last_seq") or 0))
+        await _wait_for_rest(context, step, record)
         assert step.request is not None
         await context.send(step, step.request["api"], step.request["payload"])
     await _delete_end_marker(context, step)
-    origin = await read_origin(context, step, record)
-    target = await read_target(context, step, record)
+    origin, target = await asyncio.gather(
+        read_origin(context, step, record), read_target(context, step, record)
+    )
     if target.raw.get("mirror"):
         raise StepFailed(f"{target.address} is still a mirror, although the server said otherwise")
     await _delete_extra(context, step, origin, target)
-    await update_record(
-        context, step, phase="promoted", last_seq=int(origin.state.get("last_seq") or 0)
-    )
+    last = int(origin.state.get("last_seq") or 0)
+    await update_record(context, step, durable=False, phase="promoted", last_seq=last)
 
 
-async def _wait_for_rest(
-    context: StepContext, step: Step, record: dict[str, Any], last_seq: int
-) -> None:
+async def _wait_for_rest(context: StepContext, step: Step, record: dict[str, Any]) -> None:
+    """Wait until the mirror ends as its quiesced origin does, which may store what was queued."""
     begun_here = any(
         other.op == "relocate.quiesce" and other.address == step.address
         for other in context.plan.steps
@@ -188,14 +186,16 @@ async def _wait_for_rest(
     timeout = CUTOVER_STALL_TIMEOUT if begun_here else RESUMED_STALL_TIMEOUT
     watch, pause = ProgressWatch(timeout), 0.005
     while True:
-        target = await read_target(context, step, record)
-        last = int(target.state.get("last_seq") or 0)
-        if last >= last_seq:
+        sides = await asyncio.gather(
+            read_target(context, step, record), read_origin(context, step, record)
+        )
+        last, wanted = (int(side.state.get("last_seq") or 0) for side in sides)
+        if last >= wanted:
             return
         if watch.has_stalled(last):
             raise StepFailed(
-                f"{target.address} has messages up to sequence {last:,} of {last_seq:,}, and none "
-                f"arrived for {timeout:.0f}s"
+                f"{target_address(step)} has messages up to sequence {last:,} of {wanted:,}, and "
+                f"none arrived for {timeout:.0f}s"
             )
         await asyncio.sleep(pause)
         pause = min(0.1, pause * 1.5)

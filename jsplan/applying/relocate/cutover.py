@@ -6,6 +6,7 @@ subjects back at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -36,10 +37,14 @@ from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError
-from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced
+from jsplan.planning.preserve.staging import (
+    accepts_nothing,
+    belongs_to_replacement,
+)
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 RESTORED: Final = "the origin has its subjects back"
+UNCHANGED: Final = "the origin is unchanged"
 
 
 async def quiesce(context: StepContext, step: Step) -> None:
@@ -54,10 +59,10 @@ async def quiesce(context: StepContext, step: Step) -> None:
         target = await read_target(context, step, record)
         require_complete(await read_origin(context, step, record), target)
     await update_record(context, step, phase="quiesced")
-    assert step.request is not None
-    await context.send(step, step.request["api"], step.request["payload"])
+    if step.request is not None:  # not of a sealed stream
+        await context.send(step, step.request["api"], step.request["payload"])
     live = await read_origin(context, step, record)
-    if not is_quiesced(origin_address(step), live, record["id"]):
+    if not accepts_nothing(origin_address(step), live, record["id"]):
         raise StepFailed(f"{live.address}: the server did not remove its subjects")
     context.fingerprints[step.id] = live.fingerprint
 
@@ -73,10 +78,12 @@ async def _begin_with_snapshot(context: StepContext, step: Step) -> None:
 async def activate(context: StepContext, step: Step) -> None:
     """Give the target its subjects and limits. From then on it is the stream, and in state."""
     record = require_record(context, step)
-    require_ours(await read_target(context, step, record), record)
     if not record.get("compared_from"):
         raise StepFailed(f"{step.target_address} was not compared; it was not activated")
-    origin = await read_origin(context, step, record)
+    target, origin = await asyncio.gather(
+        read_target(context, step, record), read_origin(context, step, record)
+    )
+    require_ours(target, record)
     if int(origin.state.get("last_seq") or 0) != record["last_seq"]:
         raise StepFailed(f"{origin.address} received a message although it has no subjects")
     await create_placeholder(context, step)
@@ -101,7 +108,7 @@ async def delete_origin(context: StepContext, step: Step) -> None:
     record = require_record(context, step)
     target = await read_target(context, step, record)
     if live is not None:
-        quiesced = is_quiesced(origin_address(step), live, record["id"])
+        quiesced = accepts_nothing(origin_address(step), live, record["id"])
         unchanged = int(live.state.get("last_seq") or 0) == record.get("last_seq")
         if live.created != record["old"]["created"] or not (quiesced and unchanged):
             raise StepFailed(f"{live.address} was changed by another client; it was not deleted")
@@ -121,6 +128,18 @@ async def delete_origin(context: StepContext, step: Step) -> None:
     await context.begin(step)
     await context.call(step)
     await context.verify_write(step)
+    await context.record({"replaced": params(step)["state_address"]})
+
+
+async def end_without_origin(context: StepContext, step: Step) -> None:
+    """End a relocation whose origin another client deleted after the activation."""
+    require_not_stopped(context)
+    record = require_record(context, step)
+    await require_activated(context, step, await read_target(context, step, record))
+    origin = await context.read(origin_address(step))
+    if origin is not None and origin.created == record["old"]["created"]:
+        raise StepFailed(f"{origin.address} is there again; it was not deleted")
+    await delete_placeholder(context, step)
     await context.record({"replaced": params(step)["state_address"]})
 
 
@@ -167,15 +186,16 @@ async def _restore(context: StepContext, step: Step) -> str | None:
         if record["phase"] == "activating" and not await _is_inactive(context, step, record):
             return None
         live = await read_origin(context, step, record)
-        if not is_quiesced(origin_address(step), live, record["id"]):
+        if not accepts_nothing(origin_address(step), live, record["id"]):
             return None
-        await _restore_origin(context, step, record["old"]["config"])
+        if not live.raw.get("sealed"):
+            await _restore_origin(context, step, record["old"]["config"])
         await update_record(context, step, phase="mirrored", compared_from=0, end_marker=0)
         with suppress(JsplanError, StepNotStarted):  # else the next apply deletes it
             await delete_copy(context, step, record, keep_mirror=True)
     except (JsplanError, StepNotStarted):
         return None
-    return RESTORED
+    return UNCHANGED if live.raw.get("sealed") else RESTORED
 
 
 async def _is_inactive(context: StepContext, step: Step, record: dict[str, Any]) -> bool:
@@ -217,8 +237,8 @@ async def restore(context: StepContext, step: Step) -> None:
     require_not_stopped(context)
     record = require_record(context, step)
     assert step.request is not None
-    await read_origin(context, step, record)
-    await _restore_origin(context, step, step.request["payload"])
+    if not (await read_origin(context, step, record)).raw.get("sealed"):
+        await _restore_origin(context, step, step.request["payload"])
     await delete_copy(context, step, record, keep_mirror=False)
     live = await read_origin(context, step, record)
     lost = unkept_fields(step, live)

@@ -18,13 +18,16 @@ from jsplan.documents.plan import Step
 async def create_placeholder(context: StepContext, step: Step) -> None:
     """Create the placeholder consumer, if the step gives the target interest retention."""
     assert step.request is not None
-    if step.request["payload"].get("retention") != "interest":
+    payload = step.request["payload"]
+    if payload.get("retention") != "interest":
         return
+    # The server refuses the limits that the target gets if an existing consumer is beyond them.
+    limits = {name: n for name, n in (payload.get("consumer_limits") or {}).items() if n > 0}
     stream, name = target_address(step).stream, _name(require_record(context, step))
     text = "jsplan: holds the messages of this stream until its consumers have moved here"
     config = {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text}
-    payload = {"stream_name": stream, "config": config, "action": ""}
-    await context.send(step, f"CONSUMER.CREATE.{stream}.{name}", payload)
+    request = {"stream_name": stream, "config": config | limits, "action": ""}
+    await context.send(step, f"CONSUMER.CREATE.{stream}.{name}", request)
 
 
 async def delete_placeholder(context: StepContext, step: Step) -> None:

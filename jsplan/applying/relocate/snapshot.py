@@ -26,14 +26,14 @@ from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.jetstream import snapshots
 from jsplan.jetstream.repeated_restore import repeat_restore
-from jsplan.planning.preserve.staging import is_quiesced
+from jsplan.planning.preserve.staging import accepts_nothing
 
 
 async def copy_snapshot(context: StepContext, step: Step) -> None:
     """Restore a snapshot of the quiesced origin as the target. Ctrl-C gives the origin back."""
     record = require_record(context, step)
     origin = await read_origin(context, step, record)
-    if not is_quiesced(origin_address(step), origin, record["id"]):
+    if not accepts_nothing(origin_address(step), origin, record["id"]):
         raise StepFailed(f"{origin.address} accepts messages; it was not copied")
     if record["phase"] == "promoted" and await context.read(target_address(step)) is not None:
         await read_target(context, step, record)
@@ -47,6 +47,7 @@ async def copy_snapshot(context: StepContext, step: Step) -> None:
     await update_record(
         context,
         step,
+        durable=False,
         phase="promoted",
         target_created=live.created,
         last_seq=int(origin.state.get("last_seq") or 0),

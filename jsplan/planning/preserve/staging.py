@@ -106,6 +106,11 @@ def must_keep_limits(limits: Mapping[str, Any], level: int) -> bool:
     return level < REMOVABLE_LIMITS_LEVEL and not limits_copy_consumers(limits)
 
 
+def accepts_nothing(address: Address, live: LiveObject, ident: str) -> bool:
+    """Check whether no client writes to a stream: it is quiesced, or sealed by its owner."""
+    return bool(live.raw.get("sealed")) or is_quiesced(address, live, ident)
+
+
 def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | None:
     """Return the quiesced configuration of the old stream; None if it is sealed.
 

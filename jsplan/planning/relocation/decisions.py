@@ -10,7 +10,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.facts.live import get_retention
 from jsplan.planning.preserve.consumer_position import choose_position_method
-from jsplan.planning.relocation.entries import origin_consumer
+from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.relocation.obstacles import choose_strategy
 from jsplan.planning.relocation.progress import INTERRUPTED_HINT, Relocation
@@ -27,6 +27,8 @@ ORIGIN_RELOCATED: Final = "delete_because_relocated"
 RELOCATION_ROLLED_BACK: Final = "relocation_rolled_back"
 RELOCATION_WAITS: Final = "relocation_waits"
 RELOCATION_REFUSED: Final = "relocation_refused"
+#: The reason of a consumer whose position was lost with the origin.
+POSITION_LOST: Final = "create_without_position"
 #: A position behind every message.
 _MAX_SEQUENCE: Final = 1 << 62
 
@@ -67,6 +69,7 @@ def _decide_relocation(
         origin is not None
         and origin.live is not None
         and origin.actions != ["delete"]
+        and not relocation.is_origin_lost
         and problem is None
     ):
         problem = (
@@ -96,7 +99,7 @@ def _decide_relocation(
             target, reason=TARGET_RELOCATED, relocation=relocation, diagnostics=notes
         )
         notes = []
-    if origin is not None and origin.live is not None:
+    if origin is not None and origin.live is not None and not relocation.is_origin_lost:
         found[origin.address] = replace(
             origin, reason=ORIGIN_RELOCATED, relocation=relocation, diagnostics=notes
         )
@@ -150,10 +153,14 @@ def _replaced_downstream(
 def _decide_consumer(
     inputs: PlanInputs, relocation: Relocation, decision: ResourceDecision
 ) -> ResourceDecision:
-    """Let a consumer of the target begin where the consumer of that name is."""
-    old = inputs.live.get(origin_consumer(relocation, decision.address))
+    """Let a consumer of the target begin where the one of the origin is that it continues."""
+    old = origin_consumer(inputs.workspace, relocation, decision.address)
     if old is None or decision.after is None:
         return decision
+    is_there = inputs.live.get(old) is not None and not relocation.is_origin_lost
+    if not is_there and old.consumer not in relocation.record.get("consumers", {}):
+        lost = relocation.is_activated and old in inputs.entries
+        return replace(decision, reason=POSITION_LOST) if lost else decision
     method = choose_position_method(
         _MAX_SEQUENCE,
         decision.after,
@@ -272,8 +279,12 @@ def _strategy_note(inputs: PlanInputs, relocation: Relocation, origin: LiveObjec
     count = count_text(int(origin.state.get("messages") or 0), "message")
     copy = duration_text(copy_seconds(strategy, origin.state))
     level = inputs.level(relocation.origin)
-    compare = duration_text(compare_seconds(origin, level, quiesced=relocation.is_snapshot))
-    if relocation.is_snapshot:
+    quiesced = relocation.is_snapshot and not origin.compact.get("sealed")
+    compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))
+    if origin.compact.get("sealed"):
+        text = "is copied by a snapshot. No publisher waits: a sealed stream takes no messages"
+        detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
+    elif relocation.is_snapshot:
         text = f"is copied by a snapshot while publishers wait, because {relocation.why}"
         when = "meanwhile too" if get_retention(origin.compact) == "workqueue" else "afterwards"
         detail = f"{count}, {size}: about {copy}. Compared {when}, in about {compare}."
@@ -292,10 +303,13 @@ def _interrupted(inputs: PlanInputs, relocation: Relocation) -> Diagnostic:
 
 
 def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
-    """Yield a warning for each relocation whose publishers wait for a target that is offline."""
+    """Yield a warning for each relocation of which no decision says how it is.
+
+    Its publishers wait for a target that is offline, or its origin is gone.
+    """
     for relocation in inputs.relocations.values():
         waits = relocation.is_target_offline and relocation.is_quiesced
-        if waits and not relocation.must_release:
+        if (waits and not relocation.must_release) or relocation.is_origin_lost:
             yield _interrupted(inputs, relocation)
 
 

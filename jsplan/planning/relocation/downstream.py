@@ -28,7 +28,7 @@ def plan_relocated_sources(
     for relocation in inputs.relocations.values():
         sides = (decisions.get(side) for side in (relocation.target, relocation.origin))
         reasons = {side.reason for side in sides if side is not None}
-        if not reasons & {TARGET_RELOCATED, ORIGIN_RELOCATED}:
+        if not reasons & {TARGET_RELOCATED, ORIGIN_RELOCATED} and not relocation.is_origin_lost:
             continue
         for decision in decisions.values():
             if decision.actions == ["update"] and decision.address.kind != "consumer":

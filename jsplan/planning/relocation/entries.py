@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
+from jsplan.planning.diff import differing_fields
 from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
+from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
+from jsplan.resources import TABLES
+from jsplan.resources.server_features import PAUSE_LEVEL
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
+    from jsplan.config.model import Workspace
     from jsplan.planning.model import PlanInputs
+
+
+#: The field with the start of a consumer.
+_START: Final = "opt_start_seq"
 
 
 def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
@@ -32,6 +42,8 @@ def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
     options = inputs.options
     only_interrupted = options.destroy or options.refresh_only or options.imports
     for entry in () if only_interrupted else inputs.workspace.relocate:
+        if entry.names_consumers:
+            continue
         managed = (a for a in inputs.entries if a.kind != "consumer")
         origins = {a for a in managed if matches(entry.old_address, a)}
         if not is_glob(entry.old_address):
@@ -81,23 +93,19 @@ def select_together(
 
 
 def relocation_reads(inputs: PlanInputs) -> set[Address]:
-    """Return what must be read for the relocations: both sides, and equally named consumers."""
+    """Return what must be read for the relocations: both sides, and consumers that continue."""
     found: set[Address] = set()
     for relocation in inputs.relocations.values():
         if relocation.target in inputs.selected or relocation.origin in inputs.selected:
             together = members(inputs, relocation)
-            found |= together | {
-                origin_consumer(relocation, address)
+            continued = (
+                origin_consumer(inputs.workspace, relocation, address)
                 for address in together
                 if address.parent == relocation.target
-            }
+            )
+            found |= together | {address for address in continued if address is not None}
+            found |= {target for _, target, _ in _recorded_consumers(relocation)}
     return {address for address in found if address.domain in inputs.workspace.domains}
-
-
-def origin_consumer(relocation: Relocation, consumer: Address) -> Address:
-    """Return the consumer of the origin that has the same name."""
-    origin = relocation.origin
-    return Address(origin.domain, "consumer", f"{origin.stream}/{consumer.consumer}")
 
 
 def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
@@ -133,7 +141,7 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
     """
     found: dict[Address, Relocation] = {}
     objects, entries = dict(inputs.live.objects), dict(inputs.entries)
-    recovered: set[Address] = set()
+    recovered, selected = set[Address](), set(inputs.selected)
     for target, relocation in inputs.relocations.items():
         sides = (relocation.origin, target)
         if not all(inputs.live.is_reachable(side.domain) for side in sides):
@@ -158,11 +166,15 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             objects.pop(target, None)
         if now.is_activated and now.target_now is not None:
             recovered |= _recover_target(now, entries)
-            _hide_unfinished_consumers(now, objects, entries)
+            recovered |= _recover_consumers(inputs, now, objects, entries)
+            given_up = _hide_unfinished_consumers(inputs.workspace, now, objects, entries)
+            recovered |= given_up
+            selected |= given_up if target in inputs.selected else set()
     work = inputs.interrupted
     return replace(
         inputs,
         relocations=found,
+        selected=frozenset(selected),
         entries=entries,
         live=replace(inputs.live, objects=objects),
         interrupted=replace(work, recovered=work.recovered | recovered),
@@ -176,7 +188,13 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
     known = entries.get(target)
     if live is None or record is None or (known is not None and known.created == live.created):
         return set()
-    entries[target] = Entry(
+    entries[target] = _entry_of(live, record)
+    return {target}
+
+
+def _entry_of(live: LiveObject, record: Mapping[str, Any]) -> Entry:
+    """Return the entry that the interrupted apply would have recorded."""
+    return Entry(
         config=live.config,
         declared=record["declared"],
         created=live.created,
@@ -186,26 +204,68 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
         seen=live.answered_at,
         position_once=record.get("position_once", ""),
     )
-    return {target}
 
 
-def _hide_unfinished_consumers(
+def _recover_consumers(
+    inputs: PlanInputs,
     relocation: Relocation,
     objects: dict[Address, LiveObject],
     entries: dict[Address, Entry],
-) -> None:
-    """Let consumers of the target count as absent that are still paused since their creation."""
-    for address in _recorded_consumers(relocation):
+) -> set[Address]:
+    """Record consumers that were created, and not recorded, before 2.11: no pause marks them.
+
+    As for other steps, one that equals what was expected is ours.
+    """
+    found: set[Address] = set()
+    for _, address, position in _recorded_consumers(relocation):
         live = objects.get(address)
-        if live is not None and live.raw.get(PAUSE) == PAUSED_UNTIL:
+        if live is None or address in entries or inputs.level(address) >= PAUSE_LEVEL:
+            continue
+        if position.get("record") is None or position.get("expect") is None:
+            continue
+        others = {n: v for n, v in position["expect"].items() if n not in START_FIELDS}
+        if differing_fields(TABLES["consumer"], live.compact, others):
+            continue
+        start = live.compact.get(_START)
+        moved = start is not None and start != position["expect"].get(_START)
+        starts = {address.consumer: int(start or 0)} if moved else {}
+        entries[address] = replace(_entry_of(live, position["record"]), starts=starts)
+        found.add(address)
+    return found
+
+
+def _hide_unfinished_consumers(
+    workspace: Workspace,
+    relocation: Relocation,
+    objects: dict[Address, LiveObject],
+    entries: dict[Address, Entry],
+) -> set[Address]:
+    """Let consumers of the target count as absent that are still paused since their creation.
+
+    Return those that the files no longer want there: they are ours, and recorded as such.
+    """
+    given_up: set[Address] = set()
+    for old, address, _ in _recorded_consumers(relocation):
+        live = objects.get(address)
+        if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
+            continue
+        if target_consumer(workspace, relocation, old) == address:
             del objects[address]
             entries.pop(address, None)
+        elif address not in entries:
+            entries[address] = Entry(live.config, {}, live.created)
+            given_up.add(address)
+    return given_up
 
 
-def _recorded_consumers(relocation: Relocation) -> Iterable[Address]:
-    recorded: Mapping[str, object] = relocation.record.get("consumers") or {}
-    target = relocation.target
-    return (Address(target.domain, "consumer", f"{target.stream}/{name}") for name in recorded)
+def _recorded_consumers(
+    relocation: Relocation,
+) -> Iterator[tuple[Address, Address, Mapping[str, Any]]]:
+    """Yield each consumer whose position is recorded, the one that gets it, and the position."""
+    origin = relocation.origin
+    for name, position in (relocation.record.get("consumers") or {}).items():
+        old = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
+        yield old, Address.parse(position["target"]), position
 
 
 def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:

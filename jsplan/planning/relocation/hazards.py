@@ -12,6 +12,7 @@ from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.redelivery import build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
+from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.estimate import (
     compare_seconds,
     cutover_seconds,
@@ -48,15 +49,10 @@ def assess_origin(
     """Yield the hazard for consumers of the origin that do not come along."""
     relocation = decision.relocation
     assert relocation is not None
-    coming = {
-        address.consumer
-        for address, v in decisions.items()
-        if address.parent == relocation.target and not v.is_removed
-    }
     left = [
         consumer
         for consumer in list_consumers(inputs, relocation.origin)
-        if consumer.address.consumer not in coming
+        if _find_successor(inputs, relocation, consumer, decisions) is None
     ]
     if left:
         names = ", ".join(consumer.address.consumer for consumer in left)
@@ -76,11 +72,37 @@ def assess_origin(
         )
 
 
+def _find_successor(
+    inputs: PlanInputs,
+    relocation: Relocation,
+    consumer: LiveObject,
+    decisions: Mapping[Address, ResourceDecision],
+) -> ResourceDecision | None:
+    """Return the decision about the consumer of the target that continues one of the origin."""
+    address = target_consumer(inputs.workspace, relocation, consumer.address)
+    found = decisions.get(address) if address is not None else None
+    return None if found is None or found.is_removed else found
+
+
+def assess_lost_position(inputs: PlanInputs, decision: ResourceDecision) -> Hazard:
+    """Return the hazard of a consumer whose position was lost with that of the origin."""
+    stream = decision.address.parent
+    assert decision.after is not None
+    assert stream is not None
+    old = origin_consumer(inputs.workspace, inputs.relocations[stream], decision.address)
+    start = decision.after.get("deliver_policy", "all")
+    return Hazard(
+        "LOSES_CONSUMER_POSITION",
+        f"{old} was deleted outside jsplan before its position was read; this consumer starts as "
+        f"declared (deliver_policy {start})",
+    )
+
+
 def _assess_publishers(
     inputs: PlanInputs, relocation: Relocation, origin: LiveObject
 ) -> Iterable[Hazard]:
     subjects = origin.compact.get("subjects") or []
-    if not subjects:
+    if not subjects or origin.compact.get("sealed"):
         return
     rate, nouns = _publish_rate(origin), nouns_of(relocation.origin)
     measured = f" (about {rate:,.{0 if rate >= 10 else 1}f} messages/s so far)" if rate else ""
@@ -134,9 +156,7 @@ def _assess_redelivery(
     """Yield the hazard of redelivery: pending messages, and those acknowledged out of order."""
     pending, above, names = 0, 0, list[str]()
     for consumer in list_consumers(inputs, relocation.origin):
-        target = relocation.target
-        address = Address(target.domain, "consumer", f"{target.stream}/{consumer.address.consumer}")
-        decision = decisions.get(address)
+        decision = _find_successor(inputs, relocation, consumer, decisions)
         if decision is None or decision.relocation is None or decision.after is None:
             continue
         level = inputs.level(relocation.origin)

@@ -264,6 +264,7 @@ def _config_obstacles(
         for name, what in _UNMOVABLE_FIELDS:
             if config.get(name):
                 yield f"{side} {what}", _BACKUP_HINT
+    yield from _sealed_obstacles(relocation, before, after)
     yield from _consumed_obstacles(inputs, relocation, target)
     if before.get("allow_msg_ttl") and not after.get("allow_msg_ttl"):
         yield (
@@ -285,18 +286,37 @@ def _config_obstacles(
         )
 
 
+def _sealed_obstacles(relocation: Relocation, before: Config, after: Config) -> Iterator[Obstacle]:
+    """Yield what prevents that a sealed stream is moved: it changes no more, also no subjects."""
+    if bool(before.get("sealed")) != bool(after.get("sealed")):
+        yield (
+            "only one side is sealed",
+            "Declare both alike. Seal it in an earlier or a later plan.",
+        )
+    if not before.get("sealed"):
+        return
+    if get_retention(before) != "limits":
+        yield f"{relocation.origin} is sealed, and its workers still empty it", _BACKUP_HINT
+    if relocation.origin.domain == relocation.target.domain:
+        yield (
+            f"{relocation.origin} is sealed, so it keeps its subjects until it is deleted",
+            _BACKUP_HINT,
+        )
+
+
 #: Fields with which a stream cannot be relocated yet.
 _UNMOVABLE_FIELDS: Final = (
     ("mirror", "is a mirror: it has the messages of another stream"),
     ("sources", "has sources, which would copy their origins again"),
-    ("sealed", "is sealed: it accepts no change"),
-    ("allow_msg_schedules", "has scheduled messages, which a mirror does not schedule"),
+    ("allow_msg_schedules", "has schedules, and its server and that of the copy would both send"),
 )
 
 
 def _mirror_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obstacle]:
     """Yield what a mirror does not copy."""
     before = _origin_config(inputs, relocation)
+    if before.get("sealed"):
+        yield f"{relocation.origin} is sealed, and a mirror does not learn its end", _BACKUP_HINT
     if before.get("allow_msg_counter"):
         yield f"{relocation.origin} has counters, which only a snapshot keeps", _BACKUP_HINT
     if limits_copy_consumers(before.get("consumer_limits") or {}):

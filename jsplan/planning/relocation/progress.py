@@ -75,6 +75,11 @@ class Relocation:
         return self.next_step in ("delete", "clear")
 
     @property
+    def is_origin_lost(self) -> bool:
+        """Check whether another client deleted the origin after the target was activated."""
+        return self.next_step == "clear"
+
+    @property
     def is_quiesced(self) -> bool:
         """Check whether the origin has no subjects now."""
         return self.origin_now is not None and is_quiesced(self.origin, self.origin_now, self.id)
@@ -110,6 +115,8 @@ class Relocation:
             )
         if self.is_target_offline:
             return f"When {self.target.domain} answers again: jsplan apply."
+        if self.is_origin_lost:
+            return f"{self._describe_comparison()} To finish the relocation: jsplan apply."
         return "To finish it: jsplan apply." if self.is_activated else INTERRUPTED_HINT
 
     @property
@@ -169,6 +176,11 @@ class Relocation:
     @property
     def summary(self) -> str:
         """The state of an interrupted relocation in words: rejected publishes first."""
+        if self.is_origin_lost:
+            return (
+                f"{self.origin} was deleted or recreated outside jsplan after its messages had "
+                f"moved to {self.target}"
+            )
         if self.is_activated:
             return f"the relocation of {self.origin} was interrupted after its messages had moved"
         messages = f"Its messages are in {self.origin}"
@@ -182,6 +194,26 @@ class Relocation:
                 f"{self.origin} was interrupted. {messages}"
             )
         return f"the relocation of {self.origin} was interrupted. {messages}"
+
+    def _describe_comparison(self) -> str:
+        """Say what of the target was compared with an origin that is gone now."""
+        last, compared = int(self.record["last_seq"]), int(self.record.get("compared") or 0)
+        until = int(self.record.get("compared_from") or last + 1) - 1
+        text = "All of them were compared before."
+        if compared < min(until, last):
+            text = (
+                f"{self.target} had as many messages as its origin. Those of sequence "
+                f"{compared + 1:,} to {until:,} were not compared by content."
+            )
+        if self.record["old"]["config"].get("retention") == "workqueue":
+            text += (
+                " What workers finished there after the copy, and before their consumer moved, is "
+                "delivered again."
+            )
+        ours = self.target_now.state if self.target_now is not None else {}
+        if int(ours.get("last_seq") or 0) < last:
+            text += f" Since then the server of {self.target} lost messages."
+        return text
 
 
 def list_rejecting(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
@@ -247,6 +279,8 @@ def determine_progress(
         return replace(
             found, conflict=f"{relocation.target} was created or changed outside jsplan meanwhile"
         )
+    if origin.raw.get("sealed"):
+        return replace(found, next_step="rest")
     if (target is not None or found.is_snapshot) and found.is_quiesced:
         return replace(found, next_step="rest")
     return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
 from jsplan.planning.decide import table_of
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.drafts import Draft
 from jsplan.planning.merge import build_create
 from jsplan.planning.preserve.capacity import with_required_max_bytes
 from jsplan.planning.preserve.staging import (
@@ -22,8 +22,8 @@ from jsplan.planning.preserve.staging import (
     parking_subject,
     quiesced_config,
 )
+from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.decisions import RELOCATION_ROLLED_BACK
-from jsplan.planning.relocation.entries import origin_consumer
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources.fields import Config
 from jsplan.topology.routes import external_of
@@ -87,7 +87,7 @@ def _draft_comparison(inputs: PlanInputs, relocation: Relocation) -> Draft:
         _title(relocation, "recompare"),
         None,
         "",
-        params=_params(inputs, relocation),
+        params=relocation_params(inputs, relocation),
     )
 
 
@@ -113,11 +113,11 @@ def _draft_step(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: 
     draft = Draft(
         (relocation.target, kind),
         "relocate.copy" if kind == "rest" and relocation.is_snapshot else _STEP_OPS[kind],
-        _title(relocation, kind),
+        _title(relocation, kind, is_sealed=bool(origin.raw.get("sealed"))),
         _request(inputs, relocation, final, kind),
         "",
         object_address=relocation.origin if kind == "stop" else None,
-        params=_params(inputs, relocation),
+        params=relocation_params(inputs, relocation),
     )
     if kind == ("stop" if relocation.is_snapshot else "mirror"):
         assert draft.params is not None
@@ -143,28 +143,33 @@ def _origin(inputs: PlanInputs, relocation: Relocation) -> LiveObject:
     return found
 
 
-def _params(inputs: PlanInputs, relocation: Relocation) -> dict[str, Any]:
+def relocation_params(inputs: PlanInputs, relocation: Relocation) -> dict[str, Any]:
     """Return the parameters of every step. `relocated` is the origin."""
-    return {
+    found = {
         "state_address": str(relocation.target),
         "relocated": str(relocation.origin),
         "target": str(relocation.target),
         "api_level": inputs.level(relocation.target),
         "origin_level": inputs.level(relocation.origin),
     }
+    return found | ({"origin_lost": True} if relocation.is_origin_lost else {})
 
 
-def _label(address: Address) -> str:
+def label_of(address: Address) -> str:
+    """Return the kind, name and domain of a stream, for a title."""
     return f"{address.kind} {address.name} in {address.domain}"
 
 
-def _title(relocation: Relocation, kind: str) -> str:
-    origin, target = _label(relocation.origin), _label(relocation.target)
+def _title(relocation: Relocation, kind: str, *, is_sealed: bool = False) -> str:
+    origin, target = label_of(relocation.origin), label_of(relocation.target)
+    if is_sealed and kind == "stop":
+        return f"require that {origin} is sealed: no message is added or removed"
     return {
         "mirror": f"copy {origin} into {target}: a mirror, until it has caught up",
         "precompare": f"compare {target} with {origin}, while messages still arrive",
         "stop": f"quiesce {origin}: no message is added or removed",
-        "rest": f"copy {origin} into {target}: a snapshot, while publishers wait"
+        "rest": f"copy {origin} into {target}: a snapshot"
+        + ("" if is_sealed else ", while publishers wait")
         if relocation.is_snapshot
         else f"copy the rest of {origin}, and turn {target} into a stream",
         "compare": f"compare the newest messages and the counts of {target} with {origin}",
@@ -183,7 +188,8 @@ def _request(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str
             }
         case "stop":
             quiesced = quiesced_config(relocation.origin, origin, inputs.level(relocation.origin))
-            assert quiesced is not None
+            if quiesced is None:
+                return None
             # Messages are compared several times faster with direct reads.
             payload = quiesced | {"allow_direct": True, "no_ack": False}
             return {"api": f"STREAM.UPDATE.{relocation.origin.stream}", "payload": payload}
@@ -277,14 +283,15 @@ def restored_config(inputs: PlanInputs, relocation: Relocation, origin: LiveObje
 def _draft_consumer(
     inputs: PlanInputs, decision: ResourceDecision, relocation: Relocation, create: Draft
 ) -> Draft:
-    """Draft the creation of a consumer at the position of the one with the same name."""
-    old = origin_consumer(relocation, decision.address)
+    """Draft the creation of a consumer at the position of the one that it continues."""
+    old = origin_consumer(inputs.workspace, relocation, decision.address)
+    assert old is not None
     return replace(
         create,
         op="relocate.consumer",
         title=f"{create.title}, at the position of {old}",
         precondition="",
-        params=_params(inputs, relocation),
+        params=relocation_params(inputs, relocation) | {"continues": str(old)},
     )
 
 
@@ -295,9 +302,9 @@ def _draft_delete(inputs: PlanInputs, relocation: Relocation, delete: Draft) -> 
     return replace(
         delete,
         op="relocate.delete",
-        title=f"delete {_label(relocation.origin)}, which is complete in {relocation.target}",
+        title=f"delete {label_of(relocation.origin)}, which is complete in {relocation.target}",
         precondition=now.fingerprint if now is not None and quiesced_before else "",
-        params=_params(inputs, relocation),
+        params=relocation_params(inputs, relocation),
         freed_subjects=[] if _is_local(relocation) else delete.freed_subjects,
     )
 
@@ -313,9 +320,9 @@ def _draft_restore(inputs: PlanInputs, relocation: Relocation, update: Draft) ->
     return replace(
         update,
         op="relocate.restore",
-        title=f"restore {_label(relocation.origin)}, and delete its copy {relocation.target}",
+        title=f"restore {label_of(relocation.origin)}, and delete its copy {relocation.target}",
         precondition=now.fingerprint if now is not None else "",
-        params=_params(inputs, relocation),
+        params=relocation_params(inputs, relocation),
     )
 
 
@@ -326,29 +333,9 @@ def draft_release(relocation: Relocation) -> Draft:
     return Draft(
         (relocation.origin, "update"),
         "relocate.release",
-        f"give {_label(relocation.origin)} its subjects back, as {relocation.target.domain} is "
+        f"give {label_of(relocation.origin)} its subjects back, as {relocation.target.domain} is "
         "offline",
         {"api": f"STREAM.UPDATE.{relocation.origin.stream}", "payload": payload},
         relocation.origin_now.fingerprint,
         params={"state_address": str(relocation.target)},
     )
-
-
-def order_relocations(inputs: PlanInputs, drafts: Drafts) -> None:
-    """Let the deletion of each origin wait for everything that the target needs."""
-    for relocation in inputs.relocations.values():
-        last = drafts.get((relocation.origin, "delete"))
-        if last is None or last.op != "relocate.delete":
-            continue
-        edges = [e for e in inputs.topology.edges if e.origin == relocation.target]
-        downstream = {edge.downstream for edge in edges}
-        mirrors = {edge.downstream for edge in edges if edge.kind == "mirror"}
-        for key in drafts:
-            if relocation.target in (key[0], key[0].parent) or key[0] in downstream:
-                last.depends_on.add(key)
-        active = {(relocation.target, "update")} & drafts.keys()
-        for (address, kind), draft in drafts.items():
-            # A source is detached, and a mirror replaced, when the target has the subjects.
-            is_first = all(before != address for before, _ in draft.depends_on)
-            if (address in mirrors and is_first) or (address in downstream and kind == "leave"):
-                draft.depends_on |= active

@@ -78,7 +78,4 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
     """Return what the record of the stream adds to close its replacement."""
     record = inputs.interrupted.replacements.get(address, {})
-    relocation = inputs.relocations.get(address)
-    if relocation is not None and relocation.next_step == "clear":
-        return {"replaced": str(address)}
     return {"replaced": record["address"]} if "detached" in record or "first_seq" in record else {}

@@ -104,7 +104,7 @@ def decide_revert(
     changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None
 ) -> RevertDecisions:
     """Decide how to revert the changes of one apply; `backup` is where it saved streams."""
-    out, entries = RevertDecisions(), set[Address]()
+    out, entries, changes = RevertDecisions(), set[Address](), list(changes)
     for item in changes:
         address = Address.parse(item["address"])
         if item["status"] == "skipped":
@@ -121,7 +121,7 @@ def decide_revert(
         elif (relocation := current.find_relocation(address)) is not None:
             _decide_relocated(out, address, item, relocation)
         elif (sides := _finished_relocation(item, current)) is not None:
-            _refuse_relocated(out, address, *sides)
+            _refuse_relocated(out, address, *sides, changes)
         elif current.is_interrupted(address):
             _decide_interrupted(out, address, item, current)
         else:
@@ -167,17 +167,36 @@ def _finished_relocation(
 
 
 def _refuse_relocated(
-    out: RevertDecisions, address: Address, origin: Address, target: Address
+    out: RevertDecisions,
+    address: Address,
+    origin: Address,
+    target: Address,
+    changes: Iterable[HistoryItem],
 ) -> None:
     """Refuse to undo a finished relocation: the target has all messages, and newer ones."""
     if address.kind == "consumer":
         return  # its stream says it
     text = f"was relocated from {origin} to {target}, which has the messages now"
+    entries = [(target, origin), *_renamed_consumers(target, changes)]
+    written = ", ".join(f"{{from: {here}, to: {there}}}" for here, there in entries)
+    instead = "instead of the entry there" if len(entries) == 1 else "instead of the entries there"
     hint = (
         f"Relocate it back: declare {origin} in the files and not {target}, write relocate: "
-        f"[{{from: {target}, to: {origin}}}] instead of the entry there, and run jsplan apply."
+        f"[{written}] {instead}, and run jsplan apply."
     )
     out.conflicts.append(_conflict(address, text, hint))
+
+
+def _renamed_consumers(
+    target: Address, changes: Iterable[HistoryItem]
+) -> Iterator[tuple[Address, Address]]:
+    """Yield the consumers that got another name with their stream: the new one, and the old one."""
+    for item in changes:
+        here, origin = Address.parse(item["address"]), item.get("relocated_from")
+        if here.parent == target and origin is not None:
+            old = Address.parse(origin)
+            if old.consumer != here.consumer:
+                yield here, old
 
 
 def _decide_relocated(

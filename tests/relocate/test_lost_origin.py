@@ -1,0 +1,279 @@
+"""Another client deletes the origin after the activation; the next apply ends it all."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.read_only import READ_ONLY_VERBS
+from jsplan.options import DriftOptions
+from jsplan.workflows.drift import drift
+from tests.relocate.killed_scene import KilledQueue
+from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Scene
+from tests.relocate.test_deaths import die_before_phase
+from tests.support import stream_content
+from tests.support.raw import streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.state import read_state
+from tests.support.workspaces import RecordingObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+
+LOST = (*PERMITTED, "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "DELETES_MESSAGES")
+KINDS = ("limits", "workqueue", "interest")
+
+
+class LostOrigin(Scene):
+    """A stream of the leaf that moves to the hub, where another stream sources it."""
+
+    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
+        super().__init__(folder, sandbox, TO_HUB)
+
+    def declare_before(self) -> None:
+        """Write the files with a stream that sources the origin."""
+        source = {"name": "ALL", "domain": "hub", "sources": [{"name": "A", "domain": "leaf"}]}
+        self.space.write(streams=[BODY | {"domain": "leaf"}, source])
+
+    def declare_after(self, **fields: Any) -> None:
+        """Write the files with the same stream, which sources the target."""
+        source = {"name": "ALL", "domain": "hub", "sources": [{"name": "A"}]}
+        self.space.write(
+            streams=[BODY | {"domain": "hub"} | fields, source],
+            relocate=[{"from": self.origin, "to": self.target}],
+        )
+
+    def reset(self, **fields: Any) -> None:
+        """Also wait until the other stream has everything."""
+        super().reset(**fields)
+        wanted = {message[3] for message in self.expected}
+        self.server("hub").wait_until(lambda: wanted <= set(self.sourced()), "copy all", 60)
+
+    def sourced(self) -> list[bytes]:
+        """Return what the stream that sources has."""
+        with self.raw("hub") as raw:
+            return [m[3] for m in stream_content.messages(raw, "ALL")]
+
+
+def make_scene(kind: str, folder: Path, sandbox: Sandbox) -> Scene:
+    """A stream with a source, or a queue."""
+    return LostOrigin(folder, sandbox) if kind == "limits" else KilledQueue(folder, sandbox, kind)
+
+
+@contextmanager
+def die_at(number: int, *, answered: bool) -> Iterator[list[str]]:
+    """Let an apply die at its n-th writing request after the activation. Yield those seen."""
+    seen: list[str] = []
+    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
+        request, activated = DomainApi.request, [False]
+
+        async def dying(api: DomainApi, verb: str, payload: Any = None, **options: Any) -> Any:
+            if verb.startswith(READ_ONLY_VERBS) or mortal.remaining < 0:
+                return await request(api, verb, payload, **options)
+            if activated[0]:
+                seen.append(f"{api.domain.key} {verb}")
+            dies = activated[0] and len(seen) - 1 == number
+            if dies and not answered:
+                mortal.remaining = -1
+            answer = await request(api, verb, payload, **options)
+            takes = (payload or {}).get("subjects") == ["A.>"]
+            activated[0] = activated[0] or (verb == "STREAM.UPDATE.A" and takes)
+            if dies:
+                mortal.remaining = -1
+            return answer
+
+        patch.setattr(DomainApi, "request", dying)
+        yield seen
+
+
+def lose_origin(scene: Scene, *, recreate: bool) -> None:
+    """Delete the origin as another client; create another stream of that name, or not."""
+    with scene.raw("leaf") as raw:
+        if "A" in streams(raw):
+            raw.api_ok("$JS.API.STREAM.DELETE.A")
+        if recreate:
+            raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["foreign"]})
+            stream_content.consumer(raw, "A", "C")
+
+
+def require_ended(scene: Scene, where: object) -> Plan:
+    """Check that the next plan says what happened, and that one apply ends the relocation."""
+    began = bool(read_state(scene.space.folder).replacements)
+    plan, result = scene.space.apply(allow_hazards=LOST)
+    assert [d.summary for d in plan.diagnostics if d.severity == "error"] == [], where
+    assert [s.error for s in result.steps if s.error] == [], where
+    said = [d for d in plan.diagnostics if d.code == "JS496"]
+    assert [len(said), result.exit_code] == [began, 0], where
+    if said:
+        assert "leaf/stream/A was deleted or recreated outside jsplan after its" in said[0].summary
+        assert "To finish the relocation: jsplan apply." in said[0].detail
+    state = read_state(scene.space.folder)
+    assert (state.pending, state.replacements) == ({}, {}), where
+    assert {str(a) for a in state.resources if a.domain == "leaf"} == set(), where
+    with scene.raw("hub") as raw:
+        listed = raw.api_ok("$JS.API.CONSUMER.LIST.A", {"offset": 0})["consumers"]
+        # None is paused, and no placeholder consumer is left.
+        assert {c["name"] for c in listed if not c.get("paused")} == scene.unread.keys(), where
+        assert len(listed) == len(scene.unread), where
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        assert config["subjects"] == ["A.>"]
+        assert config["retention"] == scene.body.get("retention", "limits")
+    again = scene.space.plan()
+    assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
+    report = drift(scene.space.load, DriftOptions(), RecordingObserver())
+    assert report.resource_drift == [], where
+    return plan
+
+
+def die_and_lose(scene: Scene, number: int, *, answered: bool, recreate: bool) -> None:
+    """Die at one request after the activation, lose the origin, and end the relocation."""
+    where = (number, answered, recreate)
+    scene.reset()
+    with die_at(number, answered=answered), pytest.raises(SimulatedKill):
+        scene.space.apply(allow_hazards=LOST)
+    lose_origin(scene, recreate=recreate)
+    require_ended(scene, where)
+    if isinstance(scene, LostOrigin):
+        with scene.raw("hub") as raw:
+            raw.request("A.1", b"after")
+            new = [m[3] for m in stream_content.messages(raw, "A")]
+        hub = scene.server("hub")
+        hub.wait_until(lambda: b"after" in scene.sourced(), "copy the new message", 60)
+        sourced = scene.sourced()
+        assert len(sourced) == len(set(sourced)), where
+        assert set(new) <= set(sourced), where
+
+
+def requests_after_activation(scene: Scene) -> list[str]:
+    """Return the writing requests after the activation of a whole apply."""
+    scene.reset()
+    with die_at(-1, answered=False) as seen:
+        scene.space.apply(allow_hazards=LOST)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_origin_at_some_requests(kind: str, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """The new stream is complete; consumers are at their positions, or the plan says why not."""
+    scene = make_scene(kind, tmp_path, clean_hub_leaf)
+    seen = requests_after_activation(scene)
+    created = next(n for n, verb in enumerate(seen) if verb.startswith("hub CONSUMER.CREATE.A.C"))
+
+    number = len(seen) - 1 if kind == "interest" else created
+    die_and_lose(scene, number, answered=kind != "interest", recreate=kind == "workqueue")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("recreate", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_origin_at_every_request(
+    kind: str, recreate: bool, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """The same before and after each request that comes after the activation."""
+    scene = make_scene(kind, tmp_path, clean_hub_leaf)
+    for number in range(len(requests_after_activation(scene))):
+        for answered in (False, True):
+            die_and_lose(scene, number, answered=answered, recreate=recreate)
+
+
+def test_a_lost_position_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A consumer that had not moved starts as declared, with a permission; nothing is lost."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    lose_origin(scene, recreate=False)
+
+    plan = scene.space.plan()
+    found = {c.address: c.hazards for c in plan.resource_changes}
+    for name in scene.unread:
+        (hazard,) = found[f"hub/consumer/A/{name}"]
+        assert (hazard.code, hazard.allowed) == ("LOSES_CONSUMER_POSITION", False)
+        assert hazard.message.startswith(f"leaf/consumer/A/{name} was deleted outside jsplan")
+    require_ended(scene, "no position")
+
+    with scene.raw("hub") as raw:
+        assert stream_content.messages(raw, "A") == scene.expected
+        everything = len(scene.expected)
+        assert scene.count_unread(raw, "A") == {"C": everything, "N": everything, "NEW": 0}
+
+
+def test_a_lost_consumer_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """One consumer that another client deleted at the old address starts as declared."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    with scene.raw("leaf") as raw:
+        raw.api_ok("$JS.API.CONSUMER.DELETE.A.C")
+
+    plan, result = scene.space.apply(allow_hazards=(*PERMITTED, "LOSES_CONSUMER_POSITION"))
+
+    assert [s.error for s in result.steps if s.error] == []
+    found = {c.address: [h.code for h in c.hazards] for c in plan.resource_changes}
+    assert found["hub/consumer/A/C"] == ["LOSES_CONSUMER_POSITION"]
+    assert found["hub/consumer/A/N"] == []
+    scene.unread["C"] = len(scene.expected)
+    scene.require_relocated()
+
+
+def test_what_was_not_compared_is_said(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """After a snapshot most is compared after the activation; without an origin that is lost."""
+    scene = KilledQueue(tmp_path, clean_hub_leaf, "interest")
+    scene.count = 600
+    scene.reset()
+    die_before_phase(scene, "activated")
+    lose_origin(scene, recreate=False)
+
+    (found,) = [d for d in scene.space.plan().diagnostics if d.code == "JS496"]
+
+    assert "Those of sequence 1 to 100 were not compared by content." in found.detail
+    require_ended(scene, "not compared")
+
+
+def test_the_target_can_be_deleted_too(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """With neither side in the files any more, one apply deletes the target and the record."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    lose_origin(scene, recreate=False)
+    scene.space.write()
+
+    _, result = scene.space.apply(allow_hazards=("DELETES_STREAM",))
+
+    assert [s.error for s in result.steps if s.error] == []
+    with scene.raw("hub") as raw:
+        assert streams(raw) == []
+    state = read_state(tmp_path)
+    assert (state.resources, state.replacements, state.pending) == ({}, {}, {})
+    assert scene.space.plan().diagnostics == []
+
+
+def test_an_origin_that_goes_during_the_apply(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """The step says that the position is not known, and the next apply ends the relocation."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        request, left = DomainApi.request, [1]
+
+        async def losing(api: DomainApi, verb: str, payload: Any = None, **options: Any) -> Any:
+            answer = await request(api, verb, payload, **options)
+            takes = verb == "STREAM.UPDATE.A" and (payload or {}).get("subjects") == ["A.>"]
+            if takes and left.pop():
+                lose_origin(scene, recreate=False)
+            return answer
+
+        patch.setattr(DomainApi, "request", losing)
+        _, result = scene.space.apply(allow_hazards=PERMITTED)
+
+    assert result.exit_code == 6
+    failed = [s.error or "" for s in result.steps if s.status == "failed"]
+    assert failed
+    assert all("leaf/stream/A was deleted or recreated by another client" in f for f in failed)
+    require_ended(scene, "during the apply")
