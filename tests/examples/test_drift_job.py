@@ -124,11 +124,11 @@ class Shop:
         real = NatsConnection.request_each
 
         async def recorded(
-            link: NatsConnection, requests: Sequence[tuple[str, bytes]], *rest: Any
+            link: NatsConnection, requests: Sequence[tuple[str, bytes]], *rest: Any, **options: Any
         ) -> Any:
             for subject, _ in requests:
                 self._note(subject)
-            return await real(link, requests, *rest)
+            return await real(link, requests, *rest, **options)
 
         self._patch.setattr(NatsConnection, "request_each", recorded)
 
