@@ -90,7 +90,8 @@ demo-svg: setup-spark ## run the demo and draw what it prints, into docs/images/
 reports: setup ## plan a change on embedded servers and show it, into docs/reports/ and docs/images/; needs a Chromium
 	@$(BIN)/python -m tools.make_reports
 
-docs-pages: setup ## write the generated pages under docs/reference/ anew
+docs-pages: setup ## write the generated pages under docs/reference/ and the schemas anew
+	@$(BIN)/python -m tools.make_schemas
 	@$(BIN)/python -m tools.make_docs
 	@$(BIN)/python -m tools.make_combinations
 
