@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan.address import Address
@@ -196,21 +196,11 @@ class StepJournal:
         """
         assert step.record is not None
         record = step.record
-        entry = Entry(
-            config=live.config,
-            declared={
-                name: value for name, value in record["declared"].items() if name not in lost
-            },
-            created=live.created,
-            origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"],
-            depends_on=record["depends_on"],
-            applied_at=format_timestamp(),
-            starts=record.get("starts", {}),
-            seen=live.answered_at,
-            sensitive=record.get("sensitive", False),
-            position_once=record.get("position_once", ""),
+        declared = {n: value for n, value in record["declared"].items() if n not in lost}
+        entry = Entry.of_record(
+            record | {"declared": declared}, live.config, live.created, live.answered_at
         )
+        entry = replace(entry, applied_at=format_timestamp())
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         return [*_drop_previous_lines(step), put | replaced, *self.check_lines(step)]

@@ -76,7 +76,7 @@ def _recover_steps(inputs: PlanInputs) -> PlanInputs:
         found[address] = (
             inputs.entries[address].with_fields(begun["expect"], live.config)
             if record is None
-            else _entry_of(live, record)
+            else Entry.of_record(record, live.config, live.created, live.answered_at)
         )
     return _with_recovered(inputs, found)
 
@@ -92,22 +92,6 @@ def _with_recovered(
         interrupted=replace(
             work, recovered=work.recovered | found.keys() - unready, unready=work.unready | unready
         ),
-    )
-
-
-def _entry_of(live: LiveObject, record: dict[str, Any]) -> Entry:
-    """Return the entry that the interrupted step would have recorded."""
-    return Entry(
-        config=live.config,
-        declared=record["declared"],
-        created=live.created,
-        origin=record["origin"],
-        prevent_destroy=record["prevent_destroy"],
-        depends_on=record["depends_on"],
-        starts=record.get("starts", {}),
-        seen=live.answered_at,
-        sensitive=record.get("sensitive", False),
-        position_once=record.get("position_once", ""),
     )
 
 
@@ -150,7 +134,7 @@ def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
             table_of(address), live.compact, begun.get("expect") or {}
         ):
             continue
-        found[address] = _entry_of(live, record)
+        found[address] = Entry.of_record(record, live.config, live.created, live.answered_at)
         if unfinished:
             unready.add(address)
     return _with_recovered(inputs, found, unready)

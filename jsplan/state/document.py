@@ -89,6 +89,24 @@ class Entry:
         )
 
     @classmethod
+    def of_record(
+        cls, record: Mapping[str, Any], config: dict[str, Any], created: str, seen: str
+    ) -> Entry:
+        """Return the entry of an object that a step left, by the `record` of the step."""
+        return cls(
+            config=config,
+            declared=record["declared"],
+            created=created,
+            origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"],
+            depends_on=record["depends_on"],
+            starts=record.get("starts", {}),
+            seen=seen,
+            sensitive=record.get("sensitive", False),
+            position_once=record.get("position_once", ""),
+        )
+
+    @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Entry:
         """Parse the output of `to_json`."""
         return cls(

@@ -188,22 +188,8 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
     known = entries.get(target)
     if live is None or record is None or (known is not None and known.created == live.created):
         return set()
-    entries[target] = _entry_of(live, record)
+    entries[target] = Entry.of_record(record, live.config, live.created, live.answered_at)
     return {target}
-
-
-def _entry_of(live: LiveObject, record: Mapping[str, Any]) -> Entry:
-    """Return the entry that the interrupted apply would have recorded."""
-    return Entry(
-        config=live.config,
-        declared=record["declared"],
-        created=live.created,
-        origin=record["origin"],
-        prevent_destroy=record["prevent_destroy"],
-        depends_on=record["depends_on"],
-        seen=live.answered_at,
-        position_once=record.get("position_once", ""),
-    )
 
 
 def _recover_consumers(
@@ -229,7 +215,8 @@ def _recover_consumers(
         start = live.compact.get(_START)
         moved = start is not None and start != position["expect"].get(_START)
         starts = {address.consumer: int(start or 0)} if moved else {}
-        entries[address] = replace(_entry_of(live, position["record"]), starts=starts)
+        known = Entry.of_record(position["record"], live.config, live.created, live.answered_at)
+        entries[address] = replace(known, starts=starts)
         found.add(address)
     return found
 
