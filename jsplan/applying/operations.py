@@ -32,26 +32,24 @@ from jsplan.documents.plan_types import Op
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 
 
-async def run_step(context: StepContext, step: Step, extra: Mapping[str, Operation]) -> None:
-    """Run one step. `extra` has kinds of steps that are not always possible.
-
-    Raises StepFailed, StepNotStarted, ApiError and StateError.
-    """
-    operation = extra.get(step.op) or OPERATIONS.get(step.op)
-    if operation is not None:
-        await operation(context, step)
-    elif failure := (await run_requests(context, [step])).get(step.id):
+async def run_step(context: StepContext, step: Step) -> None:
+    """Run one step as `run_steps` does. Raises its failure."""
+    if failure := (await run_steps(context, [step], {})).get(step.id):
         raise failure
 
 
 async def run_steps(
     context: StepContext, steps: Sequence[Step], extra: Mapping[str, Operation]
 ) -> dict[str, Exception]:
-    """Run one step, or several that `run_together`; return the failures by the id of the step."""
-    if len(steps) > 1:
+    """Run one step, or several that `may_run_together`; return the failures by id of the step.
+
+    `extra` replaces operations. A step without an operation is one request.
+    """
+    operation = extra.get(steps[0].op) or OPERATIONS.get(steps[0].op)
+    if operation is None:
         return await run_requests(context, steps)
     try:
-        await run_step(context, steps[0], extra)
+        await operation(context, steps[0])
     except FAILURES as failure:
         return {steps[0].id: failure}
     return {}

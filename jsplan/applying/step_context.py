@@ -387,12 +387,12 @@ class StepContext(StepJournal):
             step, live
         )
 
-    async def verify_write(self, step: Step, *, durable: bool = True) -> None:
+    async def verify_write(self, step: Step) -> None:
         """Verify and record the written object. Raises StepFailed with the lost fields."""
         live = await self.read_back(step)
         lines, failure = self.judge_write(step, live)
         is_partial = step.record is None and live is not None and step.op not in DELETE_OPS
-        await self.record(*lines, durable=durable and not is_partial)
+        await self.record(*lines, durable=not is_partial)
         if failure is not None:
             raise failure
 

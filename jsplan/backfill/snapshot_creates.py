@@ -54,7 +54,7 @@ class SnapshotCreates:
     async def _create_stream(self, context: StepContext, step: Step) -> None:
         entry = self._entries_by_target.get(step.address)
         if entry is None:
-            await run_step(context, step, {})
+            await run_step(context, step)
             return
         await context.check_precondition(step)
         await context.begin(step)

@@ -37,6 +37,7 @@ from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError
+from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import (
     accepts_nothing,
     belongs_to_replacement,
@@ -188,8 +189,7 @@ async def _restore(context: StepContext, step: Step) -> str | None:
         live = await read_origin(context, step, record)
         if not accepts_nothing(origin_address(step), live, record["id"]):
             return None
-        if not live.raw.get("sealed"):
-            await _restore_origin(context, step, record["old"]["config"])
+        await _restore_origin(context, step, live, record["old"]["config"])
         await update_record(context, step, phase="mirrored", compared_from=0, end_marker=0)
         with suppress(JsplanError, StepNotStarted):  # else the next apply deletes it
             await delete_copy(context, step, record, keep_mirror=True)
@@ -204,10 +204,15 @@ async def _is_inactive(context: StepContext, step: Step, record: dict[str, Any])
     return belongs_to_replacement(live.raw, record["id"])
 
 
-async def _restore_origin(context: StepContext, step: Step, config: dict[str, Any]) -> None:
-    origin = origin_address(step)
-    await context.send(at(step, origin), f"STREAM.UPDATE.{origin.stream}", config)
-    await delete_end_marker(context, step, origin)
+async def _restore_origin(
+    context: StepContext, step: Step, origin: LiveObject, config: dict[str, Any]
+) -> None:
+    """Give the origin its configuration back. A sealed one was not quiesced, and still has it."""
+    if origin.raw.get("sealed"):
+        return
+    address = origin.address
+    await context.send(at(step, address), f"STREAM.UPDATE.{address.stream}", config)
+    await delete_end_marker(context, step, address)
 
 
 async def release(context: StepContext, step: Step) -> None:
@@ -237,8 +242,8 @@ async def restore(context: StepContext, step: Step) -> None:
     require_not_stopped(context)
     record = require_record(context, step)
     assert step.request is not None
-    if not (await read_origin(context, step, record)).raw.get("sealed"):
-        await _restore_origin(context, step, step.request["payload"])
+    before = await read_origin(context, step, record)
+    await _restore_origin(context, step, before, step.request["payload"])
     await delete_copy(context, step, record, keep_mirror=False)
     live = await read_origin(context, step, record)
     lost = unkept_fields(step, live)
