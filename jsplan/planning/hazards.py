@@ -32,10 +32,13 @@ from jsplan.planning.relocation.hazards import (
     assess_origin,
     assess_target,
 )
-from jsplan.planning.relocation.sources import mirrors_relocated
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
-from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
+from jsplan.planning.replication.impact import (
+    assess_attached_sources,
+    merge_duplicate_hazards,
+    mirrors_relocated,
+)
 from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
@@ -219,8 +222,7 @@ def _mirrors_target(
     """Check whether the stream is relocated, and `downstream` becomes a mirror of its target."""
     if decision.relocation is None or downstream is None or downstream.live is None:
         return False
-    mirror = (downstream.after or {}).get("mirror") or {}
-    return bool(mirror) and mirrors_relocated(inputs, downstream.live, mirror)
+    return mirrors_relocated(inputs, downstream.live, downstream.after or {})
 
 
 def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:

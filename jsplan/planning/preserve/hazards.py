@@ -21,8 +21,8 @@ from jsplan.planning.preserve.methods import (
     find_preserve_obstacle,
 )
 from jsplan.planning.preserve.start_override import start_sequence
-from jsplan.planning.relocation.sources import mirrors_relocated
 from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -64,7 +64,7 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
         consumers,
         theirs,
         copied,
-        same_origin=_has_same_origin(inputs, decision.live, after.get("mirror") or {}),
+        same_origin=_has_same_origin(inputs, decision.live, after),
     )
     info = inputs.live.domains[decision.address.domain].info
     return why or capacity_problem(
@@ -72,13 +72,13 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
     )
 
 
-def _has_same_origin(inputs: PlanInputs, live: LiveObject, mirror: Config) -> bool:
-    """Check whether a mirror reads the messages that the stream mirrors now."""
-    old = live.compact.get("mirror") or {}
-    if not (old and mirror):
+def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> bool:
+    """Check whether a mirror will read the messages that it reads now."""
+    old, new = live.compact.get("mirror"), after.get("mirror")
+    if not (old and new):
         return False
-    keys = {origin_key(one).split("#")[0] for one in (old, mirror)}
-    return len(keys) == 1 or mirrors_relocated(inputs, live, mirror)
+    keys = {origin_key(one).split("#")[0] for one in (old, new)}
+    return len(keys) == 1 or mirrors_relocated(inputs, live, after)
 
 
 def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:

@@ -1,4 +1,4 @@
-"""The mirror or source of an origin that one of its target replaces."""
+"""The source of an origin that a source of its target replaces."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ def find_old_source(
             and _takes(old) == _takes(source)
         ),
         None,
-    )
-
-
-def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, mirror: Config) -> bool:
-    """Check whether it mirrors the origin of a relocation, and `mirror` reads the target.
-
-    The target has the same messages under the same sequences, so the mirror continues there.
-    """
-    old: Config = downstream.compact.get("mirror") or {}
-    return bool(old) and any(
-        reads_origin(inputs, downstream.address, old, relocation.origin)
-        and reads_origin(inputs, downstream.address, mirror, relocation.target)
-        for relocation in inputs.relocations.values()
     )
 
 

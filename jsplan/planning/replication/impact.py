@@ -253,6 +253,20 @@ def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin
     ) == reach.canonicalize(origin.domain)
 
 
+def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config) -> bool:
+    """Check whether a mirror of the origin of a relocation becomes one of the target.
+
+    The target has the same messages under the same sequences, so the mirror continues there.
+    """
+    old: Config = downstream.compact.get("mirror") or {}
+    new: Config = after.get("mirror") or {}
+    return bool(old and new) and any(
+        reads_origin(inputs, downstream.address, old, relocation.origin)
+        and reads_origin(inputs, downstream.address, new, relocation.target)
+        for relocation in inputs.relocations.values()
+    )
+
+
 def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     """Return the sources that an apply detached and did not attach."""
     assert decision.live is not None
