@@ -61,18 +61,16 @@ def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, d
             findings.wrong_type(fields, f"`defaults.{kind}`", "a mapping")
             continue
         body.check_keys(table, fields, ("lifecycle", "lint", "x_raw"), findings)
-        for key in ("name", "bucket", "durable_name"):
-            if key in fields.value and (key != "durable_name" or kind == "consumer"):
-                findings.error(
-                    "JS105",
-                    fields.key_place(key),
-                    f"`{key}` cannot have a default",
-                    "Every resource has a name of its own.",
-                )
-        names = ("name", "bucket", "durable_name") if kind == "consumer" else ("name", "bucket")
+        for key in _given_names(kind, fields):
+            findings.error(
+                "JS105",
+                fields.key_place(key),
+                f"`{key}` cannot have a default",
+                "Every resource has a name of its own.",
+            )
         kinds[kind] = make_mapping(
             fields.place,
-            {key: item for key, item in fields.value.items() if key not in names},
+            {key: item for key, item in fields.value.items() if key not in _names_of(kind)},
             fields.keys,
         )
     return node.get("domain"), kinds
@@ -80,11 +78,19 @@ def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, d
 
 def refuse_names(kind: Kind, node: Node, findings: Findings) -> None:
     """Report an override that gives a name."""
-    for key in ("name", "bucket", "durable_name"):
-        if key in node.value and (key != "durable_name" or kind == "consumer"):
-            findings.error(
-                "JS105",
-                node.key_place(key),
-                f"an override cannot change `{key}`",
-                "Names are given where the resource is declared.",
-            )
+    for key in _given_names(kind, node):
+        findings.error(
+            "JS105",
+            node.key_place(key),
+            f"an override cannot change `{key}`",
+            "Names are given where the resource is declared.",
+        )
+
+
+def _names_of(kind: Kind) -> tuple[str, ...]:
+    """Return the keys that may name a resource of the kind."""
+    return ("name", "bucket", "durable_name") if kind == "consumer" else ("name", "bucket")
+
+
+def _given_names(kind: Kind, node: Node) -> list[str]:
+    return [key for key in _names_of(kind) if key in node.value]
