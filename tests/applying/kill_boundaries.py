@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.state import LocalBackend, State
+from tests.support.simulated_kill import create_until_death
 
 
 class SimulatedKill(Exception):
@@ -41,13 +43,8 @@ class BoundaryKiller:
         async def created(
             api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **more: Any
         ) -> None:
-            begun = 0
-            try:
-                for _ in requests:
-                    self.pass_boundary()
-                    begun += 1
-            finally:
-                await create_each(api, requests[:begun], *rest, **more)
+            sent = partial(create_each, api)
+            await create_until_death(sent, requests, self.pass_boundary, *rest, **more)
             for _ in requests:
                 self.pass_boundary()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,23 @@ def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     patch.setattr(LocalBackend, "finish", dying_finish)
 
 
+async def create_until_death(
+    create_each: Callable[..., Awaitable[None]],
+    requests: Sequence[tuple[str, Any]],
+    count: Callable[[], None],
+    *rest: Any,
+    **options: Any,
+) -> None:
+    """Send creations together; those before the one that `count` dies at arrive."""
+    sent = 0
+    try:
+        for _ in requests:
+            count()
+            sent += 1
+    finally:
+        await create_each(requests[:sent], *rest, **options)
+
+
 def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     request, publish = DomainApi.request, NatsConnection.publish
     create_each = DomainApi.create_each
@@ -123,13 +141,8 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     async def dying_create_each(
         api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
     ) -> None:
-        sent = 0
-        try:
-            for _ in requests:
-                counter.count_or_die(writes=True)
-                sent += 1
-        finally:
-            await create_each(api, requests[:sent], *rest, **options)
+        count = partial(counter.count_or_die, writes=True)
+        await create_until_death(partial(create_each, api), requests, count, *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
         counter.count_or_die(writes=True)
