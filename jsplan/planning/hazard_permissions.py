@@ -26,6 +26,10 @@ def check_plan_permissions(
     inputs: PlanInputs, changes: Iterable[ResourceChange]
 ) -> Iterable[Diagnostic]:
     """Check the flags of a plan against its changes, the files, the state and what is live."""
+    named = [glob for flag in inputs.options.allow_hazards if (glob := flag.partition(":")[2])]
+    flags = [f for f in inputs.options.allow_hazards if not names_content(f.partition(":")[2])]
+    if not named:
+        return ()
     known = {
         *(Address.parse(change.address) for change in changes),
         *_recorded_addresses(inputs),
@@ -33,7 +37,6 @@ def check_plan_permissions(
         *inputs.live.unreadable,
     }
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
-    flags = [f for f in inputs.options.allow_hazards if not names_content(f.partition(":")[2])]
     return check_permissions(flags, known, offline)
 
 
