@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.config import load
@@ -19,8 +20,7 @@ from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology
 
 
-@dataclass(slots=True)
-class Context:
+class Context(Struct):
     """The opened workspace before any request to a server."""
 
     workspace: Workspace
@@ -100,8 +100,7 @@ def known_domains(context: Context) -> frozenset[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """An opened workspace with its connections, and the observer of the progress."""
 
     context: Context

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from jsplan.secrets import conceal
 
@@ -17,8 +19,7 @@ _GLOB = re.compile(r"[A-Za-z0-9_./:,+@%=*-]+")
 Severity = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRange:
+class SourceRange(Struct, frozen=True):
     """A place in a file; `line` and `column` count from 1, as editors do."""
 
     file: str
@@ -29,8 +30,7 @@ class SourceRange:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True):
     """One finding: `code` is stable (`JS1xx`), `summary` one line, `detail` says what to do.
 
     `address` is the affected resource as text, `range` the place in the files. Both may be absent.
@@ -44,8 +44,8 @@ class Diagnostic:
     range: SourceRange | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "summary", conceal(self.summary))
-        object.__setattr__(self, "detail", conceal(self.detail))
+        force_setattr(self, "summary", conceal(self.summary))
+        force_setattr(self, "detail", conceal(self.detail))
 
     def to_json(self) -> dict[str, Any]:
         """The element of `diagnostics` in the documents (contract, section 4)."""

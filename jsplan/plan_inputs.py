@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jsplan.address import CONTENT_PARENTS, Address, matches, matches_any, names_content
 from jsplan.context import Context
@@ -80,7 +82,7 @@ def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs
         topology,
         context.state,
         Live(),
-        replace(options, replace=()),
+        dataclasses.replace(options, replace=()),
         entries,
         pending_moved | moved,
         interrupted=InterruptedWork(steps=pending),

@@ -7,8 +7,10 @@ none of it, and is to start quickly.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -52,8 +54,7 @@ MANY: Final = 500
 REPORT_EVERY: Final = 50
 
 
-@dataclass(slots=True)
-class ReadCounter:
+class ReadCounter(Struct):
     """Counts what was read, and reports it now and then."""
 
     observer: Observer
@@ -67,8 +68,7 @@ class ReadCounter:
             self.observer.event(ObjectsRead(self.done, self.total))
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReader:
+class ServerReader(Struct, frozen=True):
     """Reads over open connections. Each method returns new inputs and changes none."""
 
     session: Session

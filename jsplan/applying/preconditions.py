@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.applying.recheck_deletions import DeletionCheck
@@ -25,8 +26,7 @@ MIN_NAMES: Final = 20
 NAMES_PER_REQUEST: Final = 20
 
 
-@dataclass(slots=True)
-class FirstCheck:
+class FirstCheck(Struct):
     """Findings of the check of all preconditions.
 
     `stale` says what changed since the plan; `lost` are the domains that stopped answering, with
@@ -38,8 +38,7 @@ class FirstCheck:
     imports: dict[Address, LiveObject] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """Answers about many objects: resources that do not exist, and objects that do."""
 
     absent: set[Address]

@@ -7,9 +7,12 @@ or consumer is a plain count, which `preconditions` checks.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Plan, Step, config_of_payload
@@ -264,7 +267,7 @@ class DeletionCheck:
         )
         record = self.replacements.get((step.params or {})["state_address"])
         config = record["old"]["config"] if record else origin.raw
-        before = replace(origin, raw=config, _config=None, _compact=None)
+        before = dataclasses.replace(origin, raw=config, _config=None, _compact=None)
         target, after = Address.parse(step.address), _target_config(last)
         coming = {
             _name_at_origin(s): config_of_payload(s.request["payload"])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed

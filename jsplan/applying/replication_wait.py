@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64decode
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.applying.replicated_streams import SEARCH_DEPTH, newest_origin_seqs
@@ -95,8 +96,7 @@ def _remedy(step: Step, waiting: list[ReplicationFlow]) -> str:
     return f"{text}, and jsplan drift too. Check the leafnode connection between the two"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
+class TimeSpan(Struct, frozen=True):
     """A span on our clock: when a server was read, or when it had heard from an origin."""
 
     begin: float

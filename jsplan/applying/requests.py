@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.applying.kv_entries import require_planned_value
@@ -52,8 +53,7 @@ async def run_requests(context: StepContext, steps: Sequence[Step]) -> dict[str,
     return batch.failures
 
 
-@dataclass
-class _Requests:
+class _Requests(Struct):
     """Steps on their way. `steps` are those that have not failed; `live` what they found."""
 
     context: StepContext

@@ -9,9 +9,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
@@ -60,8 +61,7 @@ async def verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> Non
         )
 
 
-@dataclass(frozen=True)
-class RestoreOperations:
+class RestoreOperations(Struct, frozen=True):
     """Operations of a restore from one folder. `targets` and `consumers` are by step address."""
 
     folder: Path

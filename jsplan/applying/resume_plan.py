@@ -7,7 +7,8 @@ makes a step safe is its fingerprint, which is checked before every write.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step

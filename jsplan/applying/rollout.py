@@ -11,8 +11,9 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.applying.executor import INTERRUPTED, Execution
@@ -36,8 +37,7 @@ FLOW_TIMEOUT = 60.0
 ORIGIN_SILENT_AFTER = 10 * SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
+class Wave(Struct, frozen=True):
     """One wave: its term, its domains in the order of the files, its steps in plan order."""
 
     term: str
@@ -174,8 +174,7 @@ async def run_in_waves(
     return await Rollout(execution, waves, max_failures, topology, apis, observer).run()
 
 
-@dataclass
-class Rollout:
+class Rollout(Struct):
     """One run of a plan in waves. More than `max_failures` failed domains in a wave end it.
 
     `apis` are the domains that answer, also those that the plan does not touch. `timeout` is

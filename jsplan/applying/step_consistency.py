@@ -7,8 +7,9 @@ the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
@@ -22,8 +23,7 @@ from jsplan.planning.pauses import PAUSE
 PayloadKind = Literal["stream", "restore", "consumer", "pause", "leader", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class OpRule:
+class OpRule(Struct, frozen=True):
     """The request of an op: `verb` with this payload, or none; with `optional` either.
 
     `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.pending import PendingScan, scan_pending

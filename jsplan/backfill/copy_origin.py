@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from jsplan.backfill.origin_reader import OriginReader, StreamReader
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from jsplan.planning.backfill.model import OriginState, SeqRange
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOrigin:
+class CopyOrigin(Struct, frozen=True):
     """One origin of a copy, a stream or one stream of an archive."""
 
     state: OriginState

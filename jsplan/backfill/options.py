@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.units import SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillOptions:
+class BackfillOptions(Struct, frozen=True):
     """The options of a run, for the entry `name`, or for the addresses `origin` and `target`.
 
     `reset_range` pins the range again. `fail_on_gap` makes a gap exit code 2. `allow_hazards` is as
@@ -28,8 +27,7 @@ class BackfillOptions:
     clock: Clock = SYSTEM_CLOCK
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
+class VerifyOptions(Struct, frozen=True):
     """The options of a verification; `listed` is the number of differences shown per origin.
 
     `name`, `origin`, `target` and `master` are as in `BackfillOptions`.

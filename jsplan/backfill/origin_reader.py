@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.protocol import RawConnection, read
@@ -97,8 +97,7 @@ def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
     return sorted(worth)
 
 
-@dataclass(slots=True)
-class StreamReader:
+class StreamReader(Struct):
     """An origin that is a stream."""
 
     state: OriginState

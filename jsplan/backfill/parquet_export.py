@@ -10,11 +10,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
 from jsplan.backfill.parquet.log import (

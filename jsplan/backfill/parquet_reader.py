@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from jsplan.backfill.parquet.log import Transformation
 from jsplan.backfill.parquet.reader import read_sequences
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from jsplan.planning.backfill.model import OriginState, SeqRange
 
 
-@dataclass(slots=True)
-class ParquetReader:
+class ParquetReader(Struct):
     """An origin that is one stream of an archive."""
 
     state: OriginState

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.origin_reader import fetch_time
@@ -52,8 +53,7 @@ async def scan_pending(
     )
 
 
-@dataclass(slots=True)
-class PendingScan:
+class PendingScan(Struct):
     """Find the pending ranges of one origin."""
 
     origin: CopyOrigin

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import MAX_SEQ, count_sequences, intersect
@@ -11,8 +13,7 @@ from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
 from jsplan.planning.backfill.model import SeqRange
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRanges:
+class PendingRanges(Struct, frozen=True):
     """The `spans` to read, without messages that are `existing` or in `coverage`.
 
     `is_exact`: every existing message is known to come from this stream and not from a deleted one

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.backfill.options import BackfillOptions
@@ -32,8 +33,7 @@ from jsplan.planning.backfill.strategy import (
 from jsplan.units import format_timestamp, parse_instant
 
 
-@dataclass(slots=True)
-class Endpoints:
+class Endpoints(Struct):
     """The APIs of origin and target, and the connections of tasks to them."""
 
     origin: DomainApi

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.errors import JsplanError, StalePlanError
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 PlannedBackfill = dict[str, Any]
 
 
-@dataclass(slots=True)
-class PlannedRanges:
+class PlannedRanges(Struct):
     """The states that a plan changes. `new_origins` are the origins whose range it pins."""
 
     states: list[BackfillState] = field(default_factory=list)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin
@@ -59,8 +61,7 @@ async def preview_backfill(load: LoadOptions, options: BackfillOptions) -> Backf
         return await _PreviewBuilder(world, pool, entry, options.clock).build()
 
 
-@dataclass(slots=True)
-class _PreviewBuilder:
+class _PreviewBuilder(Struct):
     world: Context
     pool: Pool
     entry: Backfill

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier

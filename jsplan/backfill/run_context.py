@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.task_runner import TaskRunner
@@ -35,8 +36,7 @@ class Copy(Protocol):
         """
 
 
-@dataclass(slots=True)
-class RunContext:
+class RunContext(Struct):
     """The objects that all copies of a run share.
 
     `entry_id` names the entry and its workspace on the servers. Copying stops at `deadline`.

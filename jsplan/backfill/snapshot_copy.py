@@ -10,8 +10,9 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.pinning import Endpoints
@@ -48,8 +49,7 @@ _COMPARED_STATE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRestore:
+class SnapshotRestore(Struct, frozen=True):
     """Creates one target with `config`.
 
     `owner` names the entry and its workspace on the servers. `may_write` raises if the lock is

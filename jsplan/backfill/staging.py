@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.backfill.protocol.stream_info import find_first_seq_at
 from jsplan.backfill.retry import retry_transient
@@ -36,8 +37,7 @@ PrefixCheck = Callable[[StagingStream, StagedMessages], Awaitable[bool]]
 Recovered = tuple[StagingStream, StagedMessages]
 
 
-@dataclass(slots=True)
-class Staging:
+class Staging(Struct):
     """The staging streams of one copy, in the domain of its target.
 
     `address` is the target, `origins` are the addresses of the origins; the first one labels the

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from jsplan.backfill.tasks.partitioning import TransformFunction
 from jsplan.backfill.tasks.subject_transform import SubjectTransform as Subjects
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _JOB_FILES: Final[dict[str, str]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TransformSpec:
+class TransformSpec(Struct, frozen=True):
     """The transforms of messages during a copy."""
 
     order: str = "stream"

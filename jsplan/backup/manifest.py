@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan import __version__
 from jsplan.address import Address
@@ -18,8 +19,7 @@ UNUSABLE_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSnapshot:
+class StreamSnapshot(Struct, frozen=True):
     """One file beside the manifest.
 
     `format` is `natsarc1` (2.15 and later) or `tar`; `bytes` is the file's size.
@@ -40,8 +40,7 @@ class StreamSnapshot:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SavedConsumer:
+class SavedConsumer(Struct, frozen=True):
     """A consumer of a saved stream, with its position `before` and `after` the snapshot."""
 
     name: str
@@ -61,8 +60,7 @@ class SavedConsumer:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SavedStream:
+class SavedStream(Struct, frozen=True):
     """One stream, with its `state` `before` and `after` the snapshot: equal if nothing changed.
 
     `server` is `{"js_domain", "name", "version", "api_level", "clustered"}` as far as they are
@@ -130,8 +128,7 @@ class SavedStream:
         )
 
 
-@dataclass(slots=True)
-class Manifest:
+class Manifest(Struct):
     """The manifest; `streams` are by address, `missing` could not be saved, with why.
 
     `complete` is false during a run and after an interrupted one.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.backup.folder import BackupError, BackupFolder
@@ -28,8 +29,7 @@ from jsplan.jetstream import Pool
 from jsplan.units import format_timestamp
 
 
-@dataclass(frozen=True, slots=True)
-class BackupOptions:
+class BackupOptions(Struct, frozen=True):
     """`addresses` may be globs; `parallelism` is in streams; `check`: servers verify data first."""
 
     addresses: tuple[str, ...]
@@ -38,8 +38,7 @@ class BackupOptions:
     check: bool = False
 
 
-@dataclass(slots=True)
-class BackupResult:
+class BackupResult(Struct):
     """The result of `backup --json`: manifest, saved and unchanged streams, exit code."""
 
     manifest: Manifest

@@ -9,7 +9,6 @@ import click
 
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.settings import settings_of, with_globals
-from jsplan.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,6 +100,8 @@ class LazyGroup(_BaseCommand, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.table and not ctx.resilient_parsing:
+            from jsplan.diagnostics import did_you_mean
+
             raise click.UsageError(
                 f'There is no command "{ctx.command_path} {name}".{did_you_mean(name, self.table)}',
                 ctx,

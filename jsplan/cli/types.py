@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.diagnostics import did_you_mean
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -71,6 +69,8 @@ class HazardPermission(ParamType):
 
         code, colon, address = str(value).partition(":")
         if code not in HAZARDS:
+            from jsplan.diagnostics import did_you_mean
+
             known = f" They are {', '.join(HAZARDS)}."
             advice = did_you_mean(code.upper(), HAZARDS) or known
             self.fail(f'there is no hazard "{code}".{advice}', param, ctx)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address, Kind
 
 
-@dataclass(slots=True)
-class RenderedResource:
+class RenderedResource(Struct):
     """One resource with its fields as written (units, escapes), without its domain.
 
     `stream` is the stream of a consumer.
@@ -33,8 +33,7 @@ class RenderedResource:
         return self.address.kind
 
 
-@dataclass(slots=True)
-class FileEntry:
+class FileEntry(Struct):
     """One element of a section. `domains` are its keys; `stream` is set if it is not nested."""
 
     kind: Kind

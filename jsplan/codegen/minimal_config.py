@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.codegen.model import CodegenContext, ResourceToWrite
@@ -35,8 +36,7 @@ _NAMES: Final = frozenset({"name", "durable_name"})
 _MAX_ROUNDS: Final = 4
 
 
-@dataclass(slots=True)
-class MinimalConfig:
+class MinimalConfig(Struct):
     """The fields of one resource in the files' names and API units, unordered, and `x_raw`.
 
     `inexpressible` are fields of the server that the files cannot express and that stay unchanged;

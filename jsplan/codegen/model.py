@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import KINDS, Address, Kind
 from jsplan.config.model import Domain
@@ -14,8 +15,7 @@ from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology.routes import DomainRoutes
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceToWrite:
+class ResourceToWrite(Struct, frozen=True):
     """One resource to write.
 
     `config` is in API names and units; for a bucket it is that of its stream (see
@@ -32,8 +32,7 @@ class ResourceToWrite:
     comment: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CodegenContext:
+class CodegenContext(Struct, frozen=True):
     """The workspace of the new file.
 
     `domains` are those of the workspace in its order (for labels and selectors), `reach` the routes
@@ -62,8 +61,7 @@ class CodegenContext:
         return self.levels.get(domain, NEWEST_LEVEL)
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedFile:
+class GeneratedFile(Struct, frozen=True):
     """The text of the file, and notes on what it does not express, with addresses.
 
     `resource_count` is the number of resources in it.

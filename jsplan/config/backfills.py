@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, TypedDict
+
+from msgspec import Struct
 
 from jsplan import units
 from jsplan.config import environments, parsing
@@ -57,8 +58,7 @@ _DEFAULTS: Final[_EntryOptions] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EntryContext:
+class EntryContext(Struct, frozen=True):
     """The context of reading entries: domains, the default domain and the environment."""
 
     selectors: DomainSelectors

@@ -7,7 +7,8 @@ stream, except its name, subjects, consumers and settings such as guards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from jsplan.address import Address, is_glob
 from jsplan.config import parsing
@@ -22,8 +23,7 @@ Layers = tuple[Node, ...]
 _INPUT_FIELDS = ("subjects", "mirror", "sources")
 
 
-@dataclass(slots=True)
-class _CopyEntry:
+class _CopyEntry(Struct):
     target: Address
     entry: Node
     finish: Callable[[Layers], None]

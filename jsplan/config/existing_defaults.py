@@ -6,8 +6,9 @@ These are `defaults:`, and the kinds of which something is declared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.address import KINDS, Kind
 from jsplan.config.files import WorkspaceFiles
@@ -23,8 +24,7 @@ _KIND_BY_SECTION: Mapping[str, Kind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingDefaults:
+class ExistingDefaults(Struct, frozen=True):
     """`domain` and `fields` of `defaults:`, as written, with references.
 
     `declared_kinds` are the kinds of which anything is declared, in any environment.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, count_values, make_mapping, make_unknown
@@ -18,8 +19,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backend and sinks"
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """The names that references may use.
 
     `environ` is None where `${env.X}` is not allowed. With `allow_unset`, the value of a variable

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address, Kind
 from jsplan.config import lifecycle, parsing
@@ -43,8 +45,7 @@ _FOLDER_KEYS: Final = ("dir", "prefix", "prune", "sensitive", "lifecycle")
 _EMPTY: Final = 'Write "" for an empty value, or remove the key.'
 
 
-@dataclass(slots=True)
-class KvEntryReader:
+class KvEntryReader(Struct):
     """Collects the entries of all buckets in `declared`, and the prefixes to prune in `pruned`.
 
     `secrets` is the scope with the environment: values may come from there.

@@ -8,12 +8,12 @@ order, and if no comment is lost. Otherwise the file stays unchanged, with the r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
+from msgspec import Struct
 
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source
@@ -30,16 +30,14 @@ _START: Final = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _END: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """A file in its layout. With a reason in `kept`, `text` is the file unchanged."""
 
     text: str
     kept: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Comment:
+class _Comment(Struct, frozen=True):
     """A comment. `columns` are those of the blocks that one on its own line may belong to.
 
     The first `open` of them continue after it.

@@ -8,8 +8,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.config import backfills, environments, moves, parsing, settings, variables
 from jsplan.config.backend import read_backend, refuse_declared_bucket
@@ -168,8 +170,7 @@ def _read_name(document: Node, findings: Findings) -> str:
     return name or "workspace"
 
 
-@dataclass(frozen=True, slots=True)
-class _Connectivity:
+class _Connectivity(Struct, frozen=True):
     """Connections, domains and the backend."""
 
     connections: Mapping[str, Connection]

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+from msgspec import Struct
+
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, SourceRange
 
 OnReplace = Literal["refuse", "recreate", "preserve"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """Files of a TLS connection, as absolute paths."""
 
     ca: Path | None = None
@@ -49,8 +51,7 @@ class Connection:
     range: SourceRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """One JetStream over one connection.
 
     `js_domain` None is a server without a domain (`$JS.API`). `api_prefix` is computed
@@ -63,15 +64,14 @@ class Domain:
     js_domain: str | None
     api_prefix: str
     labels: frozenset[str] = frozenset()
-    vars: Mapping[str, Any] = field(default_factory=dict)
+    vars: Mapping[str, Any] = msgspec.field(default_factory=dict)
     may_be_offline: int | None = None
     same_as: str | None = None
     balance_leaders: bool = False
     range: SourceRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRow:
+class ImportRow(Struct, frozen=True):
     """The import by which account of `into_domain` reaches the JetStream of `from_domain`.
 
     `consumers` are those of `from_domain`, as `STREAM/CONSUMER`, that clients of the importing
@@ -91,8 +91,7 @@ class ImportRow:
 LOCK_TTL: Final = 60_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """The backend of the state.
 
     `local`: `path` is absolute. `kv`: `domain` (its key) and `bucket`; `lock_ttl` is ns.
@@ -106,8 +105,7 @@ class Backend:
     range: SourceRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedHazard:
+class AllowedHazard(Struct, frozen=True):
     """A hazard allowed in the files, until the end of the date `until` (`2026-12-31`)."""
 
     code: str
@@ -115,8 +113,7 @@ class AllowedHazard:
     until: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lifecycle:
+class Lifecycle(Struct, frozen=True):
     """Guards of one resource; None: not in the files (state then gives prevent_destroy)."""
 
     prevent_destroy: bool | None = None
@@ -125,16 +122,14 @@ class Lifecycle:
     allow_hazards: tuple[AllowedHazard, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContentFile:
+class ContentFile(Struct, frozen=True):
     """A file with the content of an object, and its size in bytes when its digest was computed."""
 
     path: Path
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A place to which a consumer is set, once for each word `once`.
 
     At the sequence `seq`, at the first message stored at or after `time` (RFC 3339), or, without
@@ -162,7 +157,7 @@ class DeclaredResource:
     body: Mapping[str, Any]
     range: SourceRange
     ranges: Mapping[str, SourceRange] = field(default_factory=dict)
-    lifecycle: Lifecycle = Lifecycle()
+    lifecycle: Lifecycle = Lifecycle()  # noqa: RUF009 - it is immutable
     lint_ignore: Mapping[str, str] = field(default_factory=dict)
     depends_on: tuple[str, ...] = ()
     raw_fields: frozenset[str] = frozenset()
@@ -172,8 +167,7 @@ class DeclaredResource:
     position: Position | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedPrefix:
+class PrunedPrefix(Struct, frozen=True):
     """Keys of a bucket that only the files may have: those that begin with `prefix`."""
 
     bucket: Address
@@ -181,8 +175,7 @@ class PrunedPrefix:
     range: SourceRange
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """An address that changed while the resource did not; both sides have the same shape.
 
     They are addresses or globs.
@@ -193,8 +186,7 @@ class Moved:
     range: SourceRange
 
 
-@dataclass(frozen=True, slots=True)
-class Relocate:
+class Relocate(Struct, frozen=True):
     """A stream that moves with its messages and consumers; both sides have the same shape.
 
     They are addresses or globs. `old_address` is declared nowhere, `new_address` is. An entry of
@@ -211,8 +203,7 @@ class Relocate:
         return self.old_address.split("/")[1:2] == ["consumer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """A resource that left the files: destroy it or not.
 
     `prevent_destroy: False` removes the guard in state.
@@ -245,8 +236,7 @@ class DriftSettings:
     sinks: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillSide:
+class BackfillSide(Struct, frozen=True):
     """One side of a backfill: a stream in a domain, or a folder of Parquet files.
 
     The bounds are inclusive: sequences, or RFC 3339 times in UTC. `filters` are subjects of which a
@@ -292,8 +282,7 @@ class Backfill:
     range: SourceRange | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """A loaded workspace. `variables` are the resolved `vars`.
 
     `config_hash` is `sha256:…` over the input. `diagnostics` holds warnings only: errors were
@@ -317,9 +306,9 @@ class Workspace:
     ownership_marker: bool
     config_hash: str
     diagnostics: tuple[Diagnostic, ...] = ()
-    backfills: Mapping[str, Backfill] = field(default_factory=dict)
+    backfills: Mapping[str, Backfill] = msgspec.field(default_factory=dict)
     relocate: tuple[Relocate, ...] = ()
-    contents: Mapping[Address, DeclaredResource] = field(default_factory=dict)
+    contents: Mapping[Address, DeclaredResource] = msgspec.field(default_factory=dict)
     pruned: tuple[PrunedPrefix, ...] = ()
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
+
+from msgspec import field
 
 from jsplan.address import Kind
 from jsplan.config import parsing
@@ -22,7 +23,6 @@ _KEYS: Final = ("file", "lifecycle")
 MAX_BYTES: Final = 16 << 30
 
 
-@dataclass(slots=True)
 class ObjectReader(KvEntryReader):
     """Collects the objects of all object stores. Their files are read in parts, for the digest."""
 

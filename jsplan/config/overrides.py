@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from jsplan.address import Kind
 from jsplan.config import body, parsing
@@ -12,8 +12,7 @@ from jsplan.config.node import Node, count_values, make_mapping
 from jsplan.resources import TABLES
 
 
-@dataclass(slots=True)
-class Override:
+class Override(Struct):
     """One element of `overrides`; `is_used` once an address matched."""
 
     glob: str

@@ -5,10 +5,13 @@ Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the en
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address, Kind, matches
 from jsplan.config import (
@@ -63,8 +66,7 @@ _RESOURCE_COST: Final = 40
 _NO_NODES: Final[tuple[Node, ...]] = ()
 
 
-@dataclass(slots=True)
-class ResolveContext:
+class ResolveContext(Struct):
     """The input that all resources of one workspace share."""
 
     files: WorkspaceFiles
@@ -332,7 +334,7 @@ class ResourceResolver:
         ignored = tuple(
             buckets.resolve_alias(declared.address.kind, name) for name in guards.ignore_changes
         )
-        return replace(
+        return dataclasses.replace(
             declared,
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from jsplan.address import Kind
@@ -31,7 +30,6 @@ SCHEDULE_FIELDS: Final = (*WHEN, TARGET, TIME_ZONE, RESULT_TTL)
 _KEYS: Final = (*SCHEDULE_FIELDS, "payload", "file", "sensitive", "lifecycle")
 
 
-@dataclass(slots=True)
 class ScheduleReader(KvEntryReader):
     """Collects the schedules of all streams."""
 

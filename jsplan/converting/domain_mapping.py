@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.config.model import Domain, Workspace
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
@@ -14,8 +15,7 @@ from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
 
 
-@dataclass(slots=True)
-class DomainMapping:
+class DomainMapping(Struct):
     """The domain key for each owner. `sections` are those of a new workspace, else empty."""
 
     keys: dict[Owner, str]

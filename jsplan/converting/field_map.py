@@ -6,8 +6,9 @@ The readers handle keys that do not map to one field, such as origins and some p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan import units
 from jsplan.config.node import Node, describe_node, to_plain
@@ -23,8 +24,7 @@ class BadValue(ValueError):
     """A value of the wrong type; the message says what it should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class MappedField:
+class MappedField(Struct, frozen=True):
     """One key of another tool.
 
     `default` is what the tool sends without it, in API units; `empty_values` mean to send nothing.

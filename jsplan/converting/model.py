@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address, Kind
 from jsplan.config.node import Node, Place, source_range
@@ -19,8 +20,7 @@ WORTH_KNOWING = "JS183"
 DEFAULT_CONNECTION = "main"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """A connection of the other tool, and a JetStream domain if that tool names one."""
 
     connection: str = DEFAULT_CONNECTION
@@ -31,8 +31,7 @@ class Owner:
 NO_OWNER = Owner()
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedResource:
+class ConvertedResource(Struct, frozen=True):
     """One stream, consumer, bucket or object store. A consumer's `name` is `STREAM/CONSUMER`.
 
     `config` has API names and units and everything that the other tool sends, its own defaults
@@ -57,8 +56,7 @@ class ConvertedResource:
         return Address(domain, self.kind, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedEntry:
+class ConvertedEntry(Struct, frozen=True):
     """One key of a KV bucket with its value. `label` is its name in the other tool."""
 
     bucket: str
@@ -70,8 +68,7 @@ class ConvertedEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """One note. `about` is the resource as (owner, kind, name), once known."""
 
     severity: Severity
@@ -87,8 +84,7 @@ class Note:
         return Diagnostic(self.severity, self.code, self.summary, self.detail, address, place)
 
 
-@dataclass(slots=True)
-class Conversion:
+class Conversion(Struct):
     """The whole result. `connections` are settings by the other tool's name, without secrets."""
 
     resources: list[ConvertedResource] = field(default_factory=list)
@@ -106,8 +102,7 @@ class Conversion:
         return NoteWriter(self, None)
 
 
-@dataclass(frozen=True, slots=True)
-class NoteWriter:
+class NoteWriter(Struct, frozen=True):
     """Adds notes about one resource, or about none in particular."""
 
     conversion: Conversion

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Kind
 from jsplan.config.findings import Findings
@@ -169,8 +171,7 @@ def _resource_name(node: Node) -> str:
     return str(meta.get_value("name")) if meta is not None else "without a name"
 
 
-@dataclass(slots=True)
-class _ResourceReader:
+class _ResourceReader(Struct):
     """Reads one custom resource into a conversion."""
 
     out: Conversion

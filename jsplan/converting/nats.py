@@ -10,9 +10,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES
 from jsplan.config.findings import Findings
@@ -47,8 +48,7 @@ def convert_nats(found: Sequence[Node]) -> Conversion:
     return reader.out
 
 
-@dataclass(slots=True)
-class _DocumentReader:
+class _DocumentReader(Struct):
     out: Conversion
     #: How many consumers a stream had when its document was made, and how many were found.
     expected_consumers: dict[tuple[Owner, str], tuple[int, Node]] = field(default_factory=dict)

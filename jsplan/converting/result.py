@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.config.files import MAIN_FILE
@@ -16,8 +17,7 @@ Tool = Literal["nats", "nack", "terraform"]
 TOOL_NAMES: Mapping[str, str] = {"nats": "the nats CLI", "nack": "NACK", "terraform": "Terraform"}
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertTarget:
+class ConvertTarget(Struct, frozen=True):
     """The workspace that receives the result: an existing one, or a new one called `name`.
 
     `domain` is used for resources that name none.
@@ -34,8 +34,7 @@ class ConvertTarget:
         return is_file(path) and path.stat().st_size > 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertResult:
+class ConvertResult(Struct, frozen=True):
     """The text of the file, the addresses that it declares, and diagnostics."""
 
     tool: Tool

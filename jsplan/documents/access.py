@@ -5,16 +5,16 @@ With `--check` it says which of them the servers have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic
 
 Status = Literal["ok", "missing", "unknown"]
 
 
-@dataclass(slots=True)
-class Need:
+class Need(Struct):
     """One subject from account `owner` to account `user`.
 
     `status` is None if it was not checked. `detail` is the result of the check. `optional`: only
@@ -47,8 +47,7 @@ class Need:
         return out if self.status is None else out | {"status": self.status, "detail": self.detail}
 
 
-@dataclass(slots=True)
-class AccountGrants:
+class AccountGrants(Struct):
     """The grants that one account needs: as data, as server configuration and as `nsc` commands."""
 
     account: str
@@ -58,8 +57,7 @@ class AccountGrants:
     nsc: list[str]
 
 
-@dataclass(slots=True)
-class Access:
+class Access(Struct):
     """The whole document. `checked` is true if the servers were asked."""
 
     jsplan_version: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from jsplan.documents.plan_types import Severity
 
 FORMAT_VERSION = "1.0"
@@ -60,8 +62,7 @@ class Alert:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class AlertEvent:
+class AlertEvent(Struct, frozen=True):
     """The document that sinks receive when an alert opens, changes or is resolved.
 
     `id` is that of the alert with a time and a growing number: a receiver recognizes duplicates by

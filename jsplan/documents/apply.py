@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 FORMAT_VERSION = "1.0"
 
@@ -12,8 +13,7 @@ STATE_COMMANDS: Final = ("state rm", "state mv", "state push")
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
 
 
-@dataclass(slots=True)
-class StepResult:
+class StepResult(Struct):
     """The result of one step.
 
     `unknown`: the call was sent and no answer came. The next plan reads the result. `note` is what
@@ -39,16 +39,14 @@ class StepResult:
         return out | ({"note": self.note} if self.note else {})
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyStarted:
+class ApplyStarted(Struct, frozen=True):
     """All checks passed; `steps` steps follow, each of them a `noun`."""
 
     steps: int
     noun: str = "step"
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(Struct, frozen=True):
     """A step's call is about to be sent."""
 
     id: str
@@ -56,8 +54,7 @@ class StepStarted:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class BytesMoved:
+class BytesMoved(Struct, frozen=True):
     """Progress of a step in bytes: `done` of about `total`, which is 0 if it is unknown."""
 
     id: str
@@ -65,16 +62,14 @@ class BytesMoved:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectsRead:
+class ObjectsRead(Struct, frozen=True):
     """Progress of a phase that reads: `done` of `total` objects, which is 0 if it is unknown."""
 
     done: int
     total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepFinished:
+class StepFinished(Struct, frozen=True):
     """A step ended; `seconds` is its wall time."""
 
     result: StepResult
@@ -82,8 +77,7 @@ class StepFinished:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesMoved:
+class MessagesMoved(Struct, frozen=True):
     """Progress of the copy `id`: `done` of about `total` messages (0: unknown) after `seconds`."""
 
     id: str
@@ -93,8 +87,7 @@ class MessagesMoved:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class MoveProgress:
+class MoveProgress(Struct, frozen=True):
     """Progress of a cluster that moves or scales a stream, after step `id` and `seconds`.
 
     `lag` is how many operations its replicas lack together, of the `highest` seen. `reason` is what
@@ -120,8 +113,7 @@ ApplyEvent = (
 )
 
 
-@dataclass(slots=True)
-class ApplyResult:
+class ApplyResult(Struct):
     """The document that `apply --json` prints.
 
     `summary` counts resources: imported, added, changed, replaced, destroyed, forgotten, deferred,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 FORMAT_VERSION = "1.0"
 
 
-@dataclass(slots=True)
-class OriginResult:
+class OriginResult(Struct):
     """The result of one origin.
 
     `copied` messages were copied by this run; `skipped` were too large. `gaps` are ranges of
@@ -54,8 +54,7 @@ class OriginResult:
         }
 
 
-@dataclass(slots=True)
-class BackfillResult:
+class BackfillResult(Struct):
     """The document that `backfill run --json` prints.
 
     `deferred` are origins that could not be reached: `{address, reason}`. `closed`: the time window
@@ -90,8 +89,7 @@ class BackfillResult:
         }
 
 
-@dataclass(slots=True)
-class Difference:
+class Difference(Struct):
     """One message that differs between origin and target.
 
     `kind` is missing, extra, different, twice or out_of_order. `target_seq` is 0 for a missing one.
@@ -117,8 +115,7 @@ DIFFERENCE_KINDS = ("missing", "extra", "different", "twice", "out_of_order")
 COUNTED_KINDS = ("equal", *DIFFERENCE_KINDS, "expired", "repaired", "skipped")
 
 
-@dataclass(slots=True)
-class OriginCheck:
+class OriginCheck(Struct):
     """One origin compared with the target.
 
     `counts` has every name of `COUNTED_KINDS`; `listed` are the first differences of each kind.
@@ -148,8 +145,7 @@ class OriginCheck:
         }
 
 
-@dataclass(slots=True)
-class Verification:
+class Verification(Struct):
     """The document that `backfill verify --json` prints.
 
     `others` counts messages of the target from other origins. `seconds` is without the start of
@@ -184,8 +180,7 @@ class Verification:
         }
 
 
-@dataclass(slots=True)
-class Orphan:
+class Orphan(Struct):
     """A staging stream that an interrupted run left, and the streams that source it.
 
     `entry` is the name of the entry, prefixed with its workspace if that is another one. Without a
@@ -215,8 +210,7 @@ class Orphan:
         }
 
 
-@dataclass(slots=True)
-class EntryStatus:
+class EntryStatus(Struct):
     """The progress of one entry.
 
     `status` is new (never run), started, done, changed (the entry differs from state) or missing
@@ -258,8 +252,7 @@ class EntryStatus:
         }
 
 
-@dataclass(slots=True)
-class BackfillStatus:
+class BackfillStatus(Struct):
     """The document that `backfill status --json` prints.
 
     `locked` is the holder of the state's lock. `orphans` are orphans of entries that are unknown to

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.documents.backfill import FORMAT_VERSION
 
@@ -11,8 +12,7 @@ from jsplan.documents.backfill import FORMAT_VERSION
 COUNTED, COMPARED, UNKNOWN = "counted", "compared", "unknown"
 
 
-@dataclass(slots=True)
-class OriginPreview:
+class OriginPreview(Struct):
     """The preview of one origin, with the sequences `first` to `last`.
 
     `messages` and about `bytes` of them are pending; None: see `error`. `measured` says how they
@@ -50,8 +50,7 @@ class OriginPreview:
         }
 
 
-@dataclass(slots=True)
-class BackfillPreview:
+class BackfillPreview(Struct):
     """The document. `status` is new, started or done; `command` runs the backfill.
 
     `strategy_problem` says why the strategy of the entry is not possible. `filtered_by` names the

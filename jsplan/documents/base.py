@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError
@@ -118,9 +118,9 @@ def _values(container: Any) -> Collection[Any]:
     return container if type(container) is list else ()
 
 
-def known_fields(cls: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the fields of a dataclass from `raw`: a later minor version may have more."""
-    return {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
+def known_fields(cls: type[Struct], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the fields of a class from `raw`: a later minor version may have more."""
+    return {name: raw[name] for name in cls.__struct_fields__ if name in raw}
 
 
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Deferred, ResourceChange
@@ -12,8 +13,7 @@ from jsplan.documents.plan_types import Severity
 FORMAT_VERSION = "1.0"
 
 
-@dataclass(slots=True)
-class Unmanaged:
+class Unmanaged(Struct):
     """A stream, bucket or consumer that is in no file and not in state. `created` is RFC 3339.
 
     `ephemeral` is a consumer that the server removes when it is not used.
@@ -40,8 +40,7 @@ class Unmanaged:
         }
 
 
-@dataclass(slots=True)
-class Drift:
+class Drift(Struct):
     """The document that `drift --json` prints.
 
     A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """One code in words: what it means, why it is reported, and what to do.
 
     `level` is the default of a lint rule (`note`, `warning`) or the effect of a hazard (`blocks`,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 FORMAT: Final = "1.0"
 #: The action of a plan; empty without a plan, and for an unchanged object.
 PlannedAction = Literal["", "create", "update", "delete", "replace", "import", "forget", "deferred"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerNode:
+class ConsumerNode(Struct, frozen=True):
     """A consumer, drawn with its stream. `summary` has its filters and its ack policy."""
 
     name: str
@@ -23,8 +23,7 @@ class ConsumerNode:
         return {"name": self.name, "summary": self.summary, "action": self.action or None}
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A stream, bucket or object store; `outside` is a stream outside the workspace.
 
     `summary` has its limits in a few words. `id` is its address. Several nodes that are drawn as
@@ -56,8 +55,7 @@ class Node:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A flow of messages from node `origin` to node `downstream`.
 
     `label` is the filter. `count` is the number of flows that are drawn as one.
@@ -82,8 +80,7 @@ class Link:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class DomainGroup:
+class DomainGroup(Struct, frozen=True):
     """A domain, or several that are alike: `title` is `store-{001..200}` for two hundred."""
 
     key: str
@@ -95,8 +92,7 @@ class DomainGroup:
         return {"key": self.key, "title": self.title, "count": self.count}
 
 
-@dataclass(slots=True)
-class Graph:
+class Graph(Struct):
     """The whole graph. `planned` is true if it shows the actions of a plan."""
 
     title: str

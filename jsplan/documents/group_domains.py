@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import compress_names, matches
 from jsplan.diagnostics import quote_shell
@@ -27,8 +29,7 @@ MIN_GROUP = 4
 ANY_DOMAIN = "${domain}"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """One change in one or many domains; `resource` represents all `members`."""
 
     resource: ResourceChange

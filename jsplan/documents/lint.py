@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.explanation import Explanation
@@ -12,8 +13,7 @@ from jsplan.documents.explanation import Explanation
 FORMAT: Final = "1.0"
 
 
-@dataclass(slots=True)
-class Lint:
+class Lint(Struct):
     """The whole document. `live` is true if the servers were asked.
 
     Places in files are relative to `root`. `rules` are those that were run on `resources`

@@ -6,8 +6,9 @@ Views and the executor read only this document, so they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -24,8 +25,7 @@ from jsplan.documents.validation import require_valid
 FORMAT_VERSION = "1.0"
 
 
-@dataclass(slots=True)
-class FieldChange:
+class FieldChange(Struct):
     """One leaf that changes, by its dotted path.
 
     Elements of sets are named: `sources["SALES@$JS.leaf.API"]`.
@@ -51,8 +51,7 @@ class FieldChange:
         return cls(raw["path"], raw["before"], raw["after"], raw["effect"])
 
 
-@dataclass(slots=True)
-class Hazard:
+class Hazard(Struct):
     """A consequence of a change. A blocking one stops the apply until it is allowed.
 
     `messages`, `bytes` and `consumers` are counts, None if they do not apply. With `exact` false,
@@ -93,8 +92,7 @@ class Hazard:
         return cls(**known_fields(cls, raw))
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """The full configurations of one resource before and after, without `_nats.*` metadata.
 
     Names and units are those of the API. `importing` is `{"id": address}` if the apply imports or
@@ -143,8 +141,7 @@ class Change:
         )
 
 
-@dataclass(slots=True)
-class ResourceChange:
+class ResourceChange(Struct):
     """One resource of the plan. `previous_address` is set if a `moved` block renamed it.
 
     `relocated_from` and `relocated_to` are the other side of a relocation.
@@ -210,8 +207,7 @@ class ResourceChange:
         )
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """One call of an apply, complete: the executor adds nothing of its own.
 
     `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or
@@ -302,8 +298,7 @@ def config_of_payload(payload: dict[str, Any]) -> Any:
     return payload if "name" in payload or "config" not in payload else payload["config"]
 
 
-@dataclass(slots=True)
-class Deferred:
+class Deferred(Struct):
     """A resource that is deferred to a later plan, because its domain is offline."""
 
     address: str
@@ -314,8 +309,7 @@ class Deferred:
         return {"address": self.address, "reason": self.reason}
 
 
-@dataclass(slots=True)
-class RehearsalServer:
+class RehearsalServer(Struct):
     """The embedded server of one domain in a rehearsal.
 
     `version` is its version of nats-server, `domain_version` that of the domain if it is known.
@@ -334,8 +328,7 @@ class RehearsalServer:
         }
 
 
-@dataclass(slots=True)
-class Rehearsal:
+class Rehearsal(Struct):
     """The result of the plan on embedded servers, in numbers of `steps`.
 
     `refused` were refused or not kept, `blocked` depend on a refused one, `not_tried` could not be
@@ -370,8 +363,7 @@ class Rehearsal:
         )
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """The whole document. `domains` has the connection and the server of each domain key.
 
     `state` is `{"lineage", "serial"}` of the state that it was planned against (lineage null: there

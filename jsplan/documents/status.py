@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic
 
 FORMAT_VERSION = "1.0"
 
 
-@dataclass(slots=True)
-class Status:
+class Status(Struct):
     """The whole document, sorted by address.
 
     `domains`, `streams`, `consumers` and `replication` are plain data, described in

@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.config.model import Domain
 from jsplan.documents.access import Status
@@ -50,8 +51,7 @@ INVALID_JSON: Final = b"{"
 DELETING_VERBS: Final = ("STREAM.DELETE.", "CONSUMER.DELETE.", "STREAM.PURGE.")
 
 
-@dataclass(frozen=True, slots=True)
-class GrantCheck:
+class GrantCheck(Struct, frozen=True):
     """The result of the check of one grant. `unanswered`: a request was taken, and not answered."""
 
     status: Status
@@ -354,8 +354,7 @@ async def _read_account_name(link: NatsConnection | None) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _ConfigLookup:
+class _ConfigLookup(Struct, frozen=True):
     """The configuration of one spelling of a grant; `lack` is what it lacks."""
 
     check: GrantCheck

@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from jsplan.facts.messages import open_pages
 from jsplan.facts.pages import OWN_HEADERS, PageReader, ReadBudget, stored_headers
@@ -36,8 +37,7 @@ MAX_GAPS: Final = 100_000
 MAX_KEPT: Final = 10_000
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(Struct):
     """Differences of a copy: messages that it lacks, that differ, and that only it has.
 
     Each is a list of sequences, the first `MAX_KEPT` of them. `messages` were compared.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
@@ -28,8 +29,7 @@ from jsplan.resources.message_schedule import parse_headers
 from jsplan.resources.stored_object import parse_metadata
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRevision:
+class KeyRevision(Struct, frozen=True):
     """The last message of a key. `content` is None for a marker of a deleted key.
 
     `revision` is its sequence, 0 for a key that never was. `ttl` is ns, 0 for none; `stored_at` the

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
@@ -34,8 +34,7 @@ _LIMIT_ONE: Final = b'{"limit": 1}'
 _EXTERNAL = re.compile(r"\$JS\.([^.*>\s]+)\.API")
 
 
-@dataclass(slots=True)
-class VisibleDomain:
+class VisibleDomain(Struct):
     """One domain over one connection. `name` None is a JetStream without a domain.
 
     `servers` are those that report this domain, as name and version; `reported_by` lists the

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.resources.source_header import SourceName
@@ -12,8 +13,7 @@ from jsplan.resources.source_header import SourceName
 MAX_SEARCHED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateRequest:
+class DuplicateRequest(Struct, frozen=True):
     """A source that is new to the server although another source copies the same origin.
 
     `origin` is None where the files do not say which stream the source `name` is. `subjects` are
@@ -35,8 +35,7 @@ class DuplicateRequest:
     starts_later: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateCount:
+class DuplicateCount(Struct, frozen=True):
     """Messages of the origin that both the source and another one copy.
 
     `at_most` is None where it is unknown, for a `reason`.

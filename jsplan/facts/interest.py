@@ -13,8 +13,10 @@ keep it although they never deliver it (measured).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.limit_trimming import DeletionTally
@@ -30,8 +32,7 @@ from jsplan.subjects import is_subset
 MAX_SEQUENCE = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerChange:
+class ConsumerChange(Struct, frozen=True):
     """One consumer of a stream after a plan: its filters (none: every subject) and its position.
 
     `position`: `gone`; `same`, updated in place; `floor`, replaced, continues behind its ack floor;
@@ -61,8 +62,7 @@ def build_change(
     return ConsumerChange(name, position, filters_of(config), policy, first, each)
 
 
-@dataclass(frozen=True, slots=True)
-class InterestSnapshot:
+class InterestSnapshot(Struct, frozen=True):
     """An interest stream when its placeholder consumer was created.
 
     It has the last sequence and, by name, the ack floor, the last delivered sequence and the number
@@ -73,8 +73,7 @@ class InterestSnapshot:
     consumers: Mapping[str, tuple[int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerInterest:
+class ConsumerInterest(Struct, frozen=True):
     """One consumer: filters (none: everything), ack floor, last delivered sequence.
 
     `pending` is the number of unacknowledged messages, `waiting` of those not delivered yet.
@@ -271,8 +270,7 @@ def _new_consumer(change: ConsumerChange, last_seq: int, level: int) -> Consumer
             return replace(new, delivered=last_seq, start_known=False)
 
 
-@dataclass
-class UnwantedMessages:
+class UnwantedMessages(Struct):
     """Counts unwanted messages up to the last one that a consumer has seen, one by one.
 
     `becomes_interest`: the stream changes from limits to interest; then a message that no filter

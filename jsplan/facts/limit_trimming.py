@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from jsplan.facts.stored_message import StoredMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ExceededLimits:
+class ExceededLimits(Struct, frozen=True):
     """The future limits that are exceeded; 0 for the others. `max_age` is ns, `max_bytes` bytes.
 
     `max_msgs` and `max_bytes` are only set where the stream discards old messages.
@@ -37,8 +38,7 @@ class ExceededLimits:
         ]
 
 
-@dataclass(slots=True)
-class DeletionTally:
+class DeletionTally(Struct):
     """Deletions so far. `until` and `newest` are time and sequence of the newest one."""
 
     messages: int = 0

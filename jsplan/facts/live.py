@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import (
     BACKFILL_INCOMPLETE,
@@ -188,8 +192,7 @@ def account_limits(info: Mapping[str, Any], replicas: int) -> Mapping[str, Any]:
     return of.get("limits") or {}
 
 
-@dataclass
-class DomainFacts:
+class DomainFacts(Struct):
     """One domain: whether it answered, its API level, and its server.
 
     `reason` says why it did not answer. `server` is `{"name", "cluster"}` as far as known;
@@ -202,8 +205,8 @@ class DomainFacts:
     reason: str = ""
     level: int = 0
     version: str | None = None
-    server: dict[str, str] = field(default_factory=dict)
-    info: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, str] = msgspec.field(default_factory=dict)
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def short_reason(self) -> str:
@@ -236,8 +239,7 @@ class DomainFacts:
         }
 
 
-@dataclass
-class Live:
+class Live(Struct):
     """Everything that was requested.
 
     `unreadable` are objects that exist but cannot be read, with the server's reason. `unlisted` are
@@ -246,12 +248,12 @@ class Live:
     `requested` are the addresses that were read, whether they exist or not.
     """
 
-    domains: dict[str, DomainFacts] = field(default_factory=dict)
-    objects: dict[Address, LiveObject] = field(default_factory=dict)
-    unreadable: dict[Address, str] = field(default_factory=dict)
-    unlisted: dict[str, str] = field(default_factory=dict)
-    visible_domains: dict[str, list[str]] = field(default_factory=dict)
-    requested: set[Address] = field(default_factory=set)
+    domains: dict[str, DomainFacts] = msgspec.field(default_factory=dict)
+    objects: dict[Address, LiveObject] = msgspec.field(default_factory=dict)
+    unreadable: dict[Address, str] = msgspec.field(default_factory=dict)
+    unlisted: dict[str, str] = msgspec.field(default_factory=dict)
+    visible_domains: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    requested: set[Address] = msgspec.field(default_factory=set)
 
     def get(self, address: Address) -> LiveObject | None:
         """Return the object, or None where the server reported that there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from jsplan.errors import ApiError
 from jsplan.facts.interest import ConsumerInterest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange, InterestSnapshot
@@ -17,8 +18,7 @@ from jsplan.facts.undelivered import FilterChange
 MEASURE_LIMIT = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedConsumer:
+class FinishedConsumer(Struct, frozen=True):
     """Messages that a consumer has finished: all before `position`, or at most its `delivered`.
 
     `position` is None where it is unknown.
@@ -29,8 +29,7 @@ class FinishedConsumer:
     position: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasurementRequest:
+class MeasurementRequest(Struct, frozen=True):
     """Request to measure the change of `address` in `stream`, which may be a drained origin.
 
     A drained origin may be in another domain. `limits` are those of an update. `interest`: the
@@ -68,8 +67,7 @@ class MeasurementRequest:
     reset: ResetCount | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """The result: bounds on messages and bytes. `total` are all messages of the stream.
 
     `since` and `until` are the times of the oldest and newest deleted message, where known. `as_of`
@@ -103,8 +101,7 @@ class Measurement:
         return self.at_most > 0 and (not is_known or self.newest > sequence)
 
 
-@dataclass(frozen=True, slots=True)
-class UnmanagedRequest:
+class UnmanagedRequest(Struct, frozen=True):
     """Request for the unmanaged objects of one domain.
 
     `subjects` are those that streams begin to store, `streams` those all of whose consumers matter,

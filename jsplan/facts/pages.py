@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from jsplan.errors import ApiError
 from jsplan.jetstream import DomainApi
 
@@ -30,8 +32,7 @@ class ReadLimitExceeded(Exception):
     """The measurement would take more reads than its limit."""
 
 
-@dataclass(slots=True)
-class ReadBudget:
+class ReadBudget(Struct):
     """Reads that a measurement has left."""
 
     left: int

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.config.connections import NAME_PATTERN
 from jsplan.config.model import Domain
 from jsplan.facts.discover import VisibleDomain
 
 
-@dataclass(slots=True)
-class ProposedDomain:
+class ProposedDomain(Struct):
     """One domain with its key in the files, or a proposed one; `declared` if in the files."""
 
     key: str
@@ -40,8 +40,7 @@ class ProposedDomain:
         }
 
 
-@dataclass(slots=True)
-class DiscoverResult:
+class DiscoverResult(Struct):
     """The domains behind all connections; `failures` by key of connections that did not open."""
 
     domains: list[ProposedDomain] = field(default_factory=list)

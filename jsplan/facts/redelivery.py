@@ -10,15 +10,15 @@ delivered behind it. The server also does not report filters that were changed a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.resources.consumer import filters_of
 from jsplan.subjects import passes_filters
 
 
-@dataclass(frozen=True, slots=True)
-class Redelivery:
+class Redelivery(Struct, frozen=True):
     """A consumer whose successor resumes behind `floor`, before its `delivered` sequence.
 
     `before` and `after` are its filters now and then (none: everything), `ack_pending` its messages
@@ -38,8 +38,7 @@ class Redelivery:
     selective: bool = False
 
 
-@dataclass(slots=True)
-class StoredBetween:
+class StoredBetween(Struct):
     """Stored messages between floor and last delivery: all, and those that the filters match."""
 
     total: int = 0

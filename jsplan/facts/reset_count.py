@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from msgspec import Struct
+
 from jsplan.subjects import passes_filters
 
 #: The first cause of such a measurement. The second is its kind.
@@ -13,8 +15,7 @@ RESET_CAUSE: Final = "reset"
 ResetKind = Literal["again", "skipped"]
 
 
-@dataclass(frozen=True, slots=True)
-class ResetCount:
+class ResetCount(Struct, frozen=True):
     """A consumer that is set to the sequence `target`.
 
     `position` is the first message that it has not finished (None: unknown), `delivered` the last

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.resources.source_header import SOURCE_HEADER, SourceHeader, replaced_header_size
 
 _EMPTY_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True):
     """One stored message. `size` is what it counts in the stream's `bytes`; `time` is RFC 3339.
 
     `never_expires`: its `Nats-TTL: never` exempts it from max_age. `target_size` is its size in the
@@ -42,8 +42,7 @@ def stored_size(storage: str, subject: int, headers: int, payload: int) -> int:
     return overhead + subject + headers + payload
 
 
-@dataclass(frozen=True, slots=True)
-class TargetStorage:
+class TargetStorage(Struct, frozen=True):
     """Storage of the stream that messages are copied to, and the stream that a source reads.
 
     A source writes a header into each message, replacing an existing one (measured on 2.10 and

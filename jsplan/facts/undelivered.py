@@ -7,8 +7,9 @@ pending when a filter changes are delivered again, whatever the new filter is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
@@ -21,8 +22,7 @@ Certainty = Literal["yes", "maybe", "no"]
 Aspect = Literal["narrowed", "passed", "stranded"]
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredConsumer:
+class FilteredConsumer(Struct, frozen=True):
     """A consumer after the plan. `before` are its filters until now, None for a new one.
 
     `delivered` is the last sequence that it delivered, `has_ack_pending` whether any of those is
@@ -49,8 +49,7 @@ class FilteredConsumer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FilterChange:
+class FilterChange(Struct, frozen=True):
     """A request about consumer `name`. `consumers` are all of a work queue, else that one alone."""
 
     name: str
@@ -84,8 +83,7 @@ class FilterChange:
         )
 
 
-@dataclass
-class UndeliveredWalk:
+class UndeliveredWalk(Struct):
     """Counts from the first message on: `sure` stay undelivered, `doubtful` may."""
 
     change: FilterChange

@@ -8,9 +8,11 @@ sample, nor by two that are close together: until enough time has passed an asse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
@@ -30,8 +32,7 @@ STALLED_AFTER_IF_HEARD: Final = 8.0
 SETUP_TIME: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """The health of one flow: `healthy` is None if unknown, `cause` is empty if healthy.
 
     `is_conclusive` is True if another sample cannot change it.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from jsplan.facts.live import LiveObject
 from jsplan.units import (
@@ -30,8 +31,7 @@ _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One live object, all its thresholds, and the time (ns since 1970) of the reading."""
 
     live: LiveObject
@@ -51,8 +51,7 @@ Check = Callable[[Reading, int], str]
 CheckConfig = Callable[[Mapping[str, Any], int], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One key. `value` is the type of its value; a threshold of 0 is off."""
 
     kind: Kind
@@ -68,8 +67,7 @@ class Row:
         return "warning" if self.key.endswith("-warn") else "critical"
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
+class Breach(Struct, frozen=True):
     """A threshold that is exceeded, or one whose value cannot be read."""
 
     key: str

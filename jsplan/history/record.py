@@ -6,8 +6,9 @@ An entry comes from the plan and from state, which have no secrets. Errors of se
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan import __version__
 from jsplan.address import Address
@@ -38,8 +39,7 @@ def operation_name(plan: Plan) -> str:
     return _OPERATIONS.get(plan.mode, "import" if plan.options.get("import") else "apply")
 
 
-@dataclass
-class HistoryWriter:
+class HistoryWriter(Struct):
     """The entry of one session. `before` are the resources in state at its begin."""
 
     context: Context

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import KINDS, Address
 from jsplan.codegen import CodegenContext, GeneratedFile, ResourceToWrite, generate_document
@@ -17,8 +19,7 @@ from jsplan.units import format_timestamp
 MAX_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedConfig:
+class GeneratedConfig(Struct, frozen=True):
     """The resources of a generated file, and the workspace around it."""
 
     resources: tuple[ResourceToWrite, ...]

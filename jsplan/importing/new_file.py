@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.context import Context
@@ -33,8 +34,7 @@ def require_new(path: Path) -> None:
         )
 
 
-@dataclass(slots=True)
-class NewFile:
+class NewFile(Struct):
     """A new file; it is removed again unless `keep` is set."""
 
     path: Path

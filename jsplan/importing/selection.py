@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from jsplan.address import Address, is_glob, matches, matches_any
 from jsplan.codegen import CodegenContext
@@ -20,8 +21,7 @@ from jsplan.resources import TABLES
 from jsplan.topology.routes import is_import
 
 
-@dataclass(slots=True)
-class ImportSelection:
+class ImportSelection(Struct):
     """Resources to write, and skipped ones by reason."""
 
     selected: list[LiveObject] = field(default_factory=list)

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import nats
 import nats.errors
+from msgspec import Struct
 from nats.aio.subscription import Subscription
 
 from jsplan.errors import (
@@ -78,8 +78,7 @@ def valid_server_info(info: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class InboxMessage:
+class InboxMessage(Struct, frozen=True):
     """One message of an `Inbox`.
 
     `reply` is empty if no answer is wanted. `status` is such as `204` or `408 No Flow Response`.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.jetstream.secret_references import SCHEMES
 
@@ -21,8 +22,7 @@ class Use(StrEnum):
     REFUSED = "an error that names it"
 
 
-@dataclass(frozen=True, slots=True)
-class ContextKey:
+class ContextKey(Struct, frozen=True):
     """One key. `setting` is the field of ConnectionSettings that it fills.
 
     `meaning` of a refused key is what to do instead.

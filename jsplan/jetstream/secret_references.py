@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from jsplan.disk import MEGABYTE, expand_user, read_regular
 from jsplan.errors import ConnectError
@@ -171,8 +172,7 @@ class Reference:
         return done.stdout
 
 
-@dataclass(frozen=True, slots=True)
-class NscProfile:
+class NscProfile(Struct, frozen=True):
     """The creds file of a user and the URLs of its operator, as `nsc` knows them, or empty."""
 
     creds: str

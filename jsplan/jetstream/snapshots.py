@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.errors import (
     ApiError,
@@ -48,8 +49,7 @@ NAME_IN_USE = (STREAM_EXISTS, RESTORED_STREAM_EXISTS)
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A running snapshot. `config` and `state` are the server's (times RFC 3339, sizes bytes).
 
     `chunks` yields the archive once. `frames` follows it: `frames.bytes` have arrived, and

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from jsplan.codes import LINT
 from jsplan.diagnostics import Diagnostic, Severity, did_you_mean
@@ -27,8 +28,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
 _ORDER: Final = ("error", "warning", "info")
 
 
-@dataclass
-class Report:
+class Report(Struct):
     """Findings, and ignored findings with the reason that the files give."""
 
     findings: list[Diagnostic] = field(default_factory=list)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.codes import LINT
@@ -29,8 +30,7 @@ class Hit(NamedTuple):
     also: tuple[Address, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One piece of advice. `level` is its default, never an error: the server accepts it.
 
     A `note` is shown by `lint` alone, a `warning` also by `plan`, unless `in_plan` is False because

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from jsplan.lint.subject_reachability import ConnectedDomains
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import client_defaults
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from jsplan.topology import Edge, Topology
 
 
-@dataclass(frozen=True, slots=True)
-class LintItem:
+class LintItem(Struct, frozen=True):
     """One stream, bucket or consumer.
 
     `declared_fields` are those of the files, by the stream's names; empty for unmanaged ones.

@@ -7,8 +7,9 @@ replica, `max_consumers` is per stream, and an existing stream may exceed a lowe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.config.model import Workspace
@@ -30,8 +31,7 @@ _RESERVATION_LIMITS: Final = {
 MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamChange:
+class _StreamChange(Struct, frozen=True):
     """A stream's compact configuration before and after the plan; None if it does not exist.
 
     `is_written`: the plan creates or updates the stream.
@@ -46,8 +46,7 @@ class _StreamChange:
         return self.after is not None and self.decision.writes
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Struct):
     """One account on one JetStream: its INFO, the domain key for messages, its planned changes.
 
     A stream that is reached through two domain keys is in `streams` once. `consumers` are those

@@ -8,8 +8,9 @@ consumer needs a place too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, planned_config
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
 
 
-@dataclass(slots=True)
-class ConsumerCount:
+class ConsumerCount(Struct):
     """The consumers of one stream: the number of unchanged ones, the replaced and the new ones.
 
     `limit` is the `max_consumers` in force while consumers are created, 0 for none. For new

@@ -7,8 +7,9 @@ does not need `--adopt` (contract, promise 7).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """A step without a number.
 
     `freed_subjects` and `taken_subjects` are subjects. Streams of one domain take subjects

@@ -8,8 +8,9 @@ only when it reconnects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from jsplan.config.problem import Problem
 from jsplan.facts.live import account_limits
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from jsplan.topology import Edge
 
 
-@dataclass(frozen=True, slots=True)
-class FullOrigin:
+class FullOrigin(Struct, frozen=True):
     """A flow whose origin has no place left after the plan.
 
     `filling` are the changes that fill it, empty if it is full already.

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
@@ -42,8 +43,7 @@ MIN_INACTIVE_THRESHOLD = 300 * 10**9
 Retention = Literal["is", "becomes", "was", "limits"]
 
 
-@dataclass(slots=True)
-class InterestChange:
+class InterestChange(Struct):
     """The changed consumers of one stream, and the retention of the stream meanwhile.
 
     `is`: an interest stream throughout; `becomes` and `was`: the plan changes its retention from

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.documents.plan import FieldChange
@@ -20,8 +21,7 @@ _OUTSIDE: Final = ""
 TOLERANCE: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderMove:
+class LeaderMove(Struct, frozen=True):
     """The move of an object's leader from one server to another, as a decision has it."""
 
     origin: str
@@ -36,8 +36,7 @@ class LeaderMove:
         return FieldChange("leader", self.origin, self.target, "in_place")
 
 
-@dataclass(frozen=True, slots=True)
-class LedObject:
+class LedObject(Struct, frozen=True):
     """A stream or consumer with its `leader`, and the `others` that could lead it."""
 
     address: Address
@@ -61,8 +60,7 @@ def balance_leaders(found: Iterable[LedObject]) -> dict[Address, LeaderMove]:
     return balance.list_moves()
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """Objects with the same leader and the same others, by the server that leads them now."""
 
     leader: str

@@ -8,8 +8,9 @@ counts it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -28,8 +29,7 @@ MOVED: Final = "JS468"
 NOT_POSSIBLE: Final = "JS469"
 
 
-@dataclass(slots=True)
-class _Leaders:
+class _Leaders(Struct):
     """The streams or the consumers of one domain, and its servers that are down.
 
     `waiting` get their leader from the cluster after this plan, or are being moved by it now.

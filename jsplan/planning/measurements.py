@@ -7,8 +7,9 @@ A measurement is requested only if the state of the stream does not rule out del
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange, build_change

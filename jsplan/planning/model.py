@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address, Kind, matches, matches_any, move_address
 from jsplan.config.model import DeclaredResource, Workspace
@@ -33,8 +35,7 @@ from jsplan.topology import Topology
 UNTOUCHED: Final = "equal"
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptedWork:
+class InterruptedWork(Struct, frozen=True):
     """The work that an interrupted apply left, and its traces on the servers.
 
     `steps`: the steps that it began and did not finish.
@@ -55,8 +56,7 @@ class InterruptedWork:
     detached_sources: Mapping[Address, set[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurements:
+class Measurements(Struct, frozen=True):
     """The numbers that were counted on the servers for the decisions.
 
     `deletions`: the requested counts of deleted messages (`list_measurements`).
@@ -78,8 +78,7 @@ class Measurements:
         return address in self.deletions or address in self.duplicates or address in self.uncopied
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
+class PlanInputs(Struct, frozen=True):
     """Desired (workspace, topology), live, last applied (`entries` after `moved`), and options.
 
     `moved_from`: the old address of each entry that a `moved` block renamed, by new address.
@@ -151,8 +150,7 @@ class PlanInputs:
         return facts.level if facts else 0
 
 
-@dataclass(slots=True)
-class ResourceDecision:
+class ResourceDecision(Struct):
     """The decision about one resource.
 
     `after`: the compact configuration that it should end with; None if it is removed.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.group_domains import (
@@ -19,8 +20,7 @@ from jsplan.planning.guards import ADOPT_NEEDED, is_refusal
 REFUSED = "refused, nothing was changed:"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """One finding or hazard that stops an apply, of one resource or alike in many domains.
 
     `reason` says where and why, `advice` what to do. `flag` allows it, and is empty where only

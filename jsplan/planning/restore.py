@@ -6,9 +6,11 @@ A backup is never restored over an existing object. An object that is equal to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.backup.manifest import SavedConsumer, SavedStream
@@ -31,8 +33,7 @@ from jsplan.units import format_duration, instant_of, parse_instant
 NOT_RESTORABLE, WILL_EXPIRE, SUBJECT_TAKEN = "JS470", "JS471", "JS438"
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreTarget:
+class RestoreTarget(Struct, frozen=True):
     """One saved stream, with the address and the configuration that it will have."""
 
     saved: SavedStream

@@ -7,7 +7,8 @@ each text is the server's err_code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.config.checks_consumers import check_queue_consumer
@@ -38,8 +39,7 @@ from jsplan.topology.overlaps import find_overlaps
 from jsplan.units import format_duration
 
 
-@dataclass(frozen=True, slots=True)
-class ServerContext:
+class ServerContext(Struct, frozen=True):
     """The place of a configuration.
 
     `level` is the API level. `standalone` is False also if that is unknown. For consumers: `stream`

@@ -7,8 +7,10 @@ rules find what it refuses as in a real plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Workspace
@@ -32,8 +34,7 @@ from jsplan.topology import Topology
 CANNOT_RUN, MEANS_ELSE = "JS464", "JS465"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Configurations of streams that mean something else before API level `level`.
 
     `field` is where it shows. `concerns` gets a compact configuration as it will be written.

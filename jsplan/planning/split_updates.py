@@ -8,8 +8,9 @@ every moment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.merge import build_update

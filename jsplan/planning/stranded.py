@@ -7,8 +7,9 @@ another one takes is not stranded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic

@@ -7,7 +7,9 @@ section 4). An origin that answers is measured.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -16,8 +18,7 @@ from jsplan.planning.measurements import new_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableOrigin:
+class UnreadableOrigin(Struct, frozen=True):
     """An origin that does not answer, the reason, and its retention if files or state know it."""
 
     origin: Address

@@ -10,8 +10,9 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.applying.executor import Execution
@@ -118,8 +119,7 @@ class MemoryBackend:
         """Do nothing: nothing is open."""
 
 
-@dataclass(slots=True)
-class RehearsalEnvironment:
+class RehearsalEnvironment(Struct):
     """Running embedded servers, with an API per domain key. `seeds` was created on them."""
 
     apis: dict[str, RehearsedApi]

@@ -7,9 +7,11 @@ placement tags proves that its servers have them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.documents.plan import Step
 from jsplan.rehearsal.live_snapshot import Jetstream, list_configurations, sent_config
@@ -35,8 +37,7 @@ _LIMITS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsalTarget:
+class RehearsalTarget(Struct, frozen=True):
     """The site, account and version for one JetStream; `real_version` is None if unknown."""
 
     jetstream: Jetstream
@@ -62,8 +63,7 @@ class RehearsalTarget:
         )
 
 
-@dataclass(slots=True)
-class RehearsalLayout:
+class RehearsalLayout(Struct):
     """The sites in rounds that run one after the other, and the target of each JetStream.
 
     `unproven` are tags that no client can see, by address. `clusters` are names by domain key, None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.config.model import Domain, Workspace
@@ -21,8 +22,7 @@ from jsplan.resources.error_codes import INVALID_JSON
 from jsplan.resources.fields import Config
 
 
-@dataclass(slots=True)
-class Jetstream:
+class Jetstream(Struct):
     """One account in one JetStream, with all domain keys that lead to it (several by `same_as`).
 
     `account` identifies the account and `root` the server of the connection; `is_own_domain` is

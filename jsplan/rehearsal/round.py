@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, SourceRange
@@ -23,8 +25,7 @@ from jsplan.sandbox.sites import Site
 SourceRanges = Mapping[Address, SourceRange]
 
 
-@dataclass(slots=True)
-class RoundOutcome:
+class RoundOutcome(Struct):
     """Counts of steps: `refused`, `blocked` a refused one, `not_tried` because not rehearsable."""
 
     refused: int = 0

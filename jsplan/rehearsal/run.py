@@ -6,7 +6,8 @@ The real servers are only read. A rehearsal that fails raises an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jsplan.config.model import Workspace
 from jsplan.documents.plan import Plan, Rehearsal

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.errors import ApiError, ServerRefusedError
@@ -44,8 +45,7 @@ _CREATION_FIELDS: Final = (
 #: A time in the past is refused for a new consumer; updates do not check it.
 
 
-@dataclass(slots=True)
-class SeededObjects:
+class SeededObjects(Struct):
     """The objects on the embedded servers. `missing` has the reason for each other one."""
 
     created: dict[Address, LiveObject] = field(default_factory=dict)

@@ -7,8 +7,10 @@ rehearsal never reports a refusal that only it causes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import Plan, Step
@@ -16,8 +18,7 @@ from jsplan.documents.plan_types import LEADER_OPS, VERIFY_OP
 from jsplan.rehearsal.live_snapshot import sent_config
 
 
-@dataclass(slots=True)
-class RehearsedSteps:
+class RehearsedSteps(Struct):
     """Rehearsed `steps`, ids of `skipped` ones, and `reasons` by address."""
 
     steps: list[Step] = field(default_factory=list)

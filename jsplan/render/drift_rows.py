@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from jsplan import units
 from jsplan.documents.base import digest
@@ -45,8 +46,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One finding; all texts are safe to print.
 
     `summary` is one line about `address`, `details` are lines of their own.

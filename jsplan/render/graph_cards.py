@@ -7,9 +7,10 @@ too wide.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.documents.graph import Node
 
@@ -22,8 +23,7 @@ MAX_SUBJECTS: Final = 8
 _NARROW, _WIDE = "fijlrtI.,:;'|!()[]{}·-", "mwMW@%"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of a card: the text as it fits, the full text, and its role."""
 
     text: str
@@ -32,8 +32,7 @@ class Row:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """A node with its lines, in px."""
 
     node: Node

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jsplan.address import compress_names
 from jsplan.documents.graph import DomainGroup, Graph, Link, Node

@@ -8,8 +8,9 @@ px.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from jsplan.documents.graph import DomainGroup, Graph, Link
 from jsplan.render.graph_cards import Card, build_card
@@ -18,8 +19,7 @@ K = TypeVar("K", bound=Hashable)
 GAP, COLUMN, INNER, HEAD, SIDE = 14.0, 130.0, 70.0, 28.0, 14.0
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """A rectangle."""
 
     x: float
@@ -43,8 +43,7 @@ class Box:
         return self.y + self.height / 2
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """The position of everything.
 
     `column` is that of a node's domain. `cards` are by the id of their node.

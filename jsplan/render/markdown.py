@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 #: Characters of a page at most (contract, section 4: under 65,000; GitHub takes 65,536).
 MAX_LENGTH = 64_000
@@ -43,8 +44,7 @@ def diff_block(lines: Iterable[str], *, indent: str = "") -> list[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PageItem:
+class PageItem(Struct, frozen=True):
     """A text in full and in brief; `weight` is how many things it covers."""
 
     brief: str
@@ -52,8 +52,7 @@ class PageItem:
     weight: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FitResult:
+class FitResult(Struct, frozen=True):
     """The texts that fit, in order.
 
     `shortened` counts things in brief; `omitted` items are missing.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from jsplan.render import plan_text, resource_text
 from jsplan.render.fold import fold_sources
@@ -34,8 +35,7 @@ _TITLES = {
 _UNSAFE = re.compile(r"[^\w.-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One change, or many alike ones, in the lines of the terminal: head and fields."""
 
     number: int

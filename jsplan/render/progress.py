@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from msgspec.structs import asdict
 
 from jsplan.documents.apply import (
     ApplyStarted,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from jsplan import units
 from jsplan.render.escape import quote_json, safe
@@ -75,8 +76,7 @@ def is_short(row: Field | None, value: Any) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """One line of a configuration.
 
     `depth` counts the named elements around it. Such an element itself has the value `{}`.

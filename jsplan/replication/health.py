@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.context import Session
@@ -26,8 +27,7 @@ MAX_SAMPLE_AGE: Final = 25.0
 SampleHistory = dict[Flow, list[ReplicationSample]]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowHealth:
+class FlowHealth(Struct, frozen=True):
     """One flow, its assessment, and the newest sample."""
 
     flow: Flow
@@ -39,8 +39,7 @@ class FlowHealth:
         return build_replication_element(self.flow, self.assessment, self.sample)
 
 
-@dataclass(slots=True)
-class ReplicationChecker:
+class ReplicationChecker(Struct):
     """Checks flows over open connections. `live` was read before; `history` has earlier samples."""
 
     session: Session

@@ -7,10 +7,12 @@ when another client did.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.resources.fields import Config, Field, Table
@@ -104,7 +106,7 @@ def _build_backing_table(kind: str) -> Table:
             return replace(row, when_omitted="live")
         return replace(row, when_omitted="last") if row.name in uncovered else row
 
-    return replace(STREAM, rows=tuple(carrying(row) for row in STREAM.rows))
+    return dataclasses.replace(STREAM, rows=tuple(carrying(row) for row in STREAM.rows))
 
 
 #: The table of the stream of each kind that has one.

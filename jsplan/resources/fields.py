@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Final, Literal
 
+import msgspec
+from msgspec import Struct
+
 from jsplan import units
 from jsplan.diagnostics import did_you_mean
 from jsplan.resources.server_features import NEWEST_LEVEL
@@ -45,8 +48,7 @@ OWNER_KEY: Final = "jsplan.owner"
 PERCENT_PATTERN: Final = r"\+?[0-9]{1,18}%?"
 
 
-@dataclass(frozen=True, slots=True)
-class FieldUpdate:
+class FieldUpdate(Struct, frozen=True):
     """The input of an update rule: one top-level field and the compact configurations around it."""
 
     before: Any
@@ -79,8 +81,7 @@ def turn_on_only(change: FieldUpdate) -> Effect:
     return "one_way" if change.after else "replace"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One row of a table.
 
     `default` is what the server uses if the field is omitted: a value, ABSENT, or None if it
@@ -115,7 +116,7 @@ class Field:
     echoed: bool = False
     operational: bool = False
     when_omitted: Literal["default", "last", "live"] = "default"
-    value_levels: Mapping[str, int] = field(default_factory=dict)
+    value_levels: Mapping[str, int] = msgspec.field(default_factory=dict)
     normalize: Callable[[str], str] = str
     like_omitted: Any = None
     table: Table | None = None

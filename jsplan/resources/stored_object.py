@@ -10,10 +10,10 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from jsplan.resources.fields import Field, Table, update_in_place
 from jsplan.resources.kv_entry import VALUE
@@ -67,8 +67,7 @@ def is_upload_id(text: str) -> bool:
     return _UPLOAD_ID.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMetadata:
+class ObjectMetadata(Struct, frozen=True):
     """The metadata of an object. `upload` is empty where the object has no chunks of its own.
 
     `digest` is `sha256:…`, or says what else the object is. `size` is bytes. `raw` is the JSON,
@@ -122,8 +121,7 @@ def _parse_digest(text: object) -> str:
     return "unknown digest"
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """A finished upload: its id, its chunks, its bytes, and `sha256:…` of these."""
 
     id: str

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from jsplan.sandbox.foreground import set_on_signals
 from jsplan.sandbox.sandbox import Sandbox

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
@@ -24,8 +25,7 @@ DOCUMENTED_PORTS: Mapping[shapes.Shape, Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxDescription:
+class SandboxDescription(Struct, frozen=True):
     """Addresses and logins of a running sandbox.
 
     `servers` are {name, url, domain, pid, log, version}; `users` are {account, user, password};

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 Shape = Literal["hub-and-leaf", "single", "cluster", "sites"]
 PortOf = Callable[[str], int]
@@ -32,8 +33,7 @@ system_account: SYS
 _STORE_LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user of the embedded servers.
 
     `account` is None on a server without accounts. `creds` is the file of a JWT user.
@@ -50,8 +50,7 @@ SYS = User("SYS", "admin", "admin")
 ANONYMOUS = User(None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """The configuration of one server. Ports are on 127.0.0.1.
 
     `leafnodes` is the port for leafnode connections, `hub` the leafnode port of its hub, `routes`
@@ -92,8 +91,7 @@ class Node:
         return self.login or (ACC if self.accounts else ANONYMOUS)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The servers of one shape, in the order in which they start."""
 
     shape: Shape

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 
@@ -17,8 +18,7 @@ from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 STORE_LIMITS = "max_memory_store: 4EB, max_file_store: 4EB"
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """An account with JetStream.
 
     `limits` are those of the `jetstream` block of an account, in nats-server's words; bytes and
@@ -29,8 +29,7 @@ class Account:
     limits: Mapping[str, int | bool] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """One JetStream.
 
     `cluster` is the name of its cluster, None for a single server; `size` the number of its

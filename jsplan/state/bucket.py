@@ -10,8 +10,9 @@ import asyncio
 import base64
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import STATE_TAG
 from jsplan.config.model import Connection, Domain
@@ -54,16 +55,14 @@ class RevisionConflict(Exception):
     """The server refused a write because its expected revision does not match."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRevision:
+class KeyRevision(Struct, frozen=True):
     """One revision of a key. `data` is None for a delete marker or no key; `revision` 0: no key."""
 
     revision: int
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class BucketContents:
+class BucketContents(Struct, frozen=True):
     """Configuration and last sequence of the bucket (STREAM.INFO), and the keys that match."""
 
     config: dict[str, Any]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan import __version__
 from jsplan.address import Address
@@ -34,8 +36,7 @@ DAMAGED_HINT = (
 )
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """One resource that this workspace created, imported or adopted.
 
     `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared`
@@ -124,8 +125,7 @@ class Entry:
         )
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """The whole document. `lineage` never changes; `serial` grows with every apply.
 
     `domains` has for each domain key the server that answered last (`name`, `cluster`).

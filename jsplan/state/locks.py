@@ -8,8 +8,10 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from jsplan.documents.base import known_fields
 from jsplan.units import format_timestamp
@@ -18,8 +20,7 @@ from jsplan.units import format_timestamp
 REPORT_AFTER = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LockInfo:
+class LockInfo(Struct, frozen=True):
     """Holder of a lock: user, host, process, operation; `since` is RFC 3339."""
 
     id: str

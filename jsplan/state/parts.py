@@ -6,8 +6,9 @@ import gzip
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.documents.base import MAX_BYTES, DocumentError, check_format, dumps, parse
 from jsplan.documents.validation import require_valid
@@ -18,8 +19,7 @@ from jsplan.state.document import FORMAT_VERSION
 KIND = "state-in-parts"
 
 
-@dataclass(frozen=True, slots=True)
-class PartsHead:
+class PartsHead(Struct, frozen=True):
     """The head of a document in parts.
 
     It has the prefix and number of the parts, the SHA-256 of all parts together (hex), and the

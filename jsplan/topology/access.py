@@ -14,8 +14,10 @@ import hashlib
 import re
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address, matches, move_address
 from jsplan.config.model import Domain, Workspace
@@ -36,8 +38,7 @@ _OF_STREAM: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.DE
 _OF_CONSUMER: Final = ("CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE")
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """One subject that account `owner` exports and account `user` imports, as `local_subject`.
 
     `stream` flows from owner to user. `owner_domain` and `user_domain` are the domains over whose

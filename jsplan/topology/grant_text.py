@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from jsplan.subjects import is_subset
 from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG, Grant
 
 
-@dataclass(slots=True)
-class Export:
+class Export(Struct):
     """One export of an account, with the accounts that import it.
 
     `token_position` is the place of the importing account's key (from 1). `optional` as in `Grant`.

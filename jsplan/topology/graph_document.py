@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address, matches_any
 from jsplan.documents.graph import ConsumerNode, DomainGroup, Graph, Link, Node, PlannedAction
@@ -27,8 +29,7 @@ _ACTION_BY_CHANGES: Mapping[tuple[str, ...], PlannedAction] = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _GraphInput:
+class _GraphInput(Struct):
     """Declared or planned resources by address, with the server's configuration.
 
     `before` is the old configuration of updated resources, whose flows may change.

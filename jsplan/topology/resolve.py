@@ -7,9 +7,10 @@ another, `replication_graph` finds circles. `planning` checks that an origin exi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import DeclaredResource, Workspace
@@ -23,8 +24,7 @@ from jsplan.topology.routes import ApiRoute, DomainRoutes, NoRouteError
 MAX_DEPENDENCIES: Final = 2_000_000
 
 
-@dataclass(slots=True)
-class Topology:
+class Topology(Struct):
     """The graph: bodies with resolved references and lowered buckets, flows and dependencies.
 
     `dependencies[a]` are the addresses that must exist before `a`: its stream, its origins, its

@@ -7,14 +7,14 @@ An API prefix has a meaning only inside an account: `$JS.hub.API` is the domain 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.config.model import Domain, ImportRow, Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRoute:
+class ApiRoute(Struct, frozen=True):
     """The route of a domain to an origin. `api` None is its own JetStream.
 
     `deliver` is the `deliver` of the imports row.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.findings import Findings
@@ -14,8 +15,7 @@ from jsplan.disk import replace_file
 from jsplan.errors import JsplanError
 
 
-@dataclass(frozen=True, slots=True)
-class FormattedFile:
+class FormattedFile(Struct, frozen=True):
     """A file before and after. A reason in `kept` says why the file stays unchanged."""
 
     path: Path

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.applying.restore import RestoreOperations, verify_snapshots

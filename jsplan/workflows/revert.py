@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import LoadOptions
@@ -43,8 +46,7 @@ from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan
 
 
-@dataclass(frozen=True, slots=True)
-class RevertOptions:
+class RevertOptions(Struct, frozen=True):
     """The entry of the history, globs of its resources, and the options of the plan."""
 
     number: int
@@ -183,7 +185,7 @@ async def _compare_files(
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """Compare the real files with the state after the revert."""
     context = session.context
-    inputs = build_inputs(context, replace(options, targets=(), excludes=()))
+    inputs = build_inputs(context, dataclasses.replace(options, targets=(), excludes=()))
     wanted = {target.address for target in targets}
     parents = {address.parent for address in wanted if address.parent is not None}
     origins = {edge.origin for edge in context.topology.edges if edge.downstream in wanted}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from jsplan.address import Address, is_selected, matches, move_address
 from jsplan.config.model import LoadOptions, Workspace
@@ -49,8 +50,7 @@ async def _pull(load: LoadOptions, serial: int | None) -> bytes:
         return dumps(state.to_json())
 
 
-@dataclass(frozen=True, slots=True)
-class PushResult:
+class PushResult(Struct, frozen=True):
     """The lineage and new serial of a pushed state, and the reasons that `force` overrode."""
 
     lineage: str

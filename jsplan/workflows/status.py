@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
 from typing import NoReturn, Protocol
+
+from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected
 from jsplan.config.model import LoadOptions

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
@@ -20,7 +22,7 @@ def validate(options: LoadOptions, server_version: str | None = None) -> Workspa
     diagnostics. Needs no variable of the environment that `${env.X}` names.
     """
     level = None if server_version is None else require_level(server_version)
-    workspace = load(replace(options, files_only=True))
+    workspace = load(dataclasses.replace(options, files_only=True))
     topology = build_topology(workspace)
     found = require_valid(workspace, topology)
     if server_version is None or level is None:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from jsplan.backfill.parquet import reader
 from jsplan.backfill.parquet.log import Archive

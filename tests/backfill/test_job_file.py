@@ -110,7 +110,7 @@ def without_places(things: Any) -> list[list[Any]]:
     return [
         [
             getattr(one, name)
-            for name in one.__dataclass_fields__
+            for name in type(one).__annotations__
             if name not in {"range", "vars", "account"}
         ]
         for one in things.values()

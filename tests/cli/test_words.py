@@ -213,7 +213,7 @@ def test_help_loads_nothing_heavy(line: list[str]) -> None:
     }
 
     assert "click" in loaded
-    assert not loaded & {"rich", "nats", "orjson", "yaml", "deepdiff", "asyncio"}
+    assert not loaded & {"rich", "nats", "orjson", "msgspec", "yaml", "deepdiff", "asyncio"}
 
 
 def test_a_module_run_returns_the_exit_code() -> None:

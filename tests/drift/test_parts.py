@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.alert import Alert

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from jsplan.documents.plan import FieldChange
 from jsplan.render import markdown, plan_html, plan_markdown, plan_rows

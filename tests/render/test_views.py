@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult

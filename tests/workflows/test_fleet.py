@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from jsplan.errors import ApiTimeoutError, ConnectError, NoRespondersError, RefusedError
 from jsplan.jetstream import DomainApi

@@ -11,8 +11,9 @@ the quiesced origin. `record` and `expect` are those of the step that activates 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.backfill.parquet.log import (
@@ -79,8 +80,7 @@ def check_archives(context: Context, entry: Backfill) -> None:
         )
 
 
-@dataclass(slots=True)
-class ParquetOrigin:
+class ParquetOrigin(Struct):
     """Messages of one stream in an archive.
 
     `has_declared_domain`: the workspace has the domain of the messages, so a source of the target

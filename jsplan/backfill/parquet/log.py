@@ -13,8 +13,10 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.seq_ranges import count_sequences
@@ -72,8 +74,7 @@ class Transformation(NamedTuple):
         return " and ".join(parts) or "no transform"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveFile:
+class ArchiveFile(Struct, frozen=True):
     """One Parquet file of an archive.
 
     `name` is relative to the archive, times are ns, and `content` is the total size of subjects,
@@ -91,8 +92,7 @@ class ArchiveFile:
     content: int = 0
 
 
-@dataclass(slots=True)
-class Commit:
+class Commit(Struct):
     """Messages that one run added of one origin.
 
     The run read the `spans` (of `first` to `last`, the pinned range), and `files` have the
@@ -151,8 +151,7 @@ class Commit:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """Current content of an archive."""
 
     store: ArchiveStore

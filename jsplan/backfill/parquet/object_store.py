@@ -7,9 +7,11 @@ import errno
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.documents.base import MAX_BYTES
 from jsplan.errors import NotAvailableError
@@ -38,8 +40,7 @@ _BODY: Final = re.compile(r"(status code: \d+[\w ]*).*")
 _URL_REST: Final = re.compile(r"(https?://[^/\s?]+)\S*")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFolder:
+class ObjectFolder(Struct, frozen=True):
     """Objects of a bucket, such as `s3://bucket`, whose names begin with a prefix and `/`.
 
     Where the store is, and who may use it, is in the environment of each process (`AWS_…`,
@@ -274,8 +275,7 @@ class _ObjectReader(io.RawIOBase):
         return len(data)
 
 
-@dataclass(slots=True)
-class _NewObject:
+class _NewObject(Struct):
     """Object that is being uploaded."""
 
     writer: Any

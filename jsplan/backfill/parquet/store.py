@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.disk import open_regular, read_regular
 from jsplan.documents.safe_paths import resolve_inside
@@ -97,8 +99,7 @@ class ArchiveStore(Protocol):
         """Delete the place with all files, as far as possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFolder:
+class LocalFolder(Struct, frozen=True):
     """Folder of a file system. `prefix` is the part below the archive, without symbolic links."""
 
     root: Path
@@ -203,8 +204,7 @@ class LocalFolder:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _NewFile:
+class _NewFile(Struct, frozen=True):
     """File of a file system that is being written."""
 
     file: BinaryIO

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from jsplan.backfill.protocol.arrow_split import (
     Positions,
@@ -56,8 +56,7 @@ _HEAD: Final = re.compile(
 MAX_LINE_BYTES: Final = 4 << 20
 
 
-@dataclass(slots=True)
-class FrameScan:
+class FrameScan(Struct):
     """Complete frames of a buffer.
 
     `offsets` (a list or an array) has four numbers per message: the positions of its line, its
@@ -206,8 +205,7 @@ def _parse_sizes(
     return block, size
 
 
-@dataclass(slots=True)
-class MessageColumns:
+class MessageColumns(Struct):
     """Messages of one scan as columns: line without its end, header block, payload.
 
     The columns are copies, independent of the buffer.
@@ -240,8 +238,7 @@ def split_tokens(line: bytes) -> list[bytes]:
     return line.rstrip(b"\r\n").split(b" ")
 
 
-@dataclass(slots=True)
-class DeliveredMessages:
+class DeliveredMessages(Struct):
     """Messages that a consumer delivered.
 
     `rows` are in the columns of `MESSAGE_SCHEMA`, `consumer_seqs` are the sequences of the

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import (
@@ -55,8 +55,7 @@ HEARTBEAT: Final = 2.0
 SILENCE_TIMEOUT: Final = 3 * HEARTBEAT
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(Struct, frozen=True):
     """Range to read.
 
     Sequences `first` to `last` (both included), on subjects that match one of `filters` (none:

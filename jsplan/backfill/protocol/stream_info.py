@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import ProtocolError
@@ -17,8 +18,7 @@ from jsplan.units import SECOND, format_instant
 MAX_TIME: Final = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamInfo(Struct, frozen=True):
     """Current state of a stream.
 
     `first` and `last` are sequences (first > last: empty). `created` distinguishes it from another

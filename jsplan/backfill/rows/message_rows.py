@@ -7,7 +7,6 @@ process joins them. Each side is read once, in order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from jsplan.backfill.message_schema import (
     KEPT_PREFIX,
@@ -68,8 +68,7 @@ _SOURCE_PATTERN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedOrigin:
+class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
     `source_names` are names of the origin in `Nats-Stream-Source`. `created_at` is its creation
@@ -122,8 +121,7 @@ def to_stored_rows(origin: ComparedOrigin, rows: pa.RecordBatch) -> pa.RecordBat
     )
 
 
-@dataclass(slots=True)
-class OrderTracker:
+class OrderTracker(Struct):
     """Highest origin sequence so far: of all copies, and of each staging stream."""
 
     highest: int = 0

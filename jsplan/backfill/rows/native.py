@@ -6,11 +6,12 @@ Each message is compared by a hash of what a copy preserves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.backfill.rows.message_rows import (
     NO_ORIGIN,
@@ -25,8 +26,7 @@ from jsplan.planning.backfill.model import SeqRange
 _EMPTY: Final = np.empty(0, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Origin sequences and hashes, in the order of reading."""
 
     seqs: SeqArray = field(default_factory=lambda: _EMPTY)
@@ -51,8 +51,7 @@ class Tally:
         return int(self.seqs.max(initial=0))
 
 
-@dataclass(frozen=True, slots=True)
-class NativeComparison:
+class NativeComparison(Struct, frozen=True):
     """Result of a comparison.
 
     `missing` are at the origin but not in the target. `first_difference` is the first message that

@@ -6,12 +6,12 @@ The target's side, and the presence of messages at the origins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import field
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -32,7 +32,6 @@ from jsplan.backfill.tasks.target_scan import group_by_origin
 _PRESENCE_SIDE: Final = 2
 
 
-@dataclass(slots=True)
 class SubjectOrderTracker(OrderTracker):
     """Order tracker per subject; `subjects` are those of the next rows."""
 
@@ -56,7 +55,6 @@ class SubjectOrderTracker(OrderTracker):
         return marks
 
 
-@dataclass(slots=True)
 class UnorderedTracker(OrderTracker):
     """Order tracker that accepts any order."""
 

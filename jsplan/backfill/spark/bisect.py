@@ -6,7 +6,8 @@ Spark does not report the row. This only reads the messages again, in ever small
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import format_origins
 from jsplan.backfill.seq_ranges import count_sequences

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +27,7 @@ _REPORTS: Final = "hs_err_pid{}.log"
 _JVM_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 
-@dataclass(frozen=True, slots=True)
-class ClassArchive:
+class ClassArchive(Struct, frozen=True):
     """An archive of the classes of one Spark for one Java."""
 
     path: Path

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import expand_user
@@ -53,8 +54,7 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRETS: Final = ("password", "token")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """Options as Spark passes them; names are not case-sensitive.
 
     Raises UsageError for unknown or invalid ones.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -23,8 +24,7 @@ MAX_CLOCK_SKEW: Final = 300 * 1_000_000_000
 MAX_BOUND: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class PushedBounds:
+class PushedBounds(Struct, frozen=True):
     """Bounds of a read, all inclusive.
 
     Sequences, times in ns (None: none) widened by `MAX_CLOCK_SKEW`, and subjects. `is_empty`: the

@@ -10,7 +10,6 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, encode_headers, to_table
 from jsplan.backfill.parquet.log import ArchiveFile, encode_document, receipt_name
@@ -46,8 +47,7 @@ _DAY: Final = 86_400 * SECOND
 _DICTIONARY_COLUMNS: Final = ["domain", "stream", "subject"]
 
 
-@dataclass(frozen=True, slots=True)
-class ExportChunk:
+class ExportChunk(Struct, frozen=True):
     """Input of one task.
 
     `domain` is the name of the origin's domain in `Jsplan-Origin`. `existing` are sequences of the

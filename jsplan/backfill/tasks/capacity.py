@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.units import count_text, format_bytes
 
@@ -12,8 +13,7 @@ from jsplan.units import count_text, format_bytes
 _OVERHEAD_BYTES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityProblem:
+class CapacityProblem(Struct, frozen=True):
     """Reason why a target has no capacity for a copy.
 
     `deletes`: the target would delete its own messages. Otherwise it would refuse new ones.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from jsplan.backfill.message_schema import add_origin_header, build_origin_parts
 from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_unchanged_files
@@ -33,8 +33,7 @@ MAX_READ_RANGES: Final = 16
 SOURCE_HEADER_BYTES = 96
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingMessages:
+class ExistingMessages(Struct, frozen=True):
     """Messages of the target: origin sequences and times (ns; 0: any time), sorted by both.
 
     A recreated stream repeats sequences, so a sequence may be there with several times.
@@ -44,8 +43,7 @@ class ExistingMessages:
     time: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCoverage:
+class SourceCoverage(Struct, frozen=True):
     """Messages that a native source of the target delivers by itself.
 
     From sequence `first` on, the subjects that match one of `filters` (none: all).
@@ -55,8 +53,7 @@ class SourceCoverage:
     filters: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OriginTask:
+class OriginTask(Struct, frozen=True):
     """The messages of one origin that a copy reads: `spans` that match one of `filters`.
 
     Messages that are `existing` at the target or in `coverage` are left out. `max_msg_size` is the

@@ -9,11 +9,11 @@ import base64
 import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import wait_for_interest
@@ -31,8 +31,7 @@ from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, RefusedError
 
 
-@dataclass(slots=True)
-class _WrittenMessages:
+class _WrittenMessages(Struct):
     """Messages of one origin that a partition has written."""
 
     messages: int = 0

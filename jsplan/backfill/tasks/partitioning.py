@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
@@ -37,8 +38,7 @@ BLOCK_SIZE: Final = 1 << 20
 PARTITION_STRIDE: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """Target of one writer: a staging stream and its subject prefix, with the dot."""
 
     target: Endpoint
@@ -46,16 +46,14 @@ class Partition:
     ingest_prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadChunk:
+class ReadChunk(Struct, frozen=True):
     """Part of the read: ranges of the origin with this number."""
 
     origin_number: int
     spans: tuple[SeqRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TransformFunction:
+class TransformFunction(Struct, frozen=True):
     """Function of the user.
 
     Tasks receive the text of its file. The path is for messages only.
@@ -69,8 +67,7 @@ class TransformFunction:
         return f"{self.path}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionPlan(Struct, frozen=True):
     """Copy with several partitions.
 
     `origin_tasks` say for each origin what to read and what to leave out.
@@ -258,8 +255,7 @@ def choose_partitions(
     return (seqs // PARTITION_STRIDE) % count
 
 
-@dataclass(frozen=True, slots=True)
-class RowBlock:
+class RowBlock(Struct, frozen=True):
     """Serialized rows of one origin for one partition; `first_seq` is that of the first row."""
 
     partition_number: int

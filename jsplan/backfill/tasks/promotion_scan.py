@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -28,8 +28,7 @@ IDLE_TIMEOUT: Final = 120.0
 READ_STRIDE: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class PromotionScan:
+class PromotionScan(Struct, frozen=True):
     """Read the messages that a target receives from a staging stream, until all have arrived.
 
     The staging stream has `messages` messages; the scan begins at sequence `first` of the target.
@@ -42,8 +41,7 @@ class PromotionScan:
     messages: int
 
 
-@dataclass(slots=True)
-class _PromotionProgress:
+class _PromotionProgress(Struct):
     hasher: BlockHasher
     last_staged_seq: int = 0
     duplicates: int = 0

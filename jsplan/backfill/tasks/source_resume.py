@@ -6,9 +6,8 @@ says that it begins later. It finds that message by the name, filters and transf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -17,8 +16,7 @@ from jsplan.backfill.tasks.hashes import escape_regex
 from jsplan.resources.source_header import SOURCE_HEADER, SourceName
 
 
-@dataclass(frozen=True, slots=True)
-class LastSourcedQuery:
+class LastSourcedQuery(Struct, frozen=True):
     """Find the last message of one source in a target.
 
     Messages before `created_at` (ns) are of another stream of that name.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.publisher import FENCE_HEADER
@@ -30,8 +30,7 @@ from jsplan.backfill.tasks.origin_task import (
 from jsplan.backfill.tasks.target_scan import parse_origin_sequences
 
 
-@dataclass(slots=True)
-class StagedMessages:
+class StagedMessages(Struct):
     """The content of a staging stream: the hashes and the origin sequences of its messages.
 
     `seqs` are by origin (`domain/stream`), in order. The last `unproven` messages come after the

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.errors import ApiError, RefusedError, ServerRefusedError
@@ -29,8 +30,7 @@ INGEST_PREFIX: Final = "jsplan.ingest."
 _MIN_DUPLICATE_WINDOW: Final = 100_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StagingStream:
+class StagingStream(Struct, frozen=True):
     """Current state of a staging stream.
 
     It holds a prefix of the partition that its attempt writes: the messages of the partition up to

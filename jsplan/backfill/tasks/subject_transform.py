@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.errors import RefusedError
@@ -39,8 +39,7 @@ KNOWN_FUNCTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectTransform:
+class SubjectTransform(Struct, frozen=True):
     """Mapping from subjects that match `src` to `dest`. Tasks receive its two texts."""
 
     src: str

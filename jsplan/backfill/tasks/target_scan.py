@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes, parse_times
 from jsplan.backfill.protocol import read
@@ -24,8 +24,7 @@ _ORIGIN_PATTERN: Final = (
 _SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]{{1,18}})"
 
 
-@dataclass(frozen=True, slots=True)
-class OriginQuery:
+class OriginQuery(Struct, frozen=True):
     """An origin whose messages are searched: copied ones, and those of its own sources.
 
     `origin_name` is as in `Jsplan-Origin` (`domain/stream`). `source_names` are names as
@@ -40,8 +39,7 @@ class OriginQuery:
     is_restored: bool = False
 
 
-@dataclass(slots=True)
-class _FoundMessages:
+class _FoundMessages(Struct):
     seqs: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
     times: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jsplan.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.backfill.pinned_ranges import complete_state

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.parquet.location import resolve_store
@@ -50,8 +52,7 @@ _EXPIRY_LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subje
 StreamInfo = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(Struct):
     """Both sides of an entry, and how their messages are matched.
 
     `readers` read the rows of both sides. If `tasks` are given, they and `transforms` make the

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.codegen.value_format import escape_references
 from jsplan.converting.model import Conversion, ConvertedEntry

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from jsplan.config.node import Place, Source
 from jsplan.converting.model import NoteWriter
@@ -16,16 +17,14 @@ if TYPE_CHECKING:
     Expression = Tree[Token]
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Struct, frozen=True):
     """`name = expression`."""
 
     expression: Expression
     place: Place
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """`type "label" "label" { … }`; the file itself is a block without a type."""
 
     type: str

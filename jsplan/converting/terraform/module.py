@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.config.node import Node, Place, from_plain, make_mapping
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, NoteWriter, Owner
@@ -32,8 +33,7 @@ def convert_module(files: Sequence[HclBlock], values: Sequence[HclBlock], out: C
     _Module(files, values, out).read()
 
 
-@dataclass(slots=True)
-class _Module:
+class _Module(Struct):
     files: Sequence[HclBlock]
     values: Sequence[HclBlock]
     out: Conversion

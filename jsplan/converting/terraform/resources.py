@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from jsplan.address import Kind
 from jsplan.config.node import Node, Place
@@ -54,8 +55,7 @@ _DELIVER_POLICIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceInstance:
+class ResourceInstance(Struct, frozen=True):
     """One instance of a resource. `label` is its name in Terraform.
 
     `is_source`: the attributes are those of the files, so that missing ones have the provider's

@@ -9,10 +9,10 @@ names the link, not the client (facts, section 7).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from jsplan.resources.nested import NAME
 
@@ -48,8 +48,7 @@ _IGNORED_ADVISORIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Struct, frozen=True):
     """The client that asked. If `leafnode` is set, only the user of the link is known."""
 
     user: str
@@ -75,8 +74,7 @@ class Actor:
         return f"{self.user or 'unknown user'}{client}{where}{link}"
 
 
-@dataclass(frozen=True, slots=True)
-class AdvisoryEvent:
+class AdvisoryEvent(Struct, frozen=True):
     """A stream or consumer that may have changed. `js_domain` is empty for a server without."""
 
     js_domain: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.documents.alert import Alert, AlertEvent, EventType
 from jsplan.documents.base import digest
@@ -167,8 +169,7 @@ def group_unmanaged(events: list[AlertEvent]) -> list[AlertEvent]:
     return [group if e is first else e for e in events if e.id not in replaced]
 
 
-@dataclass(slots=True)
-class OpenAlert:
+class OpenAlert(Struct):
     """An open alert, since when it is open, and who caused it, if known."""
 
     alert: Alert
@@ -176,8 +177,7 @@ class OpenAlert:
     actor: Actor | None = None
 
 
-@dataclass(slots=True)
-class AlertRegister:
+class AlertRegister(Struct):
     """The open alerts. It reports only changes: nothing twice, and nothing that was not checked."""
 
     workspace: str

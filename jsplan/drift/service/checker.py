@@ -8,11 +8,13 @@ before they are reported.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.context import Context, Session, open_pool
@@ -412,7 +414,7 @@ class DriftChecker:
             )
 
     def _conceal_alert(self, alert: Alert) -> Alert:
-        return replace(alert, summary=conceal(alert.summary))
+        return dataclasses.replace(alert, summary=conceal(alert.summary))
 
     def _record_duration(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outputs.metrics is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from jsplan.units import SECOND
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from jsplan.drift.service.schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(Struct, frozen=True):
     """Options of the drift job. `schedule` is that of full checks; `notify` are alert kinds.
 
     `grace` is ns that a domain, or the whole check, may fail before an alert. `metrics` is

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -37,8 +39,7 @@ ORIGIN_TIMEOUT: Final = 2.0
 _NOT_ASKED: Final = "it was not asked"
 
 
-@dataclass
-class ReplicationSampler:
+class ReplicationSampler(Struct):
     """Samples flows over open connections.
 
     `offline` are domains that did not answer, with the reason. They are not asked again.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from jsplan.facts.live import LiveObject
 from jsplan.facts.replication.flows import Flow
 from jsplan.resources.nested import origin_key
 
 
-@dataclass(frozen=True, slots=True)
-class OriginSample:
+class OriginSample(Struct, frozen=True):
     """The origin's side: its messages, its retention, and its subjects (empty: not known).
 
     `workqueue`: a message is deleted once a consumer has finished it.
@@ -43,8 +43,7 @@ class OriginSample:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationSample:
+class ReplicationSample(Struct, frozen=True):
     """A flow at the time `at` (seconds of a monotonic clock).
 
     `origin` None: its server reports that there is no such stream, or `unread` says why it could

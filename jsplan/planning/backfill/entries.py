@@ -7,8 +7,9 @@ pending range: it reads the target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic

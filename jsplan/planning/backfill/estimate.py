@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.config.model import Backfill
 from jsplan.planning.backfill.model import OriginState
@@ -23,8 +24,7 @@ ASSUMED_RATES: Final[Mapping[Strategy, tuple[int, int, int]]] = {
 MIN_SAMPLE_MESSAGES: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """An estimated time; `basis` says how it was computed."""
 
     seconds: float

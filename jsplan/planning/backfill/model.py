@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field, to_builtins
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
@@ -29,8 +30,7 @@ class SeqRange(NamedTuple):
         return self.last - self.first + 1
 
 
-@dataclass(slots=True)
-class OriginState:
+class OriginState(Struct):
     """One origin of an entry, from the time when its range was pinned.
 
     `origin` and `target` are addresses. `created` distinguishes the origin from another stream of
@@ -82,8 +82,7 @@ class OriginState:
         return SeqRange(self.first, self.last)
 
 
-@dataclass(slots=True)
-class BackfillState:
+class BackfillState(Struct):
     """The state of one entry.
 
     `entry_hash` is the hash of the entry when its range was pinned. `done_at` is RFC 3339.
@@ -104,7 +103,8 @@ class BackfillState:
 
     def to_json(self) -> dict[str, Any]:
         """The value of `backfills[name]`."""
-        return asdict(self)
+        found: dict[str, Any] = to_builtins(self)
+        return found
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> BackfillState:
@@ -121,7 +121,7 @@ class BackfillState:
 
 def hash_config(entry: Backfill) -> str:
     """Hash an entry, without the keys that only change the speed of a copy."""
-    config = asdict(entry)
+    config: dict[str, Any] = to_builtins(entry)
     for name in ("range", "rate", "window", "strategy"):
         config.pop(name)
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:32]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 LEFT_OUT_CODE: Final = "JS475"
 
 
-@dataclass(frozen=True, slots=True)
-class _LateSource:
+class _LateSource(Struct, frozen=True):
     """A new source that begins after the first message of its origin."""
 
     decision: ResourceDecision

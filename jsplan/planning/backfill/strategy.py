@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
@@ -27,8 +29,7 @@ SNAPSHOT_REASON: Final = (
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTraits:
+class StreamTraits(Struct, frozen=True):
     """The configuration and state of a stream, and the API level of its domain.
 
     `exists` False: the configuration is that of the files, or empty. `imported`: the domain is an
@@ -42,8 +43,7 @@ class StreamTraits:
     imported: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyFacts:
+class StrategyFacts(Struct, frozen=True):
     """One entry with the traits of its origins, in their order, and of its target.
 
     `already_sourced`: a source of the target copies from an origin. `unreachable_reason`: why the
@@ -58,8 +58,7 @@ class StrategyFacts:
     unreachable_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyChoice:
+class StrategyChoice(Struct, frozen=True):
     """A strategy and its reason; with an `obstacle` the entry must not run."""
 
     strategy: Strategy

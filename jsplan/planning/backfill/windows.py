@@ -6,9 +6,10 @@ Hours are local time of the machine that runs the command.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.errors import ApiError
 
@@ -36,8 +37,7 @@ class WindowClosedError(ApiError):
     """The window closed during a copy. Copied messages stay, and the next window resumes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A daily window from `opens` to before `closes`, in minutes after midnight.
 
     A window that closes before it opens spans midnight.
@@ -87,8 +87,7 @@ class Window:
         return opens.timestamp(), (closes + timedelta(days=self.closes <= self.opens)).timestamp()
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(Struct, frozen=True):
     """The time at which tasks stop copying: seconds since 1970, by a clock."""
 
     at: float

@@ -7,9 +7,10 @@ its bucket goes through decides the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected, matches
 from jsplan.config.model import DeclaredResource

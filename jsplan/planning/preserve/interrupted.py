@@ -8,8 +8,9 @@ so that everything is decided as for the first plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
@@ -27,8 +28,7 @@ INSPECT_HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptedReplacement:
+class InterruptedReplacement(Struct, frozen=True):
     """One interrupted replacement: the next step, the current stream and its staging stream.
 
     `conflict` explains why it cannot be resumed. `next_step` is the key of a step in

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import Effect
@@ -13,8 +14,7 @@ from jsplan.documents.plan_types import Effect
 Direction = Literal["back", "forward", "exact"]
 
 
-@dataclass(frozen=True, slots=True)
-class PositionReset:
+class PositionReset(Struct, frozen=True):
     """A reset that a plan makes: to `seq`, from `position` (None: unknown, or a new consumer).
 
     `once` is its word. `seq` is None where a time was not resolved. `in_place`: the consumer is

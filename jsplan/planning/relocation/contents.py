@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from jsplan.address import Address, matches, move_address
 from jsplan.facts.live import Live
@@ -107,7 +109,10 @@ def rename_live(live: Live, places: Mapping[Address, Address]) -> Live:
 
     return replace(
         live,
-        objects={name(a): replace(found, address=name(a)) for a, found in live.objects.items()},
+        objects={
+            name(a): dataclasses.replace(found, address=name(a))
+            for a, found in live.objects.items()
+        },
         unreadable={name(a): why for a, why in live.unreadable.items()},
         requested={name(a) for a in live.requested},
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject

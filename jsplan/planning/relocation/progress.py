@@ -7,8 +7,10 @@ So the servers alone decide where an interrupted relocation continues.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import SourceRange
@@ -32,8 +34,7 @@ PHASES: Final = ("copying", "prepared", "cut-over", "activated")
 RELOCATES: Final = "relocates"
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(Struct, frozen=True):
     """A stream that moves from `origin` to `target`.
 
     `range` is the entry in the files; None if only state knows the relocation. `record` is that of

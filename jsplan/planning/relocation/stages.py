@@ -7,8 +7,9 @@ interrupted apply leaves, so the other one resumes it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import ResourceChange

@@ -7,8 +7,9 @@ orders them. The first that touches a stream checks that it is as planning found
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op

@@ -6,8 +6,10 @@ change made outside jsplan.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.resources.nested import origin_key
@@ -72,7 +74,9 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
             for name, value in raw.items()
             if name not in _TEMPORARY_FIELDS or entry.config.get(name)
         }
-    return replace(live, raw=raw, actual_fingerprint=live.fingerprint, _config=None, _compact=None)
+    return dataclasses.replace(
+        live, raw=raw, actual_fingerprint=live.fingerprint, _config=None, _compact=None
+    )
 
 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:

@@ -7,8 +7,9 @@ downstream stream continues behind the gap.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -24,8 +25,7 @@ MIN_USED_PART = 100
 MIN_RATE_SPAN = 3600 * SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionTime:
+class RetentionTime(Struct, frozen=True):
     """The time for which a stream keeps what it stores (ns), its limit, and the reason in words."""
 
     duration: int

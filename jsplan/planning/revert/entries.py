@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Lifecycle, Workspace
@@ -32,8 +34,7 @@ _SCHEDULE_STAYS: Final = (
 )
 
 
-@dataclass(slots=True)
-class EntryReverts:
+class EntryReverts(Struct):
     """The value that each entry returns to, None for a key that is deleted; and the findings."""
 
     targets: dict[Address, bytes | None] = field(default_factory=dict)

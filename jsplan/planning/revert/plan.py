@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Lifecycle, Removed, Workspace
@@ -68,7 +70,7 @@ def _with_known_dependencies(
     names = {str(address) for address in resources}
 
     def known(declared: DeclaredResource) -> DeclaredResource:
-        return replace(
+        return dataclasses.replace(
             declared, depends_on=tuple(name for name in declared.depends_on if name in names)
         )
 

@@ -7,8 +7,9 @@ changed has changed since, nothing is guessed: that is a conflict, which names t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
@@ -31,8 +32,7 @@ RevertAction = Literal["changed", "made", "removed", "forgotten", "taken back"]
 HistoryItem = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RevertTarget:
+class RevertTarget(Struct, frozen=True):
     """The state that one resource should return to.
 
     `body` has all fields that it should have, with None for the server's default. It is None for a
@@ -52,8 +52,7 @@ class RevertTarget:
         return self.body is not None and not self.state_record
 
 
-@dataclass(slots=True)
-class RevertDecisions:
+class RevertDecisions(Struct):
     """The targets, the conflicts, the notes, and the resources in offline domains."""
 
     targets: list[RevertTarget] = field(default_factory=list)
@@ -62,8 +61,7 @@ class RevertDecisions:
     offline: set[Address] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentState:
+class CurrentState(Struct, frozen=True):
     """The current state and live side, with the later applies by address, the newest last."""
 
     state: State
