@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
@@ -123,7 +124,7 @@ class Address(NamedTuple):
         return _parse(text)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 15)
 def _parse(text: str) -> Address:
     """Parse an address; a step asks for its own forty times."""
     parts = text.split("/")
@@ -140,7 +141,7 @@ def _parse(text: str) -> Address:
     if not (2 if kind in _SHAPES else 1) <= len(rest) <= most:
         shape = _SHAPES.get(kind, f"DOMAIN/{kind}/NAME")
         raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
-    return Address(domain, kind, "/".join(rest))
+    return Address(sys.intern(domain), kind, "/".join(rest))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -240,7 +240,7 @@ class Step(Struct):
     @property
     def domain(self) -> str:
         """The domain that the step is sent to."""
-        return self.target_address.domain
+        return (self.object or self.address).partition("/")[0]
 
     @property
     def moves_in_cluster(self) -> bool:
