@@ -137,15 +137,13 @@ class Field(Struct, frozen=True):
     def compact(self, value: Any) -> Any:
         """Return the value in compact form, or ABSENT if it equals an omitted field."""
         value = _COMPACT.get(self.type, _unchanged)(self, value)
-        if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(
-            value, bool
-        ):
+        if isinstance(value, bool):
+            return value or ABSENT
+        if value in (self.default, self.like_omitted):
             return ABSENT
-        return (
-            ABSENT
-            if value is None or value is False or value in ("", [], {}, self.like_omitted)
-            else value
-        )
+        if value or (value == 0 and not self._zero_is_default):
+            return value
+        return ABSENT
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class Table:
         """Return the compact form. Unknown fields are kept, so that they survive and compare."""
         rows, rests, texts, out = self.by_name, self._default_values, self._texts, {}
         for name, value in raw.items():
-            if name in rests and value == rests[name]:
+            if rests.get(name, ABSENT) == value:
                 continue
             if name in texts and type(value) is str and value:
                 out[name] = value
