@@ -120,11 +120,12 @@ class LiveObject:
 
 def _without_backfill(raw: dict[str, Any]) -> dict[str, Any]:
     """Remove what a running backfill adds to a configuration. It is temporary and no drift."""
-    sources, metadata = raw.get("sources"), raw.get("metadata") or {}
+    sources = raw.get("sources")
+    if not sources:
+        return raw
+    metadata = raw.get("metadata") or {}
     own = metadata.get(BACKFILL_SOURCE)
-    if not sources or (
-        own is None and not any(source["name"].startswith(BACKFILL_PREFIX) for source in sources)
-    ):
+    if own is None and not any(s["name"].startswith(BACKFILL_PREFIX) for s in sources):
         return raw
     remaining = [
         source
@@ -149,9 +150,11 @@ def _without_server_metadata(raw: dict[str, Any]) -> dict[str, Any]:
     metadata = raw.get("metadata")
     if not metadata:
         return raw
-    ours = strip_metadata(metadata)
-    shown = {name: value for name, value in raw.items() if name != "metadata"}
-    return shown | {"metadata": ours} if ours else shown
+    shown = raw.copy()
+    del shown["metadata"]
+    if ours := strip_metadata(metadata):
+        shown["metadata"] = ours
+    return shown
 
 
 def get_retention(config: Mapping[str, Any]) -> str:
