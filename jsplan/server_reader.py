@@ -83,7 +83,7 @@ class ServerReader(Struct, frozen=True):
 
     async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
         """Read these objects, and the facts about their domains and `domains`."""
-        known, wanted = known_domains(self.session.context), list(addresses)
+        known, wanted = known_domains(self.session.context), set(addresses)
         on_read = ReadCounter(self.session.observer, len(wanted))
         return await read_live(self._pool, self._domains, wanted, known, domains, on_read)
 
@@ -98,9 +98,7 @@ class ServerReader(Struct, frozen=True):
             | permitted_addresses(inputs)
             | relocation_reads(inputs)
         )
-        wanted = sorted(
-            {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}
-        )
+        wanted |= {old for new, old in inputs.moved_from.items() if new in inputs.selected}
         count = len({address.domain for address in wanted})
         self.session.observer.phase(
             f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
@@ -246,10 +244,10 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
     return replace(inputs, live=replace(inputs.live, visible_domains=names))
 
 
-def with_parent_streams(addresses: Iterable[Address]) -> list[Address]:
-    """Return the addresses and the streams of their consumers, sorted."""
+def with_parent_streams(addresses: Iterable[Address]) -> set[Address]:
+    """Return the addresses and the streams of their consumers."""
     found = set(addresses)
-    return sorted(found | {a.parent for a in found if a.parent is not None})
+    return found | set(filter(None, {a.parent for a in found}))
 
 
 def _backfill_streams(inputs: PlanInputs) -> set[Address]:

@@ -35,7 +35,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     )
     session.observer.phase(f"Reading {count_text(len(checked), 'resource')}")
     needed, domains = (
-        [*with_parent_streams(checked), *sorted(staging_streams(inputs))],
+        with_parent_streams(checked) | staging_streams(inputs),
         context.workspace.domains,
     )
     also = (
@@ -113,9 +113,9 @@ async def check_addresses(
     known = _known_addresses(context, inputs)
     others = {a for a in requested - known if may_be_listed(a)}
     if requested:
-        needed = [*with_parent_streams(checked), *sorted(staging_streams(inputs))]
+        needed = with_parent_streams(checked) | staging_streams(inputs)
         live = await ServerReader(session).read(needed, {a.domain for a in requested})
-        await _read_unmanaged(session, live, with_parent_streams(others))
+        await _read_unmanaged(session, live, sorted(with_parent_streams(others)))
         inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]
     entries = build_entry_inputs(context, PlanningOptions())

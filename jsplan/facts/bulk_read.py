@@ -66,14 +66,15 @@ async def list_streams(
     return found, absent
 
 
-async def list_consumers(
-    api: DomainApi, stream: LiveObject | None, wanted: Collection[Address]
-) -> Found:
-    """Return the wanted consumers of one stream that its list shows, as `list_streams` does."""
+def is_list_shorter(stream: LiveObject | None, wanted: Collection[Address]) -> bool:
+    """Return True if the list of a stream's consumers takes less than INFO of the wanted ones."""
     if stream is None or len(wanted) < MIN_CONSUMERS:
-        return {}
-    if int(stream.state.get("consumer_count") or 0) > MAX_UNWANTED * len(wanted):
-        return {}
+        return False
+    return int(stream.state.get("consumer_count") or 0) <= MAX_UNWANTED * len(wanted)
+
+
+async def list_consumers(api: DomainApi, stream: Address, wanted: Collection[Address]) -> Found:
+    """Return the wanted consumers of one stream that its list shows, as `list_streams` does."""
     names = {address.consumer: address for address in wanted}
     found: Found = {}
 
@@ -83,7 +84,7 @@ async def list_consumers(
             if info["name"] not in unread and (address := names.get(info["name"])) is not None:
                 found[address] = parse_consumer(address, info)
 
-    await _read_pages(api, f"CONSUMER.LIST.{stream.address.stream}", "consumers", take)
+    await _read_pages(api, f"CONSUMER.LIST.{stream.stream}", "consumers", take)
     return found
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import OFFLINE_ERRORS
-from jsplan.facts.bulk_read import list_consumers, list_streams, read_infos
+from jsplan.facts.bulk_read import is_list_shorter, list_consumers, list_streams, read_infos
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import (
@@ -99,10 +99,10 @@ async def _read_domain(
 ) -> None:
     api = pool.api(domain)
     streams = [address for address in addresses if address.kind != "consumer"]
-    consumers: dict[Address | None, list[Address]] = {}
+    consumers: dict[Address, list[Address]] = {}
     for address in addresses:
-        if address.kind == "consumer":
-            consumers.setdefault(address.parent, []).append(address)
+        if address.kind == "consumer" and (stream := address.parent):
+            consumers.setdefault(stream, []).append(address)
 
     def keep(found: Mapping[Address, LiveObject]) -> None:
         live.objects.update(found)
@@ -112,9 +112,8 @@ async def _read_domain(
         await read_into(api, live, address)
         on_read(1)
 
-    async def read_list(stream: Address | None) -> None:
-        found = live.get(stream) if stream is not None else None
-        keep(await list_consumers(api, found, consumers[stream]))
+    async def read_list(stream: Address) -> None:
+        keep(await list_consumers(api, stream, consumers[stream]))
 
     async def read_rest(wanted: Iterable[Address], absent: Container[Address] = ()) -> None:
         unread = [a for a in wanted if a not in live.objects and a not in absent]
@@ -130,7 +129,8 @@ async def _read_domain(
         for stream in streams:
             if stream not in live.objects and stream not in live.unreadable:
                 on_read(len(consumers.pop(stream, ())))  # it has no consumers either
-        await run_parallel(read_list, consumers, workers)
+        lists = [s for s, found in consumers.items() if is_list_shorter(live.get(s), found)]
+        await run_parallel(read_list, lists, workers)
         await read_rest(chain.from_iterable(consumers.values()))
     except OFFLINE_ERRORS as error:
         mark_offline(live, domain.key, error)

@@ -81,7 +81,7 @@ async def _status(
         inputs = build_inputs(context)
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
-        wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})
+        wanted = sorted(with_parent_streams({*context.workspace.resources, *inputs.entries}))
         live = await list_live(
             pool,
             context.workspace.domains,
