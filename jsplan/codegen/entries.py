@@ -89,6 +89,8 @@ def _group_equal(resources: list[RenderedResource]) -> list[FileEntry]:
 
     They may differ in the name of their domain, which `${domain}` then replaces.
     """
+    if len({one.address.domain for one in resources}) < 2:
+        return [_make_entry([one], one) for one in resources]
     alike = _by_signature((one, one) for one in resources)
     single = [one for group in alike for one in group if len(group) == 1]
     found = [_make_entry(group, group[0]) for group in alike if len(group) > 1]

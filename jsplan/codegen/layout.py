@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -49,11 +50,10 @@ def format_block(name: str, value: Mapping[str, Any], indent: str = "") -> Itera
 
 
 def _format_element(entry: Mapping[str, Any], indent: str) -> Iterator[str]:
-    line = f"{indent}- {format_flow(entry)}"
     if (
-        len(line) <= WIDTH
+        (len(entry) < 4 or "consumers" not in entry)
         and not any(_needs_block(value) for value in entry.values())
-        and (len(entry) < 4 or "consumers" not in entry)
+        and len(line := f"{indent}- {format_flow(entry)}") <= WIDTH
     ):
         yield line
         return
@@ -106,8 +106,12 @@ def format_scalar(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str):
-        return str(value)
+    return _format_text(value) if isinstance(value, str) else str(value)
+
+
+@lru_cache
+def _format_text(value: str) -> str:
+    """Return text as a scalar; a file has the same keys thousands of times."""
     plain = (_PLAIN.fullmatch(value) or _PLAIN_PHRASE.fullmatch(value)) and _is_plain_text(value)
     return value if plain else f'"{_escape(value)}"'
 

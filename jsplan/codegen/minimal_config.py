@@ -103,15 +103,15 @@ class _Minimizer:
             "name", self.address.consumer if self.kind == "consumer" else self.address.stream
         )
         self.target.setdefault("name", body["name"])
+        remaining = self._find_differences(body)
         for _ in range(_MAX_ROUNDS):
-            different = self._find_differences(body)
-            if not different:
+            if not remaining:
                 break
             body |= {
                 name: self.target[name] if name in self.target else self._default(name)
-                for name in different
+                for name in remaining
             }
-        remaining = self._find_differences(body)
+            remaining = self._find_differences(body)
         for name in [name for name in body if name not in _NAMES]:
             without = {key: value for key, value in body.items() if key != name}
             if self._find_differences(without) == remaining:
