@@ -6,6 +6,7 @@ Only where a plan needs it, and where counts that are already known show that ot
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address
@@ -39,8 +40,9 @@ async def _read_domain(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> 
     try:
         if (wanted.subjects or wanted.all_streams) and _has_unmanaged_streams(wanted.domain, live):
             await _read_streams(api, wanted, live)
+        known = Counter(address.parent for address in live.objects if address.kind == "consumer")
         for stream in wanted.streams:
-            if _has_more_consumers(stream, live):
+            if _count_consumers(stream, live) > known[stream]:
                 await _read_consumers(api, stream, live)
     except ApiError as error:
         live.unlisted[wanted.domain] = str(error)
@@ -51,12 +53,10 @@ def _has_unmanaged_streams(domain: str, live: Live) -> bool:
     return live.domains[domain].streams > known
 
 
-def _has_more_consumers(stream: Address, live: Live) -> bool:
+def _count_consumers(stream: Address, live: Live) -> int:
+    """Return how many consumers the stream has; 0 if it was not found."""
     found = live.get(stream)
-    known = sum(
-        1 for address in live.objects if address.kind == "consumer" and address.parent == stream
-    )
-    return found is not None and int(found.state.get("consumer_count") or 0) > known
+    return int(found.state.get("consumer_count") or 0) if found is not None else 0
 
 
 async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
