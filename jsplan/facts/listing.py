@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -105,24 +107,38 @@ async def _read_by_list(
     live.objects |= listed
     on_read(len(listed))
     live.unreadable |= {Address.of_stream(key, name): why for name, why in offline.items()}
-
-    async def consumers(stream: Address) -> None:
-        infos, missing = await api.consumers(stream.stream)
-        live.unreadable |= {
-            Address(key, "consumer", f"{stream.stream}/{name}"): why
-            for name, why in missing.items()
-        }
-        on_read(len(infos))
-        for info in infos:
-            address = Address(key, "consumer", f"{stream.stream}/{info['name']}")
-            live.objects |= (
-                {address: parse_consumer(address, info)} if may_be_listed(address) else {}
-            )
-
-    await run_parallel(
-        consumers, [a for a, stream in listed.items() if stream.state.get("consumer_count")]
-    )
+    parents = [a for a, stream in listed.items() if stream.state.get("consumer_count")]
+    await _read_consumers(api, live, parents, on_read)
     await _fill_server_facts(api, live.domains[key], listed)
+
+
+async def _read_consumers(
+    api: DomainApi, live: Live, streams: Sequence[Address], on_read: Callable[[int], object]
+) -> None:
+    """Read the consumers of these streams: the first pages together, as most have no other.
+
+    After a failure the others are asked for alone: then the error is that of the stream.
+    """
+    firsts: dict[Address, dict[str, Any]] = {}
+
+    def take(number: int, page: dict[str, Any]) -> None:
+        firsts[streams[number]] = page
+        on_read(len(page.get("consumers") or ()))
+
+    async def read(stream: Address) -> None:
+        first = firsts.get(stream, {})
+        infos, missing = await api.consumers(stream.stream, first)
+        on_read(len(infos) - len(first.get("consumers") or ()))
+        for name, why in missing.items():
+            live.unreadable[Address(stream.domain, "consumer", f"{stream.stream}/{name}")] = why
+        for info in infos:
+            address = Address(stream.domain, "consumer", f"{stream.stream}/{info['name']}")
+            if may_be_listed(address):
+                live.objects[address] = parse_consumer(address, info)
+
+    with suppress(ApiError):
+        await api.first_pages([f"CONSUMER.LIST.{stream.stream}" for stream in streams], take)
+    await run_parallel(read, streams)
 
 
 async def _fill_server_facts(

@@ -411,17 +411,39 @@ class DomainApi:
         found = await self._explain(self.connection.request_each(queries, parse))
         return [each for each in found if each is not None]
 
+    async def first_pages(
+        self, apis: Sequence[str], take: Callable[[int, dict[str, Any]], object]
+    ) -> None:
+        """Send the first request of many lists at once; `take` gets the number and page of each.
+
+        Raises what `request` raises, with the first failure; what was taken by then is right.
+        """
+        prefix = self.domain.api_prefix
+
+        def parse(number: int, data: bytes) -> None:
+            page = self.parse(apis[number], data)
+            restore_created(page, self.domain.key, self._known_objects)
+            take(number, page)
+
+        requests = [(f"{prefix}.{api}", b'{"offset":0}') for api in apis]
+        await self._explain(self.connection.request_each(requests, parse))
+
     async def pages(
-        self, api: str, key: str, payload: dict[str, Any] | None = None
+        self,
+        api: str,
+        key: str,
+        payload: dict[str, Any] | None = None,
+        first: dict[str, Any] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the pages of an answer until `total` is reached or nothing is under `key`.
 
-        Pages are positional: an item may come twice if the list changes meanwhile. Raises ApiError
-        after `MAX_PAGES`.
+        `first` is the first page, where it was read before. Pages are positional: an item may come
+        twice if the list changes meanwhile. Raises ApiError after `MAX_PAGES`.
         """
         offset, before = 0, None
         for _ in range(MAX_PAGES):
-            page = await self.request(api, (payload or {}) | {"offset": offset})
+            page = first or await self.request(api, (payload or {}) | {"offset": offset})
+            first = None
             yield page
             got = page.get(key) or (page.get("state") or {}).get(key) or ()
             offset += len(got)
@@ -457,14 +479,16 @@ class DomainApi:
             offline |= page.get("offline") or {}
         return [info for name, info in found.items() if name not in offline], offline
 
-    async def consumers(self, stream: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    async def consumers(
+        self, stream: str, first: dict[str, Any] | None = None
+    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """Return CONSUMER.INFO of each consumer of one stream, and why others cannot be read.
 
         A cluster lists a consumer whose servers are down as `missing`, with a state of zeros and
-        without a name.
+        without a name. `first` is the first page, where it was read before.
         """
         found, offline = dict[str, dict[str, Any]](), dict[str, str]()
-        async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers"):
+        async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers", first=first):
             found |= {info["name"]: info for info in page.get("consumers") or () if info["name"]}
             offline |= dict.fromkeys(page.get("missing") or (), NO_SERVER_OF_CONSUMER)
             offline |= page.get("offline") or {}

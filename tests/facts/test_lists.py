@@ -12,6 +12,7 @@ import pytest
 from jsplan.address import Address
 from jsplan.config.model import Connection, Domain
 from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
+from jsplan.facts.listing import list_live
 from jsplan.facts.refresh import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.sandbox import Sandbox
@@ -288,6 +289,58 @@ def test_lists_replace_requests(clean_hub_leaf: Sandbox, tmp_path: Path) -> None
     lists = [line.removeprefix("leaf ") for line in requests if "INFO" != line.split()[1]]
     # INFO of one stream names the server, which the list does not.
     assert sorted(lists) == ["CONSUMER.LIST.S000", "STREAM.INFO.S000", "STREAM.LIST"]
+
+
+def test_lists_of_consumers_with_many_pages(server: Server) -> None:
+    """Consumers are listed completely where one stream has more of them than a page."""
+    many, few = [f"C{number:03}" for number in range(PAGE + 20)], ["ONE", "TWO"]
+    wanted = {Address("main", "consumer", f"MANY/{name}") for name in many} | {
+        Address("main", "consumer", f"FEW/{name}") for name in few
+    }
+    counts: list[int] = []
+
+    async def read() -> Live:
+        async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
+            return await list_live(pool, DOMAINS, frozenset(), [], on_read=counts.append)
+
+    with Raw(server.url) as raw:
+        make_streams(raw, ["EMPTY", "FEW", "MANY"])
+        for stream, names in (("FEW", few), ("MANY", many)):
+            for name in names:
+                body = {"stream_name": stream, "config": {"durable_name": name, "name": name}}
+                raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", body)
+        live = asyncio.run(read())
+    assert {address for address in live.objects if address.kind == "consumer"} == wanted
+    assert not live.unlisted
+    assert sum(counts) == len(live.objects) == len(wanted) + 3
+
+
+def test_a_list_of_consumers_that_fails_once_is_asked_for_alone(server: Server) -> None:
+    """Where one of many lists has no good answer, that one and the rest are asked for again."""
+    names = [f"S{number:02}" for number in range(MIN_INFOS)]
+    odd, asked = "CONSUMER.LIST.S03", list[str]()
+    domains = {"fake": Domain("fake", "main", "fake", "$JS.fake.API")}
+
+    def answer_badly_once(api: str, answer: Any) -> Any:
+        asked.append(api)
+        error = {"error": {"code": 500, "err_code": 10119, "description": "busy"}}
+        return error if api == odd and asked.count(odd) == 1 else answer
+
+    async def read() -> Live:
+        async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True) as pool:
+            return await list_live(pool, domains, frozenset(), [])
+
+    with Raw(server.url) as raw, FakeApi(server) as impostor:
+        make_streams(raw, names)
+        for name in names:
+            body = {"stream_name": name, "config": {"durable_name": "C", "name": "C"}}
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.C", body)
+        impostor.change_answer = answer_badly_once
+        live = asyncio.run(read())
+    consumers = sorted(address.name for address in live.objects if address.kind == "consumer")
+    assert consumers == [f"{name}/C" for name in names]
+    assert not live.unlisted
+    assert asked.count(odd) == 2
 
 
 def test_what_a_cluster_lists() -> None:
