@@ -69,10 +69,15 @@ class Lines:
         return "\n".join(row.plain for row in self._rows)
 
     def print(self, console: Console) -> None:
-        """Write everything at once; in a terminal, wrapped between words."""
-        width = console.width if console.is_terminal else None
-        rows = self._rows if width is None else [p for row in self._rows for p in wrap(row, width)]
-        if rows:
+        """Write everything at once; in a terminal, wrapped between words.
+
+        A file gets the plain text: rich takes half of the time of a large plan to find no style.
+        """
+        if self._rows and not console.is_terminal and console.color_system is None:
+            console.file.write(f"{self.plain()}\n")
+            console.file.flush()
+        elif self._rows:
+            rows = [part for row in self._rows for part in wrap(row, console.width)]
             console.print(Text("\n").join(rows), soft_wrap=True)
 
 
