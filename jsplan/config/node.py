@@ -13,10 +13,14 @@ from jsplan.diagnostics import SourceRange
 
 
 class Source(Struct, frozen=True):
-    """One file, or the command line; `shown` is its name in findings."""
+    """One file, or the command line; `shown` is its name in findings.
+
+    `lines_before` is how many lines come before it, where it is a part of the file.
+    """
 
     path: Path
     shown: str
+    lines_before: int = 0
 
     @classmethod
     def of(cls, path: Path, name: str) -> Source:
@@ -137,7 +141,8 @@ def from_plain(value: Any, place: Place) -> Node:
 
 def source_range(place: Place) -> SourceRange:
     """Return the place as findings show it, counting from 1."""
-    return SourceRange(place[0].shown, place[1] + 1, place[2] + 1)
+    source, line, column = place
+    return SourceRange(source.shown, source.lines_before + line + 1, column + 1)
 
 
 def type_name(node: Node) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, Place, Source
+from jsplan.config.node import Node, Place, Source, source_range
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
 from jsplan.disk import MEGABYTE, exists, is_folder, read_regular
 
@@ -279,7 +279,7 @@ class _NodeBuilder:
             "JS103",
             place,
             "a key is written twice",
-            f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one.",
+            f"It is also at {source_range(first)}; keep one.",
         )
 
     def _merge(self, node: Node, other: Node) -> None:

@@ -54,9 +54,10 @@ def split_documents(source: Source, data: bytes, findings: Findings) -> Iterator
     lines = data.decode("utf-8-sig", "replace").split("\n")
     starts = [number for number, line in enumerate(lines) if _DOCUMENT_SEPARATOR.match(line)]
     for begin, end in zip([-1, *starts], [*starts, len(lines)], strict=True):
-        text = "\n" * (begin + 1) + "\n".join(lines[begin + 1 : end])
+        text = "\n".join(lines[begin + 1 : end])
         if text.strip():
-            found = parse_document(source, text.encode(), findings)
+            part = replace(source, lines_before=begin + 1)
+            found = parse_document(part, text.encode(), findings)
             if found is not None:
                 yield from _list_items(found)
 

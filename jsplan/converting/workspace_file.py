@@ -15,6 +15,7 @@ from jsplan.codegen import (
     layout,
 )
 from jsplan.config.existing_defaults import read_existing_defaults
+from jsplan.config.node import source_range
 from jsplan.converting.domain_mapping import DomainMapping
 from jsplan.converting.model import Conversion, ConvertedResource, Note
 from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
@@ -96,11 +97,11 @@ def _convert_resources(
 
 
 def _duplicate_note(resource: ConvertedResource, other: ConvertedResource) -> Note:
-    place, line = other.place[0].shown, other.place[1] + 1
+    there = source_range(other.place)
     return Note(
         "warning",
         "JS180",
-        f"is also at {place}:{line}, and differs: that one was taken",
+        f"is also at {there.file}:{there.line}, and differs: that one was taken",
         "Keep one of the two.",
         resource.place,
         (resource.owner, resource.kind, resource.name),

@@ -231,6 +231,18 @@ def test_a_broken_file_is_an_error_with_its_place(
     ]
 
 
+def test_lines_of_a_later_document_are_those_of_the_file(tmp_path: Path) -> None:
+    """Both places of a key that is written twice are counted from the begin of the file."""
+    before = f"{NACK_STREAM % ''}---\n"
+    with pytest.raises(ConfigError) as raised:
+        convert_file(tmp_path, "nack", f"{before}kind: Stream\nkind: Stream\n")
+
+    found, line = raised.value.diagnostics[0], before.count("\n") + 1
+    assert found.range is not None
+    assert found.range.line == line + 1
+    assert f"a.yaml:{line}:1;" in found.detail
+
+
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
