@@ -316,7 +316,7 @@ def test_lists_of_consumers_with_many_pages(server: Server) -> None:
 
 
 def test_a_list_of_consumers_that_fails_once_is_asked_for_alone(server: Server) -> None:
-    """Where one of many lists has no good answer, that one and the rest are asked for again."""
+    """The list that has no good answer among many, and the rest, are asked for again."""
     names = [f"S{number:02}" for number in range(MIN_INFOS)]
     odd, asked = "CONSUMER.LIST.S03", list[str]()
     domains = {"fake": Domain("fake", "main", "fake", "$JS.fake.API")}
