@@ -184,22 +184,21 @@ class _ObjectAcceptance:
     ) -> None:
         self._types, self._known, self._other = types, known, other
         self._required, self._least, self._others = required, least, others
-        #: What to check, by the names and types of all fields; None: such objects do not fit.
-        self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]] | None] = {}
+        #: What to check, by the names and types of all fields, of objects that may fit.
+        self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]]] = {}
 
     def __call__(self, value: Any) -> bool:
         """Accept one object."""
         if type(value) is not dict:
             return self._others
         form = (*value, *map(type, value.values()))
-        if form in self._forms:
-            checks = self._forms[form]
-        else:
+        checks = self._forms.get(form)
+        if checks is None:
             checks = self._find_checks(value)
+            if checks is None:
+                return False
             if len(form) < MAX_FORMS > len(self._forms):
                 self._forms[form] = checks
-        if checks is None:
-            return False
         for name, check in checks:  # noqa: SIM110 - `all` of a generator takes twice the time
             if not check(value[name]):
                 return False
