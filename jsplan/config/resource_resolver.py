@@ -5,7 +5,6 @@ Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the en
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -332,7 +331,7 @@ class ResourceResolver:
         ignored = tuple(
             buckets.resolve_alias(declared.address.kind, name) for name in guards.ignore_changes
         )
-        return dataclasses.replace(
+        return replace(
             declared,
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),
