@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from jsplan.address import CONTENT_PARENTS, Address, matches, matches_any, names_content
+from jsplan.address import CONTENT_PARENTS, matches, matches_any, names_content
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import PlanError
@@ -120,14 +120,11 @@ def _owner_tag(context: Context) -> str:
     return f"{name}/{known or uuid.uuid4()}"
 
 
-def require_matching(
-    inputs: PlanInputs, globs: Iterable[str], option: str, more: Iterable[Address] = ()
-) -> None:
-    """Raise PlanError for a glob that matches nothing, such as a misspelt one.
-
-    `more` are addresses beside those of the inputs.
-    """
-    known = candidate_addresses(inputs) | find_forgotten(inputs) | {*more}
+def require_matching(globs: Collection[str], option: str, *inputs: PlanInputs) -> None:
+    """Raise PlanError for a glob that matches nothing in any of the inputs: it may be misspelt."""
+    if not globs:
+        return
+    known = {a for each in inputs for a in candidate_addresses(each) | find_forgotten(each)}
     found = [
         Diagnostic(
             "error",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 SECOND = 1_000_000_000
 #: ns per unit; `M` is 30 days and `y` is 365, as in the nats CLI.
@@ -40,15 +41,18 @@ def parse_duration(value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("a duration is text such as 30d or 1h30m, or an integer of nanoseconds")
-    if isinstance(value, int):
-        total = value
-    else:
-        text = value.strip()
-        sign, body = (-1, text[1:]) if text.startswith("-") else (1, text)
-        total = sign * sum(_parse_duration_parts(body, value))
+    total = value if isinstance(value, int) else _parse_duration_text(value)
     if abs(total) > _INT64:
         raise ValueError(f"{value} is longer than a duration can be (292 years)")
     return total
+
+
+@lru_cache(maxsize=1024)
+def _parse_duration_text(text: str) -> int:
+    """Parse the text of a duration; thousands of resources have the same few."""
+    stripped = text.strip()
+    sign, body = (-1, stripped[1:]) if stripped.startswith("-") else (1, stripped)
+    return sign * sum(_parse_duration_parts(body, text))
 
 
 def _parse_duration_parts(body: str, shown: str) -> list[int]:

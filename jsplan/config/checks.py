@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from jsplan.config.checks_origins import check_origins
-from jsplan.config.problem import Body, Check, Problem, Problems, check_with
+from jsplan.config.problem import Body, Checks, Problem, Problems
 from jsplan.config.transforms import transform_problem
 from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration
@@ -29,7 +29,7 @@ _MAX_METADATA_BYTES: Final = 128 * 1024
 
 def check_stream(body: Body) -> Problems:
     """Find everything that the server is certain to refuse in a stream's configuration."""
-    return check_with(_STREAM_CHECKS, body)
+    return _STREAM_CHECKS.find(body)
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def _async(body: Body) -> Problems:
         )
 
 
-_STREAM_CHECKS: Final[tuple[Check, ...]] = (
+_STREAM_CHECKS: Final = Checks(
     (_mirror, frozenset(["mirror"])),
     (check_origins, frozenset(["mirror", "sources"])),
     (_times, frozenset(["duplicate_window", "max_age", "subject_delete_marker_ttl"])),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jsplan.config.problem import Body, Check, Problem, Problems, check_with
+from jsplan.config.problem import Body, Checks, Problem, Problems
 from jsplan.subjects import find_overlap, is_literal, is_valid, overlaps
 from jsplan.units import format_duration
 
@@ -18,7 +18,7 @@ _MIN_DURATION: Final = 100 * _MILLISECOND
 
 def check_consumer(body: Body) -> Problems:
     """Find everything that the server refuses in a consumer's configuration on any stream."""
-    return check_with(_CONSUMER_CHECKS, body)
+    return _CONSUMER_CHECKS.find(body)
 
 
 def _filters(body: Body) -> Problems:
@@ -206,7 +206,7 @@ def _priority(body: Body) -> Problems:
         )
 
 
-_CONSUMER_CHECKS: Final[tuple[Check, ...]] = (
+_CONSUMER_CHECKS: Final = Checks(
     (_filters, frozenset(["filter_subject", "filter_subjects"])),
     (_start, frozenset(["deliver_policy", *_START_FIELDS.values()])),
     (

@@ -42,14 +42,13 @@ class ContentReaders:
         }
 
     def split(self, kind: Kind, entry: Node) -> Node:
-        """Return an element of a section without what a reader reads."""
+        """Return an element of a section without what a reader reads: itself if there is none."""
         reader = self._readers.get(kind)
         return without_keys(entry, reader.keys) if reader is not None else entry
 
     def add(self, address: Address, entry: Node, scope: Scope) -> None:
         """Remember what is to be read of an element, once its parent is resolved."""
-        if self.split(address.kind, entry) is not entry:
-            self._found.append((address, entry, scope))
+        self._found.append((address, entry, scope))
 
     def read(self, parents: Mapping[Address, DeclaredResource]) -> None:
         """Read everything that was added. Parents with an error are left out."""

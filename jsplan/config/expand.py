@@ -68,6 +68,8 @@ class DomainSelectors:
 
         A selector that matches nothing is a finding.
         """
+        if isinstance(node.value, str) and (known := self._known.get(node.value)):
+            return known
         terms = node.value if isinstance(node.value, list) else [node]
         texts = [self._read_term(term) for term in terms]
         wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]

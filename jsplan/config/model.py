@@ -141,8 +141,7 @@ class Position(Struct, frozen=True):
     time: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredResource:
+class DeclaredResource(Struct, frozen=True):
     """One resource that the files declare.
 
     `body` holds only what the files say, by the top-level names of the API; a value None means that
@@ -156,15 +155,19 @@ class DeclaredResource:
     address: Address
     body: Mapping[str, Any]
     range: SourceRange
-    ranges: Mapping[str, SourceRange] = field(default_factory=dict)
-    lifecycle: Lifecycle = Lifecycle()  # noqa: RUF009 - it is immutable
-    lint_ignore: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, SourceRange] = msgspec.field(default_factory=dict)
+    lifecycle: Lifecycle = Lifecycle()
+    lint_ignore: Mapping[str, str] = msgspec.field(default_factory=dict)
     depends_on: tuple[str, ...] = ()
     raw_fields: frozenset[str] = frozenset()
-    content: bytes | None = field(default=None, repr=False)
+    content: bytes | None = None
     sensitive: bool = False
     file: ContentFile | None = None
     position: Position | None = None
+
+    def __repr__(self) -> str:
+        """Show where it is declared, and nothing of it: `content` may be a secret."""
+        return f"<{self.address} at {self.range}>"
 
 
 class PrunedPrefix(Struct, frozen=True):

@@ -93,7 +93,7 @@ def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Pl
 
 def without_keys(node: Node, keys: Collection[str]) -> Node:
     """Return the mapping without these keys; the same node if it has none of them."""
-    if not node.value.keys() & set(keys):
+    if node.value.keys().isdisjoint(keys):
         return node
     return make_mapping(
         node.place, {key: item for key, item in node.value.items() if key not in keys}, node.keys

@@ -174,7 +174,8 @@ class _NodeBuilder:
                 else self._build_sequence(place, depth)
             )
             node.dynamic = self.dynamic != before
-            self._check_tag(event, place, "map" if kind is yaml.MappingStartEvent else "seq")
+            if event.tag is not None:
+                self._check_tag(event, place, "map" if kind is yaml.MappingStartEvent else "seq")
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
@@ -215,7 +216,7 @@ class _NodeBuilder:
         return raw
 
     def _check_tag(self, event: Any, place: Place, core: str) -> None:
-        if event.tag is not None and event.tag not in ("!", _CORE + core):
+        if event.tag not in ("!", _CORE + core):
             self._refuse_tag(place)
 
     def _refuse_tag(self, place: Place) -> None:

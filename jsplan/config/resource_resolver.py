@@ -5,7 +5,6 @@ Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the en
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -116,14 +115,16 @@ class ResourceResolver:
             elif self._in_environment(entry):
                 domains = self._select_domains(entry)
                 size = self._cost + (count_values(entry) if len(domains) > 1 else 0)
+                plain = self.contents.split(kind, entry)
                 for domain in (
                     domains if self.findings.allow_values(len(domains) * size, entry) else ()
                 ):
-                    scope, plain = self._domain_scope(domain), self.contents.split(kind, entry)
+                    scope = self._domain_scope(domain)
                     scoped = interpolate(plain, scope, self.findings)
                     self._resolve_entry(kind, domain, scoped)
-                    parent = Address(domain, kind, str(scoped.get_value(NAME_KEYS[kind])))
-                    self.contents.add(parent, entry, scope)
+                    if plain is not entry:
+                        parent = Address(domain, kind, str(scoped.get_value(NAME_KEYS[kind])))
+                        self.contents.add(parent, entry, scope)
 
     # --- domains and environments -----------------------------------------------------------------
 
@@ -205,13 +206,14 @@ class ResourceResolver:
                 str(address),
             )
             return address
-        finish = partial(self._finish_resource, address, entry, name)
-        if kind == "stream" and self.copies.add(address, entry, finish):
+        if kind == "stream" and self.copies.add(
+            address, entry, partial(self._finish_resource, address, entry, name)
+        ):
             self.declared[address] = DeclaredResource(
                 address, {}, source_range(entry.place)
             )  # keeps its place in the order of the files
         else:
-            finish(())
+            self._finish_resource(address, entry, name, ())
         return address
 
     def _finish_resource(
@@ -262,13 +264,9 @@ class ResourceResolver:
         fields: Mapping[str, Node] = entry.value
         if len(layers) > 1:
             fields = {key: node for layer in layers for key, node in layer.value.items()}
-        raw = (
-            self._read_raw_fields(address, layers, fields)
-            if any("x_raw" in layer.value for layer in layers)
-            else {}
-        )
-        known = {key: value for key, value in raw.items() if isinstance(value, Node)}
-        if known:
+        raw: dict[str, Any] = {}
+        if "x_raw" in fields:
+            raw, known = self._read_raw_fields(address, layers, fields)
             fields = {**fields, **known}
         if "mirror" in fields or "sources" in fields:
             fields = self.origins.expand(fields, address.domain, address.name)
@@ -279,48 +277,47 @@ class ResourceResolver:
             )
         places = FieldPlaces(layers)
         self._check(address, parsed, places, entry)
-        extra = {key: value for key, value in raw.items() if key not in known}
         declared = DeclaredResource(
             address,
-            parsed | extra if extra else parsed,
+            parsed | raw if raw else parsed,
             source_range(entry.place),
             places,
-            raw_fields=frozenset(extra),
+            raw_fields=frozenset(raw),
         )
-        return self._with_settings(declared, layers, settings_of(address.kind).intersection(fields))
+        present = settings_of(address.kind).intersection(fields)
+        return self._with_settings(declared, layers, present) if present else declared
 
     def _read_raw_fields(
         self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]
-    ) -> dict[str, Any]:
-        """Return the fields of `x_raw`, plain; those that the table knows stay nodes to parse."""
-        out: dict[str, Any] = {}
+    ) -> tuple[dict[str, Any], dict[str, Node]]:
+        """Return the fields of `x_raw`, plain, and those that the table knows, to parse."""
+        raw, known = dict[str, Any](), dict[str, Node]()
         rows = TABLES[address.kind].by_name
         for layer in layers:
             for key, node in parsing.read_mapping(layer.get("x_raw"), "`x_raw`", self.findings):
-                out[key] = to_plain(node)
-                if key in fields and key in rows:
-                    self.findings.error(
-                        "JS136",
-                        node,
-                        f"`{key}` is given in x_raw and beside it",
-                        "Remove it from x_raw; this release knows the field.",
-                    )
-                elif key in rows:
+                if key in rows and key not in fields:
+                    known[key] = node
                     self.findings.warning(
                         "JS136",
                         node,
                         f"x_raw is not needed for `{key}`",
                         "This release knows the field; write it directly.",
                     )
-                    out[key] = node
-        return out
+                    continue
+                raw[key] = to_plain(node)
+                if key in rows:
+                    self.findings.error(
+                        "JS136",
+                        node,
+                        f"`{key}` is given in x_raw and beside it",
+                        "Remove it from x_raw; this release knows the field.",
+                    )
+        return raw, known
 
     def _with_settings(
         self, declared: DeclaredResource, layers: tuple[Node, ...], present: frozenset[str]
     ) -> DeclaredResource:
-        """Return the resource with its guards; most resources have none."""
-        if not present - {"x_raw"}:
-            return declared
+        """Return the resource with the settings that are `present`; most resources have none."""
 
         def under(key: str) -> tuple[Node, ...]:
             return (
@@ -334,7 +331,7 @@ class ResourceResolver:
         ignored = tuple(
             buckets.resolve_alias(declared.address.kind, name) for name in guards.ignore_changes
         )
-        return dataclasses.replace(
+        return replace(
             declared,
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),

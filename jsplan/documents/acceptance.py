@@ -67,9 +67,11 @@ class _Compiler:
     def compile(self, schema: Schema) -> Accept:
         """Return a function that is True only for values that fit this part."""
         types = _allowed_types(schema)
+        is_object = not schema.keys().isdisjoint(_OBJECT)
+        must_be_object = is_object and types == frozenset([dict])
         checks = [
-            *([_has_type(types)] if types is not None else []),
-            *([self._compile_object(schema)] if not schema.keys().isdisjoint(_OBJECT) else []),
+            *([_has_type(types)] if types is not None and not must_be_object else []),
+            *([self._compile_object(schema, others=not must_be_object)] if is_object else []),
             *(
                 self._compile_keyword(keyword, schema[keyword])
                 for keyword in sorted(schema.keys() - _OBJECT - _SILENT - {"type"})
@@ -114,7 +116,12 @@ class _Compiler:
             self._compiled[name] = self.compile(self._definitions[name])
         return self._compiled[name]
 
-    def _compile_object(self, schema: Schema) -> Accept:
+    def _compile_object(self, schema: Schema, *, others: bool) -> Accept:
+        """Compile the fields of an object; `others` is the answer for what is no object."""
+        if schema.keys() & _OBJECT == {"patternProperties", "additionalProperties"} and (
+            schema["additionalProperties"] is False and len(schema["patternProperties"]) == 1
+        ):
+            return self._compile_map(*schema["patternProperties"].items(), others=others)
         properties: Mapping[str, Schema] = schema.get("properties", {})
         # Most fields may have any value of a type: no call says so.
         types = {name: found for name, p in properties.items() if (found := _only_types(p))}
@@ -124,6 +131,16 @@ class _Compiler:
             self._compile_others(schema),
             frozenset(schema.get("required", ())),
             schema.get("minProperties", 0),
+            others=others,
+        )
+
+    def _compile_map(self, each: tuple[str, Schema], *, others: bool) -> Accept:
+        """Compile an object with one pattern for all names and one schema for all values."""
+        search, item = re.compile(each[0]).search, self.compile(each[1])
+        return lambda value: (
+            all(map(search, value)) and all(map(item, value.values()))
+            if type(value) is dict
+            else others
         )
 
     def _compile_others(self, schema: Schema) -> Callable[[str, Any], bool] | None:
@@ -162,25 +179,26 @@ class _ObjectAcceptance:
         other: Callable[[str, Any], bool] | None,
         required: frozenset[str],
         least: int,
+        *,
+        others: bool,
     ) -> None:
         self._types, self._known, self._other = types, known, other
-        self._required, self._least = required, least
-        #: What to check, by the names and types of all fields; None: such objects do not fit.
-        self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]] | None] = {}
+        self._required, self._least, self._others = required, least, others
+        #: What to check, by the names and types of all fields, of objects that may fit.
+        self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]]] = {}
 
     def __call__(self, value: Any) -> bool:
-        """Accept one object, and whatever is none."""
+        """Accept one object."""
         if type(value) is not dict:
-            return True
+            return self._others
         form = (*value, *map(type, value.values()))
-        if form in self._forms:
-            checks = self._forms[form]
-        else:
+        checks = self._forms.get(form)
+        if checks is None:
             checks = self._find_checks(value)
+            if checks is None:
+                return False
             if len(form) < MAX_FORMS > len(self._forms):
                 self._forms[form] = checks
-        if checks is None:
-            return False
         for name, check in checks:  # noqa: SIM110 - `all` of a generator takes twice the time
             if not check(value[name]):
                 return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,30 +92,22 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
     return document
 
 
-_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_CONTAINERS: Final = frozenset((dict, list))
 
 
 def _is_deeper(document: Any, levels: int) -> bool:
     """Check level by level, without recursion."""
-    level = [document]
-    for _ in range(levels):
+    level: list[Any] = [[document]]
+    for _ in range(levels + 1):
         level = [
             value
             for container in level
-            # Most have scalars only, which this finds without a loop in Python.
-            if not _SCALARS.issuperset(map(type, values := _values(container)))
-            for value in values
-            if type(value) is dict or type(value) is list
+            for value in (container.values() if type(container) is dict else container)
+            if type(value) in _CONTAINERS
         ]
         if not level:
             return False
     return True
-
-
-def _values(container: Any) -> Collection[Any]:
-    if type(container) is dict:
-        return container.values()
-    return container if type(container) is list else ()
 
 
 def known_fields(cls: type[Struct], raw: Mapping[str, Any]) -> dict[str, Any]:

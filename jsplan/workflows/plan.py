@@ -16,9 +16,9 @@ from jsplan.event_loop import run_until_complete
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
 from jsplan.plan_inputs import build_entry_inputs, build_inputs, require_matching, select_buckets
-from jsplan.planning.build import build_plan, candidate_addresses
+from jsplan.planning.build import build_plan
 from jsplan.planning.contents.steps import add_entries
-from jsplan.planning.forgotten_entries import find_forgotten, select_forgotten
+from jsplan.planning.forgotten_entries import select_forgotten
 from jsplan.planning.leader_moves import decide_leaders
 from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
@@ -45,11 +45,10 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     inputs = replace(inputs, forgotten=select_forgotten(inputs))
     entries = build_entry_inputs(session.context, options)
     entries = replace(entries, forgotten=select_forgotten(entries))
-    known = candidate_addresses(entries) | find_forgotten(entries)
     # Addresses to import were checked before.
-    require_matching(inputs, () if options.imports else options.targets, "--target", known)
-    require_matching(inputs, options.excludes, "--exclude", known)
-    require_matching(inputs, options.replace, "--replace")
+    require_matching(() if options.imports else options.targets, "--target", inputs, entries)
+    require_matching(options.excludes, "--exclude", inputs, entries)
+    require_matching(options.replace, "--replace", inputs)
     inputs = select_buckets(inputs, entries)
     reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")

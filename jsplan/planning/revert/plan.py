@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -70,7 +69,7 @@ def _with_known_dependencies(
     names = {str(address) for address in resources}
 
     def known(declared: DeclaredResource) -> DeclaredResource:
-        return dataclasses.replace(
+        return replace(
             declared, depends_on=tuple(name for name in declared.depends_on if name in names)
         )
 
