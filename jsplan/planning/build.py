@@ -329,7 +329,7 @@ def _resource_change(
 ) -> ResourceChange:
     address, live = decision.address, decision.live
     moved = inputs.moved_from.get(address)
-    depends_on = sorted(map(str, inputs.topology.dependencies.get(address, ())))
+    depends_on = inputs.topology.dependency_names(address)
     if live is not None and _is_unchanged(inputs, decision):
         return ResourceChange(
             address=str(address),

@@ -424,7 +424,7 @@ def _state_record(inputs: PlanInputs, address: Address) -> dict[str, Any] | None
     declared = inputs.workspace.resources.get(address)
     if declared is None:
         return None
-    after = sorted(str(other) for other in inputs.topology.dependencies.get(address, ()))
+    after = inputs.topology.dependency_names(address)
     return {
         "declared": dict.fromkeys(inputs.declared_fields(address)),
         "origin": "created",

@@ -53,7 +53,7 @@ def build_state_record(
         fields, after = _declared_with_drift(decision, entry), entry.depends_on
     else:
         fields = _recorded_fields(inputs, decision)
-        after = sorted(str(a) for a in inputs.topology.dependencies.get(address, ()))
+        after = inputs.topology.dependency_names(address)
     record: dict[str, Any] = {
         "declared": fields,
         "origin": provenance,
@@ -159,10 +159,9 @@ def is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry:
     """Check whether the guard, the dependencies or the address in state are outdated."""
     declared, address = inputs.declared(decision.address), decision.address
     guard = declared.lifecycle.prevent_destroy if declared else None
-    after = inputs.topology.dependencies.get(address)
     return (
         (guard is not None and guard != entry.prevent_destroy)
-        or (sorted(map(str, after)) if after else [])
+        or inputs.topology.dependency_names(address)
         != _recorded_dependencies(inputs, decision, entry)
         or address in inputs.moved_from
     )

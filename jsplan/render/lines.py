@@ -20,6 +20,8 @@ STYLES = {
 }  # fmt: skip
 
 StyledText = tuple[str, str] | str
+#: A line: its pieces, or the finished text.
+_Row = tuple[StyledText, ...] | Text
 _WORD = re.compile(r"\S+\s*")
 _PART = re.compile(r"[^/]*/|[^/]+")
 #: Columns by which the rest of a wrapped line is indented further than its beginning.
@@ -27,21 +29,20 @@ _HANG = 2
 
 
 class Lines:
-    """A collection of lines of pieces `(text, role)`; the text must be safe (`render.safe`)."""
+    """A collection of lines of pieces `(text, role)`; the text must be safe (`render.safe`).
+
+    They become styled text only where styles show: that takes most of the time of a large plan.
+    """
 
     def __init__(self) -> None:
-        self._rows: list[Text] = []
+        self._rows: list[_Row] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, indent: int, *pieces: StyledText) -> None:
         """Add one line. Roles are keys of STYLES."""
-        row = Text(" " * indent)
-        for piece in pieces:
-            text, role = (piece, "") if isinstance(piece, str) else piece
-            row.append(text, STYLES[role])
-        self._rows.append(row)
+        self._rows.append((" " * indent, *pieces))
 
     def add_command(self, indent: int, command: str) -> None:
         """Add a line to be copied, which is never wrapped."""
@@ -49,7 +50,7 @@ class Lines:
 
     def blank(self) -> None:
         """Add an empty line."""
-        self._rows.append(Text())
+        self._rows.append(())
 
     def extend(self, other: Lines) -> None:
         """Add all lines of another collection."""
@@ -62,23 +63,36 @@ class Lines:
     @property
     def rows(self) -> list[Text]:
         """All lines."""
-        return list(self._rows)
+        return [_style(row) for row in self._rows]
 
     def plain(self) -> str:
         """Return the text without styles."""
-        return "\n".join(row.plain for row in self._rows)
+        return "\n".join(map(_strip_styles, self._rows))
 
     def print(self, console: Console) -> None:
-        """Write everything at once; in a terminal, wrapped between words.
-
-        A file gets the plain text: rich takes half of the time of a large plan to find no style.
-        """
+        """Write everything at once; in a terminal, wrapped between words."""
         if self._rows and not console.is_terminal and console.color_system is None:
             console.file.write(f"{self.plain()}\n")
             console.file.flush()
         elif self._rows:
-            rows = [part for row in self._rows for part in wrap(row, console.width)]
+            rows = [part for row in self.rows for part in wrap(row, console.width)]
             console.print(Text("\n").join(rows), soft_wrap=True)
+
+
+def _style(row: _Row) -> Text:
+    if isinstance(row, Text):
+        return row
+    text = Text()
+    for piece in row:
+        shown, role = (piece, "") if isinstance(piece, str) else piece
+        text.append(shown, STYLES[role])
+    return text
+
+
+def _strip_styles(row: _Row) -> str:
+    if isinstance(row, Text):
+        return row.plain
+    return "".join([piece if isinstance(piece, str) else piece[0] for piece in row])
 
 
 def wrap(row: Text, width: int) -> list[Text]:

@@ -42,6 +42,11 @@ class Topology(Struct):
     dependencies: dict[Address, set[Address]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
+    def dependency_names(self, address: Address) -> list[str]:
+        """Return what must exist before the resource, as text and sorted."""
+        found = self.dependencies.get(address)
+        return sorted(map(str, found)) if found else []
+
     def find_declared(self, address: Address) -> Address:
         """Return the address in the files: its domain may have another key there."""
         return self.declared_names.get(self.canonicalize(address), address)

@@ -69,7 +69,7 @@ def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChan
         action_reason=decision.reason,
         hazards=assess_entry(inputs, decision),
         fingerprint=live.fingerprint if live else "absent",
-        depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
+        depends_on=inputs.topology.dependency_names(address),
         previous_address=str(moved) if moved else None,
     )
 

@@ -279,7 +279,7 @@ class _Drafter:
         record: dict[str, Any] | None = None,
         params: dict[str, Any] | None = None,
     ) -> None:
-        names = {str(a) for a in self.inputs.topology.dependencies.get(address, ())}
+        names = self.inputs.topology.dependency_names(address)
         waits = [
             step
             for name in sorted({*names, str(address.parent)})
