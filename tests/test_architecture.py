@@ -105,6 +105,18 @@ def test_annotations_are_never_evaluated() -> None:
     assert [] == [package_of(path) for path in coded if "__future__" not in imported(path)]
 
 
+def test_only_one_replace_has_a_short_name() -> None:
+    """`replace` is that of msgspec; that of dataclasses, which mypy mixes up, has its full name."""
+    assert [] == [
+        package_of(path)
+        for path in PACKAGE
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom)
+        and node.module == "dataclasses"
+        and "replace" in {alias.name for alias in node.names}
+    ]
+
+
 def test_functions_stay_short() -> None:
     """Every function of the package has at most LONGEST_FUNCTION lines."""
     lengths = {

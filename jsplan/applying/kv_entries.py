@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
@@ -109,7 +109,7 @@ async def save_acknowledged(context: StepContext, step: Step, stored: int) -> bo
     if live is None or live.state["revision"] < stored:
         return False
     if live.state["revision"] > stored:
-        live = replace(live, raw=dict(step.expect), _config=None, _compact=None)
+        live = dataclasses.replace(live, raw=dict(step.expect), _config=None, _compact=None)
     if live.raw != step.expect:
         return False
     context.note_result(step, live)

@@ -6,8 +6,8 @@ offline then.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
 
 from jsplan.backfill.pinning import load_stored_state, pin_ranges, require_valid_target
 from jsplan.backfill.reachable_origins import pin_reachable_origins
@@ -76,9 +76,9 @@ async def complete_state(
     """
     if whole:
         matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
+        alone = {side: dataclasses.replace(entry, origins=(side,)) for side in entry.origins}
         record.origins = [
-            origin_state
-            or (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
+            origin_state or (await pin_ranges(world, pool, alone[side])).origins[0]
             for side, origin_state in matched
         ]
     if entry.target.parquet is None:

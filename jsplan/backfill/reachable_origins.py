@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import TYPE_CHECKING
 
 from jsplan.backfill.pinning import pin_ranges
@@ -48,7 +48,7 @@ async def pin_reachable_origins(
     known = {origin.origin for origin in record.origins}
     new = [side for side in entry.origins if str(side) not in known and side.domain not in offline]
     pinned = await gather_limited(
-        new, lambda side: pin_ranges(world, pool, replace(entry, origins=(side,)))
+        new, lambda side: pin_ranges(world, pool, dataclasses.replace(entry, origins=(side,)))
     )
     if new:
         record.origins += [origin for state in pinned for origin in state.origins]

@@ -5,11 +5,11 @@ References `${env.X}` of the files stay references.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +53,7 @@ def keep_references(options: LoadOptions) -> LoadOptions:
         name: value if name.startswith(resolved) else f"${{env.{name}}}{_MARK}"
         for name, value in options.environ.items()
     }
-    return replace(options, environ=environ)
+    return dataclasses.replace(options, environ=environ)
 
 
 def build_job_workspace(workspace: Workspace, entry: Backfill) -> dict[str, Any]:

@@ -109,13 +109,13 @@ def _is_plan(path: Path) -> bool:
 
 
 def _load_workspace(ctx: click.Context) -> Workspace | None:
-    from dataclasses import replace
+    import dataclasses
 
     from jsplan.config import load
 
     options = ctx.obj.load_options()
     try:
-        return load(replace(options, files_only=True))
+        return load(dataclasses.replace(options, files_only=True))
     except (JsplanError, OSError):
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 from jsplan.errors import ApiError
 from jsplan.facts.interest import (
@@ -83,7 +83,7 @@ async def _read_unwanted(
         not walk.becomes_interest and stream.messages <= stream.budget.left
     )
     last = since.last_seq if since is not None else stream.reader.last if whole else walk.horizon
-    reader = replace(stream.reader, last=min(stream.reader.last, last))
+    reader = dataclasses.replace(stream.reader, last=min(stream.reader.last, last))
     try:
         known = whole or await stream.read_subject_counts()
         async for message in reader.read_forward(stream.state["first_seq"]):
@@ -108,10 +108,9 @@ async def measure_finished(
     """Measure the messages before the position of a consumer that its filters match."""
     sure, doubtful = DeletionTally(), DeletionTally()
     end = max((c.position or c.delivered + 1) - 1 for c in consumers)
+    reader = dataclasses.replace(stream.reader, last=min(stream.reader.last, end))
     try:
-        async for message in replace(stream.reader, last=min(stream.reader.last, end)).read_forward(
-            stream.state["first_seq"]
-        ):
+        async for message in reader.read_forward(stream.state["first_seq"]):
             matching = [c for c in consumers if passes_filters(message.subject, c.filters)]
             if any(c.position is not None and message.seq < c.position for c in matching):
                 sure.add(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 from jsplan.errors import ApiError
 from jsplan.facts.measured_stream import MeasuredStream
@@ -18,7 +18,7 @@ async def measure_redelivered(stream: MeasuredStream, span: Redelivery) -> Measu
     last, between = min(span.delivered, stream.reader.last), StoredBetween()
     anchored = int(stream.state["first_seq"]) <= span.floor
     try:
-        async for message in replace(stream.reader, last=last).read_forward(first):
+        async for message in dataclasses.replace(stream.reader, last=last).read_forward(first):
             between.count(message.subject, span)
     except (ReadLimitExceeded, ApiError):
         stored, gaps = max(0, last - first + 1), stream.reader.gaps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 from jsplan.errors import ApiError
 from jsplan.facts.messages import MessageReader, ReadLimitExceeded
@@ -24,7 +24,7 @@ async def count_reset(
     least, tally = most, RangeTally(count)
     if count.filters or reader.gaps is None:
         filled = [one for one in ranges if one[0] <= one[1]] or [(1, 0)]
-        reads = replace(reader, last=max(last for _, last in filled))
+        reads = dataclasses.replace(reader, last=max(last for _, last in filled))
         try:
             async for message in reads.read_forward(min(first for first, _ in filled)):
                 tally.visit(message.seq, message.subject)

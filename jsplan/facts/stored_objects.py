@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
@@ -46,7 +46,7 @@ def as_incomplete(live: LiveObject, counts: Mapping[str, int]) -> LiveObject:
     bucket, upload = live.address.name.partition("/")[0], live.state["upload"]
     there = counts.get(chunk_subject(bucket, upload), 0) if upload else 0
     text = f"incomplete ({there:,} of {live.state['chunks']:,} chunks)"
-    return replace(live, raw={VALUE: text}, _config=None, _compact=None)
+    return dataclasses.replace(live, raw={VALUE: text}, _config=None, _compact=None)
 
 
 async def count_chunks(api: DomainApi, bucket: Address, upload: str = "") -> dict[str, int]:

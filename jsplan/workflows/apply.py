@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -115,7 +115,9 @@ async def _apply_plan(
         require_same_workspace(
             plan, context.workspace, context.state, name, resumed=options.deferred
         )
-        options = replace(options, backfill=options.backfill and plan.options.get("backfill", True))
+        options = dataclasses.replace(
+            options, backfill=options.backfill and plan.options.get("backfill", True)
+        )
         _check_permissions(context, plan, options, observer)
         if options.deferred:
             if note := unplanned_note(plan):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from jsplan.address import Address, is_glob
@@ -106,7 +106,7 @@ async def _plan_and_import(
             found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None
         )
     return await plan_and_apply(
-        context, replace(options, targets=globs, imports=globs), approve, observer
+        context, dataclasses.replace(options, targets=globs, imports=globs), approve, observer
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsplan import __version__
@@ -36,7 +36,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
     Without `ask` it needs no variable of the environment that `${env.X}` names. Raises ConfigError
     for wrong files, and with `ask` ConnectError if no domain can be reached.
     """
-    workspace = load(replace(options, files_only=not ask))
+    workspace = load(dataclasses.replace(options, files_only=not ask))
     topology = build_topology(workspace)
     known = require_valid(workspace, topology)
     live = run_until_complete(_read_live(workspace, options.environ, observer)) if ask else Live()
