@@ -26,10 +26,9 @@ def check_plan_permissions(
     inputs: PlanInputs, changes: Iterable[ResourceChange]
 ) -> Iterable[Diagnostic]:
     """Check the flags of a plan against its changes, the files, the state and what is live."""
-    named = [glob for flag in inputs.options.allow_hazards if (glob := flag.partition(":")[2])]
     flags = [f for f in inputs.options.allow_hazards if not names_content(f.partition(":")[2])]
-    if not named:
-        return ()
+    if not any(":" in flag for flag in flags):
+        return ()  # the others name nothing
     known = {
         *(Address.parse(change.address) for change in changes),
         *_recorded_addresses(inputs),

@@ -96,3 +96,10 @@ def test_a_domain_that_does_not_answer() -> None:
 
     assert found.severity == "warning"
     assert found.detail == "Correct or remove the flag. The plan shows each flag that it needs."
+
+
+def test_a_flag_without_its_address(space: Space) -> None:
+    """A flag that ends with its colon names nothing: it is an error."""
+    plan = space.plan(allow_hazards=("DELETES_STREAM:",))
+
+    assert [severity for severity, _, _ in findings(plan)] == ["error"]
