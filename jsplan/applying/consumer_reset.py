@@ -12,8 +12,6 @@ that is repeated after a kill changes nothing:
 
 from __future__ import annotations
 
-import dataclasses
-
 from jsplan.applying.consumer_replacement import ConsumerReplacement
 from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
@@ -57,6 +55,4 @@ async def reset_consumer(context: StepContext, step: Step) -> None:
 def _with_pause(live: LiveObject, own: str | None) -> LiveObject:
     """Return the consumer with its own pause in place of the one that holds it."""
     config = {name: value for name, value in live.raw.items() if name != PAUSE}
-    return dataclasses.replace(
-        live, raw=config | ({PAUSE: own} if own else {}), _config=None, _compact=None
-    )
+    return live.with_raw(config | ({PAUSE: own} if own else {}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from jsplan.address import Address
@@ -109,7 +108,7 @@ async def save_acknowledged(context: StepContext, step: Step, stored: int) -> bo
     if live is None or live.state["revision"] < stored:
         return False
     if live.state["revision"] > stored:
-        live = dataclasses.replace(live, raw=dict(step.expect), _config=None, _compact=None)
+        live = live.with_raw(dict(step.expect))
     if live.raw != step.expect:
         return False
     context.note_result(step, live)

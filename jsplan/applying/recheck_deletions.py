@@ -7,7 +7,6 @@ or consumer is a plain count, which `preconditions` checks.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -267,7 +266,7 @@ class DeletionCheck:
         )
         record = self.replacements.get((step.params or {})["state_address"])
         config = record["old"]["config"] if record else origin.raw
-        before = dataclasses.replace(origin, raw=config, _config=None, _compact=None)
+        before = origin.with_raw(config)
         target, after = Address.parse(step.address), _target_config(last)
         coming = {
             _name_at_origin(s): config_of_payload(s.request["payload"])

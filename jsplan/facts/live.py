@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,10 @@ class LiveObject:
     content: bytes | None = field(default=None, repr=False, compare=False)
     _config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     _compact: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    def with_raw(self, raw: dict[str, Any]) -> LiveObject:
+        """Return the object with another configuration."""
+        return dataclasses.replace(self, raw=raw, _config=None, _compact=None)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from jsplan.address import Address
@@ -46,7 +45,7 @@ def as_incomplete(live: LiveObject, counts: Mapping[str, int]) -> LiveObject:
     bucket, upload = live.address.name.partition("/")[0], live.state["upload"]
     there = counts.get(chunk_subject(bucket, upload), 0) if upload else 0
     text = f"incomplete ({there:,} of {live.state['chunks']:,} chunks)"
-    return dataclasses.replace(live, raw={VALUE: text}, _config=None, _compact=None)
+    return live.with_raw({VALUE: text})
 
 
 async def count_chunks(api: DomainApi, bucket: Address, upload: str = "") -> dict[str, int]:

@@ -74,9 +74,7 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
             for name, value in raw.items()
             if name not in _TEMPORARY_FIELDS or entry.config.get(name)
         }
-    return dataclasses.replace(
-        live, raw=raw, actual_fingerprint=live.fingerprint, _config=None, _compact=None
-    )
+    return dataclasses.replace(live.with_raw(raw), actual_fingerprint=live.fingerprint)
 
 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
