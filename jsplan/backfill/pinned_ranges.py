@@ -6,10 +6,9 @@ offline then.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Collection
 
-from jsplan.backfill.pinning import load_stored_state, pin_ranges, require_valid_target
+from jsplan.backfill.pinning import load_stored_state, pin_origin, pin_ranges, require_valid_target
 from jsplan.backfill.reachable_origins import pin_reachable_origins
 from jsplan.backfill.strategy_selection import select_strategy
 from jsplan.backfill.tasks.staging_sources import require_stream_info
@@ -76,9 +75,8 @@ async def complete_state(
     """
     if whole:
         matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
-        alone = {side: dataclasses.replace(entry, origins=(side,)) for side in entry.origins}
         record.origins = [
-            origin_state or (await pin_ranges(world, pool, alone[side])).origins[0]
+            origin_state or (await pin_origin(world, pool, entry, side))[0]
             for side, origin_state in matched
         ]
     if entry.target.parquet is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -132,6 +133,17 @@ async def pin_ranges(world: Context, pool: Pool, entry: Backfill) -> BackfillSta
     if not has_strategy_choice(entry):
         await _require_readable(world, pool, entry)
     return BackfillState(entry.name, hash_config(entry), origin_states, format_timestamp())
+
+
+async def pin_origin(
+    world: Context, pool: Pool, entry: Backfill, side: BackfillSide
+) -> list[OriginState]:
+    """Read the range of one origin of an entry; of an archive, one for each of its streams.
+
+    Raises what `pin_ranges` raises.
+    """
+    alone = dataclasses.replace(entry, origins=(side,))
+    return (await pin_ranges(world, pool, alone)).origins
 
 
 async def _require_readable(world: Context, pool: Pool, entry: Backfill) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
-from jsplan.backfill.pinning import pin_ranges
+from jsplan.backfill.pinning import pin_origin
 from jsplan.backfill.retry import gather_limited
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 
@@ -43,15 +42,13 @@ async def pin_reachable_origins(
 ) -> bool:
     """Add the ranges of reachable origins that the record lacks. Return True if there were any.
 
-    Raises the errors of `pin_ranges`.
+    Raises the errors of `pin_origin`.
     """
     known = {origin.origin for origin in record.origins}
     new = [side for side in entry.origins if str(side) not in known and side.domain not in offline]
-    pinned = await gather_limited(
-        new, lambda side: pin_ranges(world, pool, dataclasses.replace(entry, origins=(side,)))
-    )
+    pinned = await gather_limited(new, lambda side: pin_origin(world, pool, entry, side))
     if new:
-        record.origins += [origin for state in pinned for origin in state.origins]
+        record.origins += [origin for origins in pinned for origin in origins]
         order = {str(side): number for number, side in enumerate(entry.origins)}
         record.origins.sort(key=lambda origin: order[origin.origin])
         record.done_at = ""
