@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
@@ -118,51 +117,34 @@ class _Compiler:
 
     def _compile_object(self, schema: Schema, *, others: bool) -> Accept:
         """Compile the fields of an object; `others` is the answer for what is no object."""
-        if schema.keys() & _OBJECT == {"patternProperties", "additionalProperties"} and (
-            schema["additionalProperties"] is False and len(schema["patternProperties"]) == 1
-        ):
-            return self._compile_map(*schema["patternProperties"].items(), others=others)
+        if "patternProperties" in schema:
+            return self._compile_map(schema, others=others)
         properties: Mapping[str, Schema] = schema.get("properties", {})
+        more = schema.get("additionalProperties", True)
+        rest = self.compile(more) if isinstance(more, dict) else _never if more is False else None
         # Most fields may have any value of a type: no call says so.
         types = {name: found for name, p in properties.items() if (found := _only_types(p))}
         return _ObjectAcceptance(
             types,
             {name: self.compile(p) for name, p in properties.items() if name not in types},
-            self._compile_others(schema),
+            rest,
             frozenset(schema.get("required", ())),
             schema.get("minProperties", 0),
             others=others,
         )
 
-    def _compile_map(self, each: tuple[str, Schema], *, others: bool) -> Accept:
+    def _compile_map(self, schema: Schema, *, others: bool) -> Accept:
         """Compile an object with one pattern for all names and one schema for all values."""
-        search, item = re.compile(each[0]).search, self.compile(each[1])
+        (pattern, each), *more = schema["patternProperties"].items()
+        known = schema.keys() & _OBJECT == {"patternProperties", "additionalProperties"}
+        if more or not known or schema["additionalProperties"] is not False:
+            return _never
+        search, item = re.compile(pattern).search, self.compile(each)
         return lambda value: (
             all(map(search, value)) and all(map(item, value.values()))
             if type(value) is dict
             else others
         )
-
-    def _compile_others(self, schema: Schema) -> Callable[[str, Any], bool] | None:
-        """Compile what fields without a name in `properties` must be; None for anything."""
-        more = schema.get("additionalProperties", True)
-        rest = self.compile(more) if isinstance(more, dict) else _never if more is False else None
-        patterns = [
-            (re.compile(pattern).search, self.compile(each))
-            for pattern, each in schema.get("patternProperties", {}).items()
-        ]
-        if not patterns and rest is None:
-            return None
-        if len(patterns) > 1 or (patterns and "properties" in schema):
-            patterns, rest = [], _never
-
-        def accept(name: str, item: Any) -> bool:
-            for search, matching in patterns:
-                if search(name) is not None:
-                    return matching(item)
-            return rest is None or rest(item)
-
-        return accept
 
 
 class _ObjectAcceptance:
@@ -176,13 +158,13 @@ class _ObjectAcceptance:
         self,
         types: Mapping[str, frozenset[type]],
         known: Mapping[str, Accept],
-        other: Callable[[str, Any], bool] | None,
+        rest: Accept | None,
         required: frozenset[str],
         least: int,
         *,
         others: bool,
     ) -> None:
-        self._types, self._known, self._other = types, known, other
+        self._types, self._known, self._rest = types, known, rest
         self._required, self._least, self._others = required, least, others
         #: What to check, by the names and types of all fields, of objects that may fit.
         self._forms: dict[tuple[Any, ...], list[tuple[str, Accept]]] = {}
@@ -214,8 +196,8 @@ class _ObjectAcceptance:
                     return None
             elif (check := self._known.get(name)) is not None:
                 checks.append((name, check))
-            elif self._other is not None:
-                checks.append((name, partial(self._other, name)))
+            elif self._rest is not None:
+                checks.append((name, self._rest))
         return checks
 
 
