@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Container, Mapping
+from functools import cache, cached_property
+from typing import Annotated, Any, Final
 
 import orjson
+from msgspec import Meta
 
 from jsplan import units
+from jsplan.json_types import has_type, object_type, text_type, whole_text
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import NAME
@@ -40,8 +43,6 @@ _SURE_TIME: Final = re.compile(
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z",
     re.ASCII,
 )
-#: Forms of one kind of object that are remembered, and the fields of one.
-_MAX_FORMS: Final = 64
 
 
 class InvalidAnswer(Exception):
@@ -81,8 +82,15 @@ def check_answer(api: str, answer: dict[str, Any]) -> None:
     verb = _VERB.match(api)
     known = verb[0] if verb and verb[0] in SHAPES else _find_verb(api)
     if known:
-        SHAPES[known](answer)
+        if (expected := type_of_answer(known)) is None or not has_type(answer, expected):
+            SHAPES[known](answer)
         _require_same_name(known, api.removeprefix(known), answer)
+
+
+@cache
+def type_of_answer(verb: str) -> Any:
+    """Return a type of which every answer passes the check of `SHAPES`; None if there is none."""
+    return _type_of(SHAPES[verb])
 
 
 def _find_verb(api: str) -> str:
@@ -171,8 +179,21 @@ def _any_value(value: Any) -> None:
     raise InvalidAnswer("…", f"at most {MAX_DEPTH} levels")
 
 
-#: The type whose values all pass a check.
-_ONLY_TYPE: Final[dict[Check, type]] = {_text: str, _flag: bool, _whole: int}
+#: Types whose values all pass a check, of the checks that have one.
+_TYPES: Final[dict[Check, Any]] = {
+    _text: str,
+    _name: text_type(whole_text(_NAME)),
+    _whole: int,
+    _whole_or_flag: int | bool,
+    _count: Annotated[int, Meta(ge=0)],  # no number in JSON is too large
+    _flag: bool,
+    _time: text_type(whole_text(_SURE_TIME)),
+}
+
+
+def _type_of(check: Check) -> Any:
+    """Return a type whose values all pass; None if no type says so."""
+    return check.type if isinstance(check, _List | _Map | _Object) else _TYPES.get(check)
 
 
 def _drop_nulls(value: dict[str, Any], known: Container[str]) -> None:
@@ -182,48 +203,55 @@ def _drop_nulls(value: dict[str, Any], known: Container[str]) -> None:
         del value[name]
 
 
-def _list(item: Check) -> Check:
-    only = _ONLY_TYPE.get(item)
+class _List:
+    """A check of a list whose items pass a check."""
 
-    def checked(value: Any) -> None:
+    def __init__(self, item: Check) -> None:
+        self._item = item
+
+    def __call__(self, value: Any) -> None:
+        """Check one list."""
         if not isinstance(value, list):
             raise InvalidAnswer(value, "a list")
-        if only is not None and {only}.issuperset(map(type, value)):
-            return
         for number, each in enumerate(value):
             try:
-                item(each)
+                self._item(each)
             except InvalidAnswer as wrong:
                 raise wrong.below(f"[{number}]") from None
 
-    return checked
+    @property
+    def type(self) -> Any:
+        """Return a type whose values all pass; None if no type says so."""
+        item = _type_of(self._item)
+        return None if item is None else list[item]  # type: ignore[valid-type]
 
 
-def _map(item: Check) -> Check:
-    only = _ONLY_TYPE.get(item)
+class _Map:
+    """A check of an object with any names, whose values pass a check."""
 
-    def checked(value: Any) -> None:
+    def __init__(self, item: Check) -> None:
+        self._item = item
+
+    def __call__(self, value: Any) -> None:
+        """Check one object."""
         if not isinstance(value, dict):
             raise InvalidAnswer(value, "an object")
-        if only is not None and {only}.issuperset(map(type, value.values())):
-            return
         _drop_nulls(value, value)
         for key, each in value.items():
             try:
-                item(each)
+                self._item(each)
             except InvalidAnswer as wrong:
                 raise wrong.below(f".{key}") from None
 
-    return checked
+    @property
+    def type(self) -> Any:
+        """Return a type whose values all pass; None if no type says so."""
+        item = _type_of(self._item)
+        return None if item is None else dict[str, item]  # type: ignore[valid-type]
 
 
 class _Object:
-    """A check of an object with these fields; `others` checks the rest.
-
-    A plan checks tens of thousands of objects, most of them with the same fields of the same types.
-    The first one of such a form is checked completely. Of the others only those fields are checked
-    for which the type does not suffice; no number in JSON is too large for a count.
-    """
+    """A check of an object with these fields; `others` checks the rest."""
 
     def __init__(
         self,
@@ -233,50 +261,37 @@ class _Object:
     ) -> None:
         self._required, self._others = required, others
         self._known = {**(optional or {}), **required}
-        #: By the names and types of all fields: the names of counts, and what else to check.
-        self._forms: dict[tuple[Any, ...], tuple[list[str], list[tuple[str, Check]]]] = {}
 
     def __call__(self, value: Any) -> None:
         """Check one object."""
         if not isinstance(value, dict):
             raise InvalidAnswer(value, "an object")
-        form = (*value, *map(type, value.values()))
-        known = self._forms.get(form)
-        if known is not None:
-            counts, checks = known
-            if not counts or min(map(value.__getitem__, counts)) >= 0:
-                self._check_fields(value, checks)
-                return
         _drop_nulls(value, self._known)
-        self._check_fields(value, self._checks_of(value))
+        for name, each in value.items():
+            check = self._known.get(name, self._others)
+            if check is None:
+                continue
+            try:
+                check(each)
+            except InvalidAnswer as wrong:
+                raise wrong.below(f".{name}") from None
         for name in self._required:
             if name not in value:
                 raise InvalidAnswer(None, "a value", f".{name}")
-        if type(None) not in form and len(form) < _MAX_FORMS > len(self._forms):
-            checks = self._checks_of(value)
-            self._forms[form] = (
-                [name for name, check in checks if check is _count],
-                [
-                    (n, c)
-                    for n, c in checks
-                    if c is not _count and type(value[n]) is not _ONLY_TYPE.get(c)
-                ],
-            )
 
-    def _checks_of(self, value: dict[str, Any]) -> list[tuple[str, Check]]:
-        found = ((name, self._known.get(name, self._others)) for name in value)
-        return [(name, check) for name, check in found if check is not None]
+    @cached_property
+    def type(self) -> Any:
+        """Return a type whose values all pass; None if no type says so.
 
-    @staticmethod
-    def _check_fields(value: dict[str, Any], checks: Iterable[tuple[str, Check]]) -> None:
-        for name, check in checks:
-            try:
-                check(value[name])
-            except InvalidAnswer as wrong:
-                raise wrong.below(f".{name}") from None
-
-
-_object = _Object
+        Where `others` are checked, an object with any other field does not have it.
+        """
+        types = {name: _type_of(check) for name, check in self._known.items()}
+        untyped = {name for name, found in types.items() if found is None}
+        if untyped and (self._others is None or untyped & self._required.keys()):
+            return None
+        required = {name: types[name] for name in self._required}
+        optional = {n: found for n, found in types.items() if n not in required.keys() | untyped}
+        return object_type(required, optional, may_have_others=self._others is None)
 
 
 # --- configurations ---
@@ -284,7 +299,7 @@ _object = _Object
 _CHECK_BY_TYPE: Final[dict[str, Check]] = {
     "string": _text, "enum": _text, "percent": _text, "bool": _flag, "int": _whole,
     "duration": _whole, "size": _whole, "time": _time,
-    "strings": _list(_text), "durations": _list(_whole), "metadata": _map(_text),
+    "strings": _List(_text), "durations": _List(_whole), "metadata": _Map(_text),
 }  # fmt: skip
 
 
@@ -301,38 +316,38 @@ def _table(table: Table) -> Check:
         if (row.required and table is not CONSUMER)
         or (table is STREAM and row.name in _ALWAYS_SENT)
     }
-    return _object(required, fields, _any_value)
+    return _Object(required, fields, _any_value)
 
 
 def _field(row: Field) -> Check:
     if row.table is None:
         return _CHECK_BY_TYPE.get(row.type, _any_value)
-    return _list(_table(row.table)) if row.type == "objects" else _table(row.table)
+    return _List(_table(row.table)) if row.type == "objects" else _table(row.table)
 
 
 # --- answers ---
 
-_ERROR: Final = _object({}, {"code": _whole, "err_code": _whole, "description": _text})
-_SEQUENCE_PAIR: Final = _object(
+_ERROR: Final = _Object({}, {"code": _whole, "err_code": _whole, "description": _text})
+_SEQUENCE_PAIR: Final = _Object(
     {"consumer_seq": _count, "stream_seq": _count}, {"last_active": _time}
 )
-_ORIGIN_INFO: Final = _object(
+_ORIGIN_INFO: Final = _Object(
     {"name": _text},
     {
-        "external": _object({}, {"api": _text, "deliver": _text}),
+        "external": _Object({}, {"api": _text, "deliver": _text}),
         "lag": _whole,
         "active": _whole,
         "seq": _count,
         "error": _ERROR,
         "filter_subject": _text,
-        "subject_transforms": _list(_object({}, {"src": _text, "dest": _text})),
+        "subject_transforms": _List(_Object({}, {"src": _text, "dest": _text})),
     },
 )
-_PEER: Final = _object(
+_PEER: Final = _Object(
     {}, {"name": _text, "current": _flag, "offline": _flag, "active": _whole, "lag": _whole}
 )
-_CLUSTER: Final = _object({}, {"name": _text, "leader": _text, "replicas": _list(_PEER)})
-_STREAM_STATE: Final = _object(
+_CLUSTER: Final = _Object({}, {"name": _text, "leader": _text, "replicas": _List(_PEER)})
+_STREAM_STATE: Final = _Object(
     {
         "messages": _count,
         "bytes": _count,
@@ -344,22 +359,22 @@ _STREAM_STATE: Final = _object(
     {
         "num_subjects": _count,
         "num_deleted": _count,
-        "deleted": _list(_count),
-        "subjects": _map(_count),
+        "deleted": _List(_count),
+        "subjects": _Map(_count),
         "consumer_count": _count,
     },
 )
-_STREAM_INFO: Final = _object(
+_STREAM_INFO: Final = _Object(
     {"config": _table(STREAM), "created": _time, "state": _STREAM_STATE},
     {
         "cluster": _CLUSTER,
         "mirror": _ORIGIN_INFO,
-        "sources": _list(_ORIGIN_INFO),
+        "sources": _List(_ORIGIN_INFO),
         "total": _count,
         "ts": _time,
     },
 )
-_CONSUMER_INFO: Final = _object(
+_CONSUMER_INFO: Final = _Object(
     {
         "stream_name": _name,
         "name": _name,
@@ -376,10 +391,10 @@ _CONSUMER_INFO: Final = _object(
         "push_bound": _flag,
         "cluster": _CLUSTER,
         "ts": _time,
-        "priority_groups": _list(_object({}, {"group": _text, "pinned_client_id": _text})),
+        "priority_groups": _List(_Object({}, {"group": _text, "pinned_client_id": _text})),
     },
 )
-_LIMITS: Final = _map(_whole_or_flag)
+_LIMITS: Final = _Map(_whole_or_flag)
 _ACCOUNT_USAGE: Final[dict[str, Check]] = {
     "memory": _whole,
     "storage": _whole,
@@ -389,22 +404,22 @@ _ACCOUNT_USAGE: Final[dict[str, Check]] = {
     "consumers": _count,
     "limits": _LIMITS,
 }
-_API_INFO: Final = _object(
+_API_INFO: Final = _Object(
     {},
     _ACCOUNT_USAGE
     | {
         "domain": _text,
-        "api": _object({}, {"level": _count}),
-        "tiers": _map(_object({}, _ACCOUNT_USAGE)),
+        "api": _Object({}, {"level": _count}),
+        "tiers": _Map(_Object({}, _ACCOUNT_USAGE)),
     },
 )
-_GRANT: Final = _object({}, {"approved_accounts": _list(_text)})
-_MESSAGE: Final = _object(
+_GRANT: Final = _Object({}, {"approved_accounts": _List(_text)})
+_MESSAGE: Final = _Object(
     {"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64}
 )
 
 #: What a list could not read: objects without servers, and those that the server cannot run.
-_UNREAD: Final[dict[str, Check]] = {"missing": _list(_name), "offline": _map(_text)}
+_UNREAD: Final[dict[str, Check]] = {"missing": _List(_name), "offline": _Map(_text)}
 
 
 def _listed_consumer(value: Any) -> None:
@@ -413,35 +428,38 @@ def _listed_consumer(value: Any) -> None:
         _CONSUMER_INFO(value)
 
 
+_TYPES[_listed_consumer] = _CONSUMER_INFO.type
+
+
 #: The shape of each answer, by API verb. A verb that ends with a dot is followed by names.
 SHAPES: Final[dict[str, Check]] = {
     "INFO": _API_INFO,
     "STREAM.INFO.": _STREAM_INFO,
     "STREAM.CREATE.": _STREAM_INFO,
     "STREAM.UPDATE.": _STREAM_INFO,
-    "STREAM.NAMES": _object({}, {"streams": _list(_name), "total": _count}),
-    "STREAM.LIST": _object({}, {"streams": _list(_STREAM_INFO), **_UNREAD, "total": _count}),
-    "STREAM.MSG.GET.": _object({"message": _MESSAGE}),
-    "STREAM.SNAPSHOT.": _object({"config": _table(STREAM), "state": _STREAM_STATE}),
-    "STREAM.RESTORE.": _object({"deliver_subject": _text}),
+    "STREAM.NAMES": _Object({}, {"streams": _List(_name), "total": _count}),
+    "STREAM.LIST": _Object({}, {"streams": _List(_STREAM_INFO), **_UNREAD, "total": _count}),
+    "STREAM.MSG.GET.": _Object({"message": _MESSAGE}),
+    "STREAM.SNAPSHOT.": _Object({"config": _table(STREAM), "state": _STREAM_STATE}),
+    "STREAM.RESTORE.": _Object({"deliver_subject": _text}),
     RESTORE_DONE: _STREAM_INFO,
     "CONSUMER.INFO.": _CONSUMER_INFO,
     "CONSUMER.CREATE.": _CONSUMER_INFO,
-    "CONSUMER.NAMES.": _object({}, {"consumers": _list(_name), "total": _count}),
-    "CONSUMER.LIST.": _object(
-        {}, {"consumers": _list(_listed_consumer), **_UNREAD, "total": _count}
+    "CONSUMER.NAMES.": _Object({}, {"consumers": _List(_name), "total": _count}),
+    "CONSUMER.LIST.": _Object(
+        {}, {"consumers": _List(_listed_consumer), **_UNREAD, "total": _count}
     ),
-    USER_INFO: _object(
-        {}, {"server": _object({}, {"id": _text}), "data": _object({}, {"account": _text})}
+    USER_INFO: _Object(
+        {}, {"server": _Object({}, {"id": _text}), "data": _Object({}, {"account": _text})}
     ),
-    ACCOUNT_INFO: _object(
+    ACCOUNT_INFO: _Object(
         {},
         {
-            "data": _object(
+            "data": _Object(
                 {},
                 {
-                    "account_detail": _object(
-                        {}, {"exports": _list(_GRANT), "imports": _list(_GRANT)}
+                    "account_detail": _Object(
+                        {}, {"exports": _List(_GRANT), "imports": _List(_GRANT)}
                     )
                 },
             )

@@ -1,14 +1,18 @@
-"""An answer with the fields of an earlier one is checked as the first was."""
+"""The quick check of an answer says no more than the complete one."""
 
 from __future__ import annotations
 
 import copy
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.documents.acceptance import compile_acceptance
+from jsplan.jetstream import answer_schema
 from jsplan.jetstream.answer_schema import InvalidAnswer, check_answer
+from jsplan.json_types import has_type
+from tests.support.mutations import mutate
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -38,14 +42,56 @@ def replace_value(answer: dict[str, Any], path: str, value: Any) -> dict[str, An
     return out
 
 
+def create_objects(raw: Raw, consumer: dict[str, Any]) -> None:
+    """Create a stream with many settings, its origin, and a consumer."""
+    stream = {
+        "name": "S",
+        "sources": [{"name": "O", "filter_subject": "a"}],
+        "metadata": {"a": "b"},
+    }
+    stream |= {"placement": {"tags": []}, "republish": {"src": "a", "dest": "b"}}
+    raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O"})
+    raw.api_ok("$JS.API.STREAM.CREATE.S", stream)
+    raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {
+        "stream_name": "S", "config": consumer | {"name": "C"}})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("api", "verb"),
+    [
+        ("INFO", "INFO"),
+        ("STREAM.INFO.S", "STREAM.INFO."),
+        ("STREAM.LIST", "STREAM.LIST"),
+        ("STREAM.NAMES", "STREAM.NAMES"),
+        ("CONSUMER.INFO.S.C", "CONSUMER.INFO."),
+        ("CONSUMER.LIST.S", "CONSUMER.LIST."),
+    ],
+)
+def test_the_quick_check(server: Server, api: str, verb: str) -> None:
+    """It accepts what servers send, and only what the complete check accepts unchanged."""
+    expected, random = answer_schema.type_of_answer(verb), Random(f"{api} 1")
+    with Raw(server.url) as raw:
+        create_objects(raw, {"durable_name": "C", "ack_policy": "explicit", "backoff": [10**9]})
+        answer = raw.api_ok(f"$JS.API.{api}")
+    assert has_type(answer, expected)
+
+    accepted = 0
+    for _ in range(2000):
+        changed = mutate(answer, random)
+        if has_type(changed, expected):
+            before = copy.deepcopy(changed)
+            answer_schema.SHAPES[verb](changed)
+            assert changed == before
+            accepted += 1
+    assert 0 < accepted < 2000
+
+
 def test_a_wrong_value_after_right_ones(server: Server) -> None:
-    """After right answers with the same fields of the same types, a wrong value is still found."""
+    """A wrong value is found, and named, after right answers with the same fields."""
     config: dict[str, Any] = {"durable_name": "C", "ack_policy": "explicit", "metadata": {"a": "b"}}
     config |= {"max_deliver": 3, "backoff": [10**9]}
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
-        raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {
-            "stream_name": "S", "config": config | {"name": "C"}})  # fmt: skip
+        create_objects(raw, config)
         answer = raw.api_ok(f"$JS.API.{API}")
     for _ in range(2):
         check_answer(API, copy.deepcopy(answer))
