@@ -43,7 +43,7 @@ from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
-from jsplan.subjects import is_covered
+from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 
 #: The cause of a measured message that is redelivered, not deleted. The next cause is the consumer.
@@ -162,7 +162,7 @@ def _stream_hazards(
     if decision.actions != ["update"]:
         return
     yield from _irreversible(decision)
-    yield from _removes_subjects(decision, decisions)
+    yield from _removes_subjects(inputs, decision, decisions)
     yield from _moves_data(decision)
 
 
@@ -196,7 +196,7 @@ def _breaks_replication(
     Those that the same plan deletes or detaches do not count, nor those that will mirror the target
     of its relocation.
     """
-    declared = {e.downstream for e in inputs.topology.edges if e.origin == decision.address}
+    declared = {edge.downstream for edge in inputs.topology.edges_from(decision.address)}
     recorded = _recorded_mirrors(inputs, decision.address)
     live = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
     staying = [
@@ -231,9 +231,9 @@ def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
     A mirror that becomes a stream of its own counts too: its uncopied messages are not measured.
     """
     return {
-        a
-        for a, entry in inputs.entries.items()
-        if entry.config.get("mirror") and str(origin) in entry.depends_on
+        address
+        for address in inputs.recorded_downstream(origin)
+        if inputs.entries[address].config.get("mirror")
     }
 
 
@@ -245,26 +245,34 @@ def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
         )
 
 
+def _planned_subjects(
+    decisions: Mapping[Address, ResourceDecision],
+) -> dict[str, SubjectTree[str]]:
+    """Return by domain the subjects that its planned streams will store."""
+    found: dict[str, SubjectTree[str]] = {}
+    for address, decision in decisions.items():
+        tree = found.setdefault(address.domain, SubjectTree())
+        for subject in (decision.after or {}).get("subjects", ()):
+            tree.add(subject, subject)
+    return found
+
+
 def _removes_subjects(
-    decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
     """Report subjects that no stream of the domain stores after the plan, or between two steps."""
     assert decision.live is not None
     assert decision.after is not None
     if not any(f.path == "subjects" for f in decision.fields):
         return
-    planned = [
-        v.after.get("subjects", [])
-        for v in decisions.values()
-        if v.after and v.address.domain == decision.address.domain
-    ]
-    stored = [subject for subjects in planned for subject in subjects]
+    stored = inputs.index("subjects", (decisions,), lambda: _planned_subjects(decisions))
+    near = stored[decision.address.domain]
     removed = [
         s
         for s in decision.live.compact.get("subjects", [])
         if not is_covered(s, decision.after.get("subjects", []))
     ]
-    lost = [s for s in removed if not is_covered(s, stored)]
+    lost = [s for s in removed if not is_covered(s, near.find_overlapping(s))]
     passed_on = [s for s in removed if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
     if passed_on:

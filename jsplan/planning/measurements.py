@@ -224,8 +224,7 @@ def _changes_subjects(decision: ResourceDecision | None) -> bool:
 def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
     """Check whether a live stream mirrors or sources it, by the files or until this plan."""
     known = any(
-        edge.origin == stream and inputs.live.get(edge.downstream) is not None
-        for edge in inputs.topology.edges
+        inputs.live.get(edge.downstream) is not None for edge in inputs.topology.edges_from(stream)
     )
     return known or any(True for _ in find_downstream(inputs, {}, stream))
 

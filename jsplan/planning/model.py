@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from operator import is_
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,6 +31,8 @@ from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
+
+T = TypeVar("T")
 
 #: The reason of a resource whose live, recorded and declared configurations are equal.
 UNTOUCHED: Final = "equal"
@@ -104,6 +107,7 @@ class PlanInputs(Struct, frozen=True):
     relocations: Mapping[Address, Relocation] = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
+    _indexes: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> DeclaredResource | None:
         """Return the declared resource; None if the plan destroys everything."""
@@ -143,6 +147,55 @@ class PlanInputs(Struct, frozen=True):
                 table, self._named_body(address)
             )
         return found
+
+    def index(self, name: str, sources: tuple[object, ...], build: Callable[[], T]) -> T:
+        """Return what `build` makes of `sources`, made once for these very objects.
+
+        They may not change any more. For questions that are asked about each of many resources.
+        """
+        known = self._indexes.get(name)
+        if known is None or not all(map(is_, known[0], sources)):
+            known = self._indexes[name] = (sources, build())
+        found: T = known[1]
+        return found
+
+    def recorded_downstream(self, origin: Address) -> frozenset[Address]:
+        """Return the streams that depended on a stream when they were last applied."""
+
+        def build() -> dict[str, set[Address]]:
+            found: dict[str, set[Address]] = {}
+            for address, entry in self.entries.items():
+                for text in entry.depends_on if address.kind != "consumer" else ():
+                    found.setdefault(text, set()).add(address)
+            return found
+
+        found = self.index("recorded_downstream", (self.entries,), build)
+        return frozenset(found.get(str(origin), ()))
+
+    def consumers_of(self, stream: Address) -> list[LiveObject]:
+        """Return the consumers of a stream that were read, also those of servers, in order."""
+
+        def build() -> dict[Address | None, list[LiveObject]]:
+            found: dict[Address | None, list[LiveObject]] = {}
+            for address in sorted(a for a in self.live.objects if a.kind == "consumer"):
+                found.setdefault(address.parent, []).append(self.live.objects[address])
+            return found
+
+        return self.index("consumers", (self.live.objects,), build).get(stream, [])
+
+    def planned_consumers(
+        self, decisions: Mapping[Address, ResourceDecision], stream: Address
+    ) -> list[Address]:
+        """Return the consumers of a stream in the decisions of a whole plan, in their order."""
+
+        def build() -> dict[Address | None, list[Address]]:
+            found: dict[Address | None, list[Address]] = {}
+            for address in decisions:
+                found.setdefault(address.parent, []).append(address)
+            return found
+
+        found = self.index("planned consumers", (decisions,), build)
+        return [address for address in found.get(stream, ()) if address.kind == "consumer"]
 
     def level(self, address: Address) -> int:
         """Return the API level of the address's domain."""

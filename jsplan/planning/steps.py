@@ -364,9 +364,8 @@ def _restored_consumers(
     Each is `{address, config, record}`, or None if it does not come back.
     """
     found: dict[str, Any] = {}
-    for address, decision in decisions.items():
-        if address.parent != stream.address:
-            continue
+    for address in inputs.planned_consumers(decisions, stream.address):
+        decision = decisions[address]
         if decision.deleted_with is not None:
             found[address.consumer] = None
         elif decision.restored_with is not None:

@@ -201,8 +201,8 @@ def streams_with_new_subjects(
         found.add(origin := waiting.pop())
         waiting += [
             edge.downstream
-            for edge in inputs.topology.edges
-            if edge.origin == origin and edge.downstream not in found
+            for edge in inputs.topology.edges_from(origin)
+            if edge.downstream not in found
         ]
     return found
 
@@ -222,11 +222,10 @@ def check_starved_consumers(inputs: PlanInputs, decision: ResourceDecision) -> I
         apply_transform(c.get("subjects", ()), c.get("subject_transform"))
         for c in (live.compact, after)
     )
-    for address, consumer in sorted(inputs.live.objects.items()):
-        if (
-            address.parent != decision.address
-            or address in inputs.workspace.resources
-            or address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+    for consumer in inputs.consumers_of(decision.address):
+        address = consumer.address
+        if address in inputs.workspace.resources or address.consumer.startswith(
+            INTERNAL_CONSUMER_PREFIXES
         ):
             continue
         filters = filters_of(consumer.compact)

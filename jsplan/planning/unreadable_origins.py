@@ -41,11 +41,8 @@ def find_unreadable_origins(
         (origin["name"], (origin.get("external") or {}).get("api"))
         for origin in new_origins(before, decision.after)
     }
-    for edge in inputs.topology.edges if new else ():
-        if (
-            edge.downstream == decision.address
-            and (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new
-        ):
+    for edge in inputs.topology.edges_into(decision.address) if new else ():
+        if (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new:
             reason, retention = (
                 _unreadable_reason(inputs, decision.address, edge.origin),
                 _known_retention(inputs, edge.origin),

@@ -80,8 +80,8 @@ def _is_reported_by_plan(inputs: PlanInputs, found: FlowHealth) -> bool:
     from jsplan.health.causes import ORIGIN_MISSING  # noqa: PLC0415 - see above
 
     known = any(
-        (edge.origin, edge.downstream) == (found.flow.origin, found.flow.downstream)
-        for edge in inputs.topology.edges
+        edge.origin == found.flow.origin
+        for edge in inputs.topology.edges_into(found.flow.downstream)
     )
     return known and found.assessment.cause.startswith(ORIGIN_MISSING)
 

@@ -6,7 +6,7 @@ another, `replication_graph` finds circles. `planning` checks that an origin exi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
@@ -41,6 +41,24 @@ class Topology(Struct):
     delivery_prefixes: dict[Address, dict[str, str]] = field(default_factory=dict)
     dependencies: dict[Address, set[Address]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    _edges_from: dict[Address, list[Edge]] = field(default_factory=dict)
+    _edges_into: dict[Address, list[Edge]] = field(default_factory=dict)
+
+    def edges_from(self, origin: Address) -> Sequence[Edge]:
+        """Return the edges that begin at a stream, once all edges are found."""
+        self._index_edges()
+        return self._edges_from.get(origin, ())
+
+    def edges_into(self, downstream: Address) -> Sequence[Edge]:
+        """Return the edges that end at a stream, once all edges are found."""
+        self._index_edges()
+        return self._edges_into.get(downstream, ())
+
+    def _index_edges(self) -> None:
+        if not self._edges_from:
+            for edge in self.edges:
+                self._edges_from.setdefault(edge.origin, []).append(edge)
+                self._edges_into.setdefault(edge.downstream, []).append(edge)
 
     def dependency_names(self, address: Address) -> list[str]:
         """Return what must exist before the resource, as text and sorted."""

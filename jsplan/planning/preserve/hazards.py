@@ -39,20 +39,18 @@ MIN_SECONDS: Final = 1
 
 def list_consumers(inputs: PlanInputs, stream: Address) -> list[LiveObject]:
     """Return every consumer of the stream that was read, without the server's own."""
-    found = (
-        o for a, o in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream
-    )
-    return sorted(
-        (o for o in found if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)),
-        key=lambda o: o.address,
-    )
+    return [
+        found
+        for found in inputs.consumers_of(stream)
+        if not found.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+    ]
 
 
 def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
     """Explain why the messages cannot be kept; None if they can, or are being copied already."""
     if decision.live is None or decision.address in inputs.interrupted.streams:
         return None
-    copied = {edge.kind for edge in inputs.topology.edges if edge.origin == decision.address}
+    copied = {edge.kind for edge in inputs.topology.edges_from(decision.address)}
     copied |= {kind for _, kind, _ in find_downstream(inputs, {}, decision.address)}
     level = inputs.level(decision.address)
     consumers, after = list_consumers(inputs, decision.address), decision.after or {}

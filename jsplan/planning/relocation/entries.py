@@ -71,7 +71,7 @@ def members(inputs: PlanInputs, relocation: Relocation) -> set[Address]:
     """Return both streams, their consumers, and the managed streams that will read the target."""
     sides = {relocation.origin, relocation.target}
     known = (*inputs.workspace.resources, *inputs.entries)
-    downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+    downstream = {edge.downstream for edge in inputs.topology.edges_from(relocation.target)}
     return (
         sides
         | {address for address in known if address.parent in sides}
@@ -126,7 +126,7 @@ def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
         if not offline:
             continue
         why = inputs.live.domains[offline[0]].offline_text
-        downstream = {e.downstream for e in inputs.topology.edges if e.origin == relocation.target}
+        downstream = {edge.downstream for edge in inputs.topology.edges_from(relocation.target)}
         if relocation.must_release:
             together = together - {relocation.origin}
         text = f"{relocation.target} is relocated from {relocation.origin}, and {why}"

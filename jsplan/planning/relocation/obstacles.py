@@ -335,9 +335,9 @@ def _downstream_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterato
 
     A source of the origin becomes one of the target. A mirror is replaced, as `on_replace` says.
     """
-    for edge in inputs.topology.edges:
+    for edge in inputs.topology.edges_from(relocation.target):
         live = inputs.live.get(edge.downstream)
-        if edge.origin != relocation.target or edge.kind == "mirror" or live is None:
+        if edge.kind == "mirror" or live is None:
             continue
         if find_old_source(inputs, relocation, live, edge.config) is None and not any(
             reads_origin(inputs, edge.downstream, source, relocation.target)

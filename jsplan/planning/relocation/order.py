@@ -42,7 +42,7 @@ def order_relocations(
             last = _draft_end(inputs, relocation)
         if last is None or last.op not in ("relocate.delete", "relocate.clear"):
             continue
-        edges = [e for e in inputs.topology.edges if e.origin == relocation.target]
+        edges = inputs.topology.edges_from(relocation.target)
         downstream = {edge.downstream for edge in edges}
         mirrors = {edge.downstream for edge in edges if edge.kind == "mirror"}
         for key in drafts:

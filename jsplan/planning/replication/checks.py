@@ -15,14 +15,16 @@ from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.replication.impact import (
     can_continue_sequence,
     continue_sequence,
+    flows_from,
     managed_downstream,
-    reads_origin,
+    planned_origins,
 )
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.replication.impact import Flow
     from jsplan.resources.fields import Config
 
 #: The last part of the keys of the calls after which a recreated stream exists again.
@@ -69,7 +71,7 @@ def _unfinished_checks(
             or address not in inputs.selected
         ):
             continue
-        copied = {origin_key(source) for _, source in _planned_origins(inputs, decisions, address)}
+        copied = {origin_key(source) for _, source in planned_origins(inputs, decisions, address)}
         for flow in recorded["params"]["flows"]:
             origin = names.get(flow["origin"], flow["origin"])
             if (
@@ -100,58 +102,35 @@ def continue_sequence_for_unmanaged(
 
 def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
     """Add the checks: each waits for its origins and for all other steps of its stream."""
+    by_address: dict[Address, set[tuple[Address, str]]] = {}
+    for key in drafts:
+        by_address.setdefault(key[0], set()).add(key)
     for check in checks:
         origins = {Address.parse(flow["origin"]) for flow in (check.params or {})["flows"]}
         check.depends_on |= {
             (origin, kind) for origin in origins for kind in _RECREATE_KINDS
         } & drafts.keys()
-        check.depends_on |= {key for key in drafts if key[0] == check.key[0]}
+        check.depends_on |= by_address.get(check.key[0], set())
         drafts[check.key] = check
 
 
 def find_downstream(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
-) -> Iterator[tuple[Address, str, Config]]:
+) -> Iterator[Flow]:
     """Yield the streams that read the origin when the plan is executed, each with its flow.
 
-    A flow is the kind, `mirror` or `source`, and the configuration. Unmanaged streams are included
-    if they were read.
+    Unmanaged streams are included if they were read.
     """
-    for address in sorted(inputs.live.objects):
-        planned = decisions.get(address)
+    for flow in flows_from(inputs, decisions, origin):
+        address, planned = flow[0], decisions.get(flow[0])
         if (
-            address.kind == "consumer"
-            or address.domain not in inputs.workspace.domains
-            or address.stream.startswith(STAGING_PREFIX)
+            address.domain in inputs.workspace.domains
+            and not address.stream.startswith(STAGING_PREFIX)
+            # Otherwise the files declare it under another domain key.
+            and inputs.topology.find_declared(address) == address
+            and (planned is None or planned.actions != ["delete"])
         ):
-            continue
-        # The files declare it under another domain key.
-        if inputs.topology.find_declared(address) != address:
-            continue
-        if planned is None or planned.actions != ["delete"]:
-            found = _planned_origins(inputs, decisions, address)
-            yield from (
-                (address, kind, source)
-                for kind, source in found
-                if reads_origin(inputs, address, source, origin)
-            )
-
-
-def _planned_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
-) -> list[tuple[str, Config]]:
-    """Return the mirror or the sources that a stream has when the plan is executed."""
-    planned = decisions.get(downstream)
-    config = (
-        inputs.live.objects[downstream].compact
-        if planned is None or planned.after is None
-        else planned.after
-    )
-    return (
-        [("mirror", config["mirror"])]
-        if config.get("mirror")
-        else [("source", source) for source in config.get("sources") or ()]
-    )
+            yield flow
 
 
 def _flow_params(

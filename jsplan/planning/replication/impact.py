@@ -11,7 +11,7 @@ source that stays attached also detects the new origin, some twenty seconds late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
@@ -27,18 +27,59 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import Entry
 
+#: A stream that reads an origin, `mirror` or `source`, and the configuration of that.
+Flow = tuple[Address, str, Config]
 #: The reason of a stream whose only change is that one of its sources is detached and attached.
 ORIGIN_REPLACED: Final = "update_because_origin_is_replaced"
 
 
 def managed_downstream(inputs: PlanInputs, origin: Address) -> set[Address]:
     """Return the streams of the workspace that read it, by the files or as last applied."""
-    recorded = {
-        a
-        for a, entry in inputs.entries.items()
-        if a.kind != "consumer" and str(origin) in entry.depends_on
-    }
-    return {edge.downstream for edge in inputs.topology.edges if edge.origin == origin} | recorded
+    declared = {edge.downstream for edge in inputs.topology.edges_from(origin)}
+    return declared | inputs.recorded_downstream(origin)
+
+
+def flows_from(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
+) -> Sequence[Flow]:
+    """Return the flows from a stream to all streams that were read, in address order.
+
+    With the decisions of a whole plan those when it is executed, without decisions those now.
+    """
+    flows = inputs.index(
+        "planned flows" if decisions else "flows",
+        (inputs.live.objects, decisions) if decisions else (inputs.live.objects,),
+        lambda: _flows_by_origin(inputs, decisions),
+    )
+    return flows.get((inputs.topology.routes.canonicalize(origin.domain), origin.stream), ())
+
+
+def _flows_by_origin(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[tuple[str | None, str], list[Flow]]:
+    found: dict[tuple[str | None, str], list[Flow]] = {}
+    for address in sorted(a for a in inputs.live.objects if a.kind != "consumer"):
+        for kind, source in planned_origins(inputs, decisions, address):
+            origin = _origin_domain(inputs, address, source), source["name"]
+            found.setdefault(origin, []).append((address, kind, source))
+    return found
+
+
+def planned_origins(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
+) -> list[tuple[str, Config]]:
+    """Return the mirror or the sources that a stream has when the plan is executed."""
+    planned = decisions.get(downstream)
+    config = (
+        inputs.live.objects[downstream].compact
+        if planned is None or planned.after is None
+        else planned.after
+    )
+    return (
+        [("mirror", config["mirror"])]
+        if config.get("mirror")
+        else [("source", source) for source in config.get("sources") or ()]
+    )
 
 
 def unplanned_downstream(
@@ -245,12 +286,15 @@ def _resumable_new_sources(
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
     """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""
-    if source["name"] != origin.stream:
-        return False
-    reach = inputs.topology.routes
-    return reach.resolve_prefix(
-        downstream.domain, (source.get("external") or {}).get("api")
-    ) == reach.canonicalize(origin.domain)
+    return source["name"] == origin.stream and _origin_domain(
+        inputs, downstream, source
+    ) == inputs.topology.routes.canonicalize(origin.domain)
+
+
+def _origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
+    """Return the domain that a mirror or source reads; None if the files know none."""
+    api = (source.get("external") or {}).get("api")
+    return inputs.topology.routes.resolve_prefix(downstream.domain, api)
 
 
 def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config) -> bool:
@@ -307,10 +351,13 @@ def assess_attached_sources(
     ):
         return
     origin, count = decision.address, int(decision.live.state["messages"])
+    readers = {
+        address for known in ({}, decisions) for address, _, _ in flows_from(inputs, known, origin)
+    }
     attached = {
-        live.address
-        for live in inputs.live.objects.values()
-        if _copies_origin_again(inputs, live, origin, decisions)
+        address
+        for address in readers
+        if _copies_origin_again(inputs, inputs.live.objects[address], origin, decisions)
     }
     attached |= {
         downstream
@@ -339,16 +386,13 @@ def _copies_origin_again(
     origin: Address,
     decisions: Mapping[Address, ResourceDecision],
 ) -> bool:
+    if inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL:
+        return False
     keys = {
         origin_key(s)
         for s in downstream.compact.get("sources") or ()
         if reads_origin(inputs, downstream.address, s, origin)
     }
-    if (
-        downstream.address.kind == "consumer"
-        or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-    ):
-        return False
     planned = decisions.get(downstream.address)
     if planned is None:
         return bool(keys)
@@ -368,8 +412,8 @@ def _copies_origin_again(
 
 def _is_sourced_by(inputs: PlanInputs, downstream: Address, origin: Address) -> bool:
     return any(
-        edge.kind == "source" and (edge.downstream, edge.origin) == (downstream, origin)
-        for edge in inputs.topology.edges
+        edge.kind == "source" and edge.downstream == downstream
+        for edge in inputs.topology.edges_from(origin)
     )
 
 

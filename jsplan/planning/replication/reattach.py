@@ -99,10 +99,7 @@ def order_detaching(
     decisions: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts
 ) -> None:
     """Let all steps of an origin wait until its sources are detached."""
-    for (downstream, kind), _ in list(drafts.items()):
-        if kind != "leave":
-            continue
-        origins = {edge.origin for edge in inputs.topology.edges if edge.downstream == downstream}
-        for (address, _), other in drafts.items():
-            if address in origins and address in decisions and decisions[address].replaces:
-                other.depends_on.add((downstream, "leave"))
+    for (address, _), draft in drafts.items():
+        if address in decisions and decisions[address].replaces:
+            leaving = ((edge.downstream, "leave") for edge in inputs.topology.edges_from(address))
+            draft.depends_on |= drafts.keys() & leaving
