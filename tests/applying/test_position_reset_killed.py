@@ -17,12 +17,18 @@ from tests.support.workspaces import Space, single_space
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.documents.apply import ApplyResult
     from jsplan.sandbox import Server
 
 ALLOW = ("DUPLICATES_MESSAGES", "LOSES_CONSUMER_POSITION")
 CONSUMER = "main/consumer/A/C"
 #: The position by kind, and the sequences that come then, of 30 of which nine are acknowledged.
 KINDS = {"back": (4, list(range(4, 31))), "forward": (21, list(range(21, 31)))}
+
+
+def errors_of(result: ApplyResult) -> list[str]:
+    """Return the errors of the steps."""
+    return [f"{step.id}: {step.error}" for step in result.steps if step.error]
 
 
 def write(space: Space, seq: int | None, word: str = "one") -> None:
@@ -72,7 +78,7 @@ def check_boundary(space: Space, raw: Raw, kind: str, boundary: int, total: int)
         with expect_kill(boundary, total):
             space.apply(allow_hazards=ALLOW)
     _, result = space.apply(allow_hazards=ALLOW)
-    assert result.exit_code == 0, (kind, boundary, result)
+    assert result.exit_code == 0, (kind, boundary, errors_of(result))
     require_settled(space, raw, KINDS[kind][1])
 
 
@@ -85,11 +91,11 @@ def check_changed_files(space: Space, raw: Raw, boundary: int, total: int) -> No
             space.apply(allow_hazards=ALLOW)
     write(space, None)
     _, result = space.apply(allow_hazards=ALLOW)
-    assert result.exit_code == 0, (boundary, result)
+    assert result.exit_code == 0, (boundary, errors_of(result))
     assert [step.title for step in space.plan().steps] == []
     write(space, 21, "two")
     _, result = space.apply(allow_hazards=ALLOW)
-    assert result.exit_code == 0, (boundary, result)
+    assert result.exit_code == 0, (boundary, errors_of(result))
     require_settled(space, raw, list(range(21, 31)))
 
 
@@ -105,7 +111,7 @@ def check_busy_boundary(space: Space, raw: Raw, boundary: int, total: int) -> No
             space.apply(allow_hazards=ALLOW)
     between = pull(raw, "A", "C", 10, None)
     _, result = space.apply(allow_hazards=ALLOW)
-    assert result.exit_code == 0, (boundary, result)
+    assert result.exit_code == 0, (boundary, errors_of(result))
     wait_until_resumed(raw, "A", "C")
     after = pull(raw, "A", "C", 100, None)
     first = 14 if between == list(range(4, 14)) else 4
