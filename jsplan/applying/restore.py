@@ -113,7 +113,7 @@ class RestoreOperations(Struct, frozen=True):
             )
 
         try:
-            answer = await repeat_restore(send)
+            answer = await repeat_restore(context.api(step), send)
         except (ServerRefusedError, NotPermittedError):
             await context.record({"end": step.address}, durable=False)
             raise

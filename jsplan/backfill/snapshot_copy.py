@@ -70,7 +70,7 @@ class SnapshotRestore(Struct, frozen=True):
         """
         await self._remove_unfinished()
         before = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
-        await repeat_restore(self._transfer)
+        await repeat_restore(self.endpoints.target, self._transfer)
         after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
         self._require_equal_state(
             before,

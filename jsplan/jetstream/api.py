@@ -24,6 +24,7 @@ from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
 from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
+from jsplan.jetstream.restore_lock import RestoreLock
 from jsplan.resources.error_codes import (
     NO_MESSAGE,
     NOT_FOUND,
@@ -35,6 +36,8 @@ T = TypeVar("T")
 #: The errors of what a list has as missing: what INFO answers for it (10118, 10119).
 NO_SERVER = "stream is offline"
 NO_SERVER_OF_CONSUMER = "consumer is offline"
+#: The requests that create and delete streams.
+_CHANGE_STREAMS: Final = ("STREAM.CREATE.", "STREAM.DELETE.")
 #: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
@@ -91,6 +94,11 @@ class DomainApi:
             assert read_only, f"a guarded connection cannot write to {domain.key}"
             connection.guard.allow_prefix(domain.api_prefix)
 
+    @property
+    def restore_lock(self) -> RestoreLock:
+        """The lock between what creates and deletes streams of the domain, and its restores."""
+        return self.connection.restore_lock(self.domain.api_prefix)
+
     async def request(
         self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
@@ -104,11 +112,21 @@ class DomainApi:
         if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
 
+        if api.startswith(_CHANGE_STREAMS):
+            async with self.restore_lock.change_streams():
+                answer = await self._change_streams(api, payload, timeout)
+        else:
+            answer = await self._request(api, payload, timeout)
+        restore_created(answer, self.domain.key, self._known_objects)
+        return answer
+
+    async def _change_streams(
+        self, api: str, payload: dict[str, Any] | None, timeout: float | None
+    ) -> dict[str, Any]:
         answer = await self._request(api, payload, timeout)
         if api.startswith("STREAM.CREATE.") and has_leftovers(answer):
             assert payload is not None
             answer = await self._create_again(payload, answer, timeout)
-        restore_created(answer, self.domain.key, self._known_objects)
         return answer
 
     async def _create_again(
@@ -120,6 +138,12 @@ class DomainApi:
             return await self._request(api, payload, timeout)
 
         return await create_without_leftovers(send, payload, answer)
+
+    async def _create_apart(
+        self, payload: dict[str, Any], answer: dict[str, Any], timeout: float
+    ) -> dict[str, Any]:
+        async with self.restore_lock.change_streams():
+            return await self._create_again(payload, answer, timeout)
 
     async def create_each(
         self,
@@ -154,9 +178,9 @@ class DomainApi:
             outcomes[number] = self._no_responders_error()
 
         sent = [(f"{prefix}.{api}", orjson.dumps(payload)) for api, payload in requests]
-        each = self.connection.request_each(sent, take, timeout, unheard=note_silence)
         try:
-            async with asyncio.timeout(timeout):
+            async with self.restore_lock.change_streams(), asyncio.timeout(timeout):
+                each = self.connection.request_each(sent, take, timeout, unheard=note_silence)
                 await self._explain(each)
         except TimeoutError:
             left = len(requests) - len(outcomes) - len(leftovers)
@@ -166,7 +190,7 @@ class DomainApi:
             ) from None
         for number, (api, payload) in enumerate(requests):
             if number in leftovers:
-                again = self._create_again(payload, leftovers[number], timeout)
+                again = self._create_apart(payload, leftovers[number], timeout)
             elif _lacks_store(outcomes[number], api):
                 again = self.request(api, payload, timeout=timeout)
             else:

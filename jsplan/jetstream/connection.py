@@ -35,6 +35,7 @@ from jsplan.jetstream.connect_errors import (
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.login import check_files
 from jsplan.jetstream.read_only import ReadOnlyGuard
+from jsplan.jetstream.restore_lock import RestoreLock
 
 T = TypeVar("T")
 
@@ -150,6 +151,11 @@ class NatsConnection:
         self._pending_requests: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._batches = 0
+        self._restore_locks: dict[str, RestoreLock] = {}
+
+    def restore_lock(self, api_prefix: str) -> RestoreLock:
+        """Return the lock of the streams behind an API prefix."""
+        return self._restore_locks.setdefault(api_prefix, RestoreLock())
 
     @property
     def server(self) -> dict[str, Any]:

@@ -193,6 +193,8 @@ async def restore_stream(
     name and storage). **The server accepts a `tar` archive for memory storage, and the stream is
     empty**: do not do that. `on_progress` gets the bytes that the server has so far.
 
+    Call it by `repeat_restore`, which lets no other restore run.
+
     All or nothing: after any failure, also of `chunks` and by cancellation, the partial stream is
     deleted (2.15 leaves an empty stream when a consumer is refused; 2.12 and later finish what they
     have when nothing comes for 5 s). It deletes only what this restore created: the name was free

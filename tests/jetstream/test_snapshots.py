@@ -310,7 +310,7 @@ async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
             assert await api.stream_info("S") is None
             # It is the second deletion under this name.
             await repeat_restore(
-                lambda: restore_stream(api, snap.config, snap.state, sent_snapshot(data))
+                api, lambda: restore_stream(api, snap.config, snap.state, sent_snapshot(data))
             )
 
 

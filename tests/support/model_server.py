@@ -1,4 +1,4 @@
-"""A model of servers and state for plans without a server: what they have, and what steps do."""
+"""A model of servers and state, for plans without a server."""
 
 from __future__ import annotations
 

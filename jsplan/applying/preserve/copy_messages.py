@@ -96,7 +96,7 @@ async def _fill_by_snapshot(context: StepContext, step: Step, source: Address) -
                 api, config, taken.state, taken.chunks, on_progress=check
             )
 
-    await repeat_restore(restore, name_is_ours=True)
+    await repeat_restore(api, restore, name_is_ours=True)
 
 
 # --- mirrors and sources -------------------------------------------------------------------------

@@ -38,7 +38,8 @@ async def copy_snapshot(context: StepContext, step: Step) -> None:
     if record["phase"] == "promoted" and await context.read(target_address(step)) is not None:
         await read_target(context, step, record)
         return
-    await repeat_restore(lambda: _restore_once(context, step), name_is_ours=True)
+    api = context.api(at(step, target_address(step)))
+    await repeat_restore(api, lambda: _restore_once(context, step), name_is_ours=True)
     live = await wait_until_ready(context, target_address(step))
     if live is None:
         raise StepFailed(
