@@ -7,23 +7,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
 
     from jsplan.cli.settings import Settings
 
 
-def configure(settings: Settings) -> None:
-    """Log what jsplan and its libraries do (`-v`), with details (`-vv`); hide passwords of URLs."""
+def configure(settings: Settings) -> Callable[[], None]:
+    """Log what jsplan and its libraries do (`-v`), with details (`-vv`); hide passwords of URLs.
+
+    Returns the function that ends it: a program that calls a command has logging of its own.
+    """
     if not settings.verbose:
-        return
+        return lambda: None
     import logging
 
-    handler = logging.StreamHandler(sys.stderr)
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handlers, level = root.handlers, root.level
     handler.setFormatter(_formatter(json_lines=settings.log_format == "json"))
-    logging.basicConfig(
-        level=logging.DEBUG if settings.verbose > 1 else logging.INFO,
-        handlers=[handler],
-        force=True,
-    )
+    root.handlers = [handler]
+    root.setLevel(logging.DEBUG if settings.verbose > 1 else logging.INFO)
+
+    def end() -> None:
+        root.handlers = handlers
+        root.setLevel(level)
+
+    return end
 
 
 def _formatter(*, json_lines: bool) -> logging.Formatter:

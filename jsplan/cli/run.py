@@ -34,7 +34,7 @@ def start(
     settings = settings_of(ctx)
     output = Output(settings)
     output.check_options(formats)
-    logs.configure(settings)
+    ctx.call_on_close(logs.configure(settings))
     ctx.call_on_close(output.close)
     return settings, output
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -184,6 +185,20 @@ def test_a_log_on_a_full_disk_costs_no_result(
 
     assert _exit_code(RefusedError("x"), Settings(format="json")) == 3
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3
+
+
+def test_logging_ends_with_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that logs leaves the logging of the program that calls it unchanged."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jsplan.yaml").write_text("jsplan: 1\nworkspace: shop\n")
+
+    assert main(["-vv", "drift"]) != 64
+    assert "debug: asyncio: " in capsys.readouterr().err
+    assert (root.handlers, root.level) == before
 
 
 @pytest.mark.parametrize(

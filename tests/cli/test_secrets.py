@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from jsplan.cli.main import main
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.sandbox import Server
@@ -63,15 +61,6 @@ COMMANDS = (
     ["graph"], ["graph", "--json"], ["graph", "--format", "svg"], ["status"], ["drift", "--json"], ["access"], ["state", "list"],
     ["apply", "-y", "--log-format", "json"],
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """Restore the logging of the process, which `-vv` sets."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers, root.level = before[0], before[1]
 
 
 def with_secret(where: str, url: str) -> dict[str, Any]:

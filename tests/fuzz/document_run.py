@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import os
 import re
 import shutil
@@ -163,11 +162,8 @@ class DocumentRun:
         The last of `given` is the command line.
         """
         out, err, args = _stream(), _stream(), given[-1]
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = call(*given)
-        finally:
-            logging.getLogger().handlers.clear()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = call(*given)
         result = CommandResult(code, _text(out), _text(err))
         self._check_ended(result, args)
         if result.code in (1, 64):
