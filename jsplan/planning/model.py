@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import is_
 from typing import Any, Final, TypeVar
@@ -174,33 +174,31 @@ class PlanInputs(Struct, frozen=True):
 
     def consumers_of(self, stream: Address) -> list[LiveObject]:
         """Return the consumers of a stream that were read, also those of servers, in order."""
-
-        def build() -> dict[Address | None, list[LiveObject]]:
-            found: dict[Address | None, list[LiveObject]] = {}
-            for address in sorted(a for a in self.live.objects if a.kind == "consumer"):
-                found.setdefault(address.parent, []).append(self.live.objects[address])
-            return found
-
-        return self.index("consumers", (self.live.objects,), build).get(stream, [])
+        objects = self.live.objects
+        found = self.index("consumers", (objects,), lambda: _consumers_by_stream(sorted(objects)))
+        return [objects[address] for address in found.get(stream, ())]
 
     def planned_consumers(
         self, decisions: Mapping[Address, ResourceDecision], stream: Address
     ) -> list[Address]:
         """Return the consumers of a stream in the decisions of a whole plan, in their order."""
-
-        def build() -> dict[Address | None, list[Address]]:
-            found: dict[Address | None, list[Address]] = {}
-            for address in decisions:
-                found.setdefault(address.parent, []).append(address)
-            return found
-
-        found = self.index("planned consumers", (decisions,), build)
-        return [address for address in found.get(stream, ()) if address.kind == "consumer"]
+        found = self.index(
+            "planned consumers", (decisions,), lambda: _consumers_by_stream(decisions)
+        )
+        return found.get(stream, [])
 
     def level(self, address: Address) -> int:
         """Return the API level of the address's domain."""
         facts = self.live.domains.get(address.domain)
         return facts.level if facts else 0
+
+
+def _consumers_by_stream(addresses: Iterable[Address]) -> dict[Address | None, list[Address]]:
+    found: dict[Address | None, list[Address]] = {}
+    for address in addresses:
+        if address.kind == "consumer":
+            found.setdefault(address.parent, []).append(address)
+    return found
 
 
 class ResourceDecision(Struct):

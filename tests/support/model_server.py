@@ -46,16 +46,15 @@ class ServerModel:
         self,
         streams: list[dict[str, Any]],
         options: PlanningOptions = PlanningOptions(),  # noqa: B008 - it is immutable
-        **files: Any,
     ) -> PlanInputs:
-        """Return the inputs of a plan; `files` are more sections of the workspace."""
+        """Return the inputs of a plan."""
         text = {
             "jsplan": 1,
             "workspace": "test",
             "domains": {key: {} for key in DOMAINS},
             "streams": streams,
         }
-        (self.folder / "jsplan.yaml").write_text(json.dumps(text | files))
+        (self.folder / "jsplan.yaml").write_text(json.dumps(text))
         workspace = load(LoadOptions(self.folder))
         live = Live({key: DomainFacts(key, reachable=True, level=5) for key in DOMAINS})
         live.objects = {
