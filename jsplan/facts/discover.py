@@ -17,7 +17,7 @@ import orjson
 from msgspec import Struct, field
 
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NotPermittedError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.read_only import ACCOUNT_PING
@@ -128,13 +128,13 @@ async def _ask_all_servers(link: NatsConnection, subject: str) -> list[dict[str,
     """Return the `server` part of every answer to one request; none where it is not permitted."""
     servers: list[dict[str, Any]] = []
     async with link.open_inbox() as inbox:
-        await link.publish(subject, _LIMIT_ONE, inbox.subject)
+        await inbox.publish(subject, _LIMIT_ONE)
         while len(servers) < MAX_SERVERS:
             try:
                 arrived = await inbox.next(
                     ANSWER_TIMEOUT if not servers else NEXT_ANSWER_TIMEOUT, subject
                 )
-            except ApiTimeoutError:
+            except (ApiTimeoutError, NotPermittedError):
                 return servers
             if arrived.status:
                 return servers

@@ -65,7 +65,7 @@ async def _collect_answers(api: DomainApi, verb: str) -> list[bytes]:
     collected: list[bytes] = []
     try:
         async with api.connection.open_inbox() as inbox:
-            await api.connection.publish(f"{api.domain.api_prefix}.{verb}", b"", inbox.subject)
+            await inbox.publish(f"{api.domain.api_prefix}.{verb}", b"")
             while len(collected) < MAX_ANSWERS:
                 wait = SECOND_ANSWER_TIMEOUT if collected else api.connection.settings.timeout
                 collected.append((await inbox.next(wait, verb)).data)

@@ -29,12 +29,14 @@ def denied_subject(text: str, subject: str) -> str:
     """Return the name under which a server denies publishing to `subject`, else an empty text.
 
     `text` is the server's message, which nats-py converts to lower case. A server checks and names
-    the API of its own domain as `$JS.API`, whatever prefix the request had.
+    what it maps the prefix of its own domain to: `$JS.API` for the API, no prefix for `$KV` and
+    `$O`.
     """
     if "permissions violation for publish" not in text.lower():
         return ""
-    own = f"$JS.API.{subject.partition('.API.')[2]}"
-    return next((name for name in (subject, own) if f'"{name.lower()}"' in text.lower()), "")
+    rest = subject.partition(".API.")[2]
+    names = (subject, f"$JS.API.{rest}", rest)
+    return next((name for name in names if name and f'"{name.lower()}"' in text.lower()), "")
 
 
 def denies_inbox(text: str) -> bool:

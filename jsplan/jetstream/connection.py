@@ -97,13 +97,31 @@ class Inbox:
         self.subject = str(subscription.subject)
         self._connection = connection
         self._subscription = subscription
+        self._first_subject = ""
+
+    async def publish(self, subject: str, payload: bytes, *, wants_answer: bool = True) -> None:
+        """Send one message, whose answers come to this inbox. Raises ConnectionLostError.
+
+        If the server denies the first subject, `next` ends at once with NotPermittedError.
+        """
+        self._first_subject = self._first_subject or subject
+        reply = self.subject if wants_answer else ""
+        await self._connection.publish(subject, payload, reply)
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
-        """Return the next message. Raises ApiTimeoutError (`timeout` is s), ConnectionLostError."""
-        shown = self._connection.settings.shown
+        """Return the next message.
+
+        Raises ApiTimeoutError (`timeout` is s), NotPermittedError and ConnectionLostError.
+        """
+        shown, sent = self._connection.settings.shown, self._first_subject
         try:
-            message = await self._subscription.next_msg(timeout)
+            # A denial may have arrived before this wait.
+            wait = 0 if sent and self._connection.denied_error(sent) else timeout
+            async with self._connection.wait_for_answers([sent] if sent else [], wait):
+                message = await self._subscription.next_msg(None)
         except (TimeoutError, nats.errors.TimeoutError):
+            if sent and (denied := self._connection.denied_error(sent)) is not None:
+                raise denied from None
             raise ApiTimeoutError(
                 f"{waiting_for}: nothing came from {shown} for {timeout:g} s"
             ) from None
@@ -264,7 +282,7 @@ class NatsConnection:
         return data
 
     @contextlib.asynccontextmanager
-    async def _wait_for_answers(
+    async def wait_for_answers(
         self, subjects: Collection[str], timeout: float
     ) -> AsyncIterator[asyncio.Timeout]:
         """Limit the time of a wait, which ends at once if the server denies one of the subjects."""
@@ -398,7 +416,7 @@ class NatsConnection:
         were at its last call, for `timeout` seconds. Raises TimeoutError.
         """
         inbox, loop = self._client.new_inbox(), asyncio.get_running_loop()
-        async with self._wait_for_answers(subjects, timeout) as scope:
+        async with self.wait_for_answers(subjects, timeout) as scope:
             subscription = await self._client.subscribe(f"{inbox}.*")
             number = subscription._id  # noqa: SLF001
             self._client.answers_of[number] = answers
@@ -469,6 +487,12 @@ class NatsConnection:
     def _timeout_error(self, subject: str, timeout: float) -> ApiError:
         if self.is_closed:
             return self.lost_error(TimeoutError(), subject)
+        return self.denied_error(subject) or ApiTimeoutError(
+            f"no answer to {subject} from {self.settings.shown} within {timeout:g} s"
+        )
+
+    def denied_error(self, subject: str) -> NotPermittedError | None:
+        """Return the error where the server has denied a message to `subject`, or its answers."""
         user = f"the user of connection {self.settings.key}"
         if named := next(
             filter(None, (denied_subject(text, subject) for text in reversed(self._server_errors))),
@@ -486,9 +510,7 @@ class NatsConnection:
                 hint=f"Give {user} permission to subscribe to {inbox},"
                 " or set `inbox_prefix` to a subject that it may subscribe to.",
             )
-        return ApiTimeoutError(
-            f"no answer to {subject} from {self.settings.shown} within {timeout:g} s"
-        )
+        return None
 
     async def close(self) -> None:
         """Close the connection; never raises."""

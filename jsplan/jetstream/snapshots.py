@@ -91,7 +91,7 @@ async def open_snapshot(
         snapshot = Snapshot(
             answer.get("config") or {},
             answer.get("state") or {},
-            _receive_chunks(api, inbox, frames, what, idle),
+            _receive_chunks(inbox, frames, what, idle),
             frames,
         )
         try:
@@ -121,7 +121,7 @@ async def _request_snapshot(
 
 
 async def _receive_chunks(
-    api: DomainApi, inbox: Inbox, frames: S2Frames, what: str, idle: float
+    inbox: Inbox, frames: S2Frames, what: str, idle: float
 ) -> AsyncGenerator[bytes, None]:
     """Yield chunks until the empty message, and acknowledge them.
 
@@ -144,7 +144,7 @@ async def _receive_chunks(
         frames.feed(arrived.data)
         yield arrived.data
         if arrived.reply:
-            await api.connection.publish(arrived.reply, b"")
+            await inbox.publish(arrived.reply, b"", wants_answer=False)
 
 
 async def _next_chunk(inbox: Inbox, what: str, idle: float, *, first: bool) -> InboxMessage:
@@ -259,7 +259,7 @@ class _RestoreTransfer:
                 if not self.bytes and not self.unacknowledged:
                     await self._send_first(piece)
                     continue
-                await self.api.connection.publish(self.subject, piece, self.inbox.subject)
+                await self.inbox.publish(self.subject, piece)
                 self.unacknowledged.append(len(piece))
                 while sum(self.unacknowledged) > WINDOW_BYTES:
                     await self._await_ack()
@@ -271,7 +271,7 @@ class _RestoreTransfer:
         loop = asyncio.get_running_loop()
         end = loop.time() + INTEREST_TIMEOUT
         while True:
-            await self.api.connection.publish(self.subject, piece, self.inbox.subject)
+            await self.inbox.publish(self.subject, piece)
             self.unacknowledged.append(len(piece))
             try:
                 return await self._await_ack()
@@ -309,7 +309,7 @@ class _RestoreTransfer:
 
     async def finish(self) -> dict[str, Any]:
         """Send the empty request and wait; the server answers when the stream is restored."""
-        await self.api.connection.publish(self.subject, b"", self.inbox.subject)
+        await self.inbox.publish(self.subject, b"")
         loop = asyncio.get_running_loop()
         end = loop.time() + self.idle + self.bytes * SECONDS_PER_BYTE
         while True:
@@ -345,7 +345,7 @@ class _RestoreTransfer:
         return ""
 
     async def _end_upload(self) -> None:
-        await self.api.connection.publish(self.subject, b"", self.inbox.subject)
+        await self.inbox.publish(self.subject, b"")
         while (
             not (arrived := await self.inbox.next(self.idle, self.description)).data
             and not arrived.status

@@ -28,6 +28,8 @@ from jsplan.units import SECOND, format_duration
 POLL_INTERVAL = 0.1
 #: Renewals within one lease.
 RENEWALS_PER_LEASE = 5
+#: Attempts to take a lock that no process holds, whatever the timeout.
+MIN_ATTEMPTS = 2
 #: Factor of the lease after which an unrenewed lock counts as abandoned: clocks differ in speed.
 CLOCK_MARGIN = 1.1
 #: Seconds that the release may take. A lock that is not released expires.
@@ -91,9 +93,12 @@ class Lease:
     async def acquire(self, timeout: int, waiting: WaitReporter) -> None:
         """Take the lock, waiting at most `timeout` ns for its holder.
 
+        Where no process holds it, a write without an answer is repeated as long, and at least once.
         Raises StateLockedError, ApiError and ConnectError.
         """
-        end = clock() + timeout / SECOND
+        begun = clock()
+        end = begun + timeout / SECOND
+        unheld_end = max(end, begun + MIN_ATTEMPTS * self._answer_timeout)
         last_revision, since = -1, 0.0
         while True:
             item = await self._bucket.get(self._key)
@@ -108,6 +113,8 @@ class Lease:
                 return
             if holder is not None and clock() >= end:
                 raise self._locked_error(*holder)
+            if holder is None and clock() >= unheld_end:
+                raise self._unwritable_error()
             waiting.report(holder[0] if holder is not None else None)
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -126,12 +133,14 @@ class Lease:
         try:
             self._revision = await self._put_lock(item.revision)
         except RevisionConflict:
+            self._last_error = "another process wrote it at the same time"
             return False
         except (ApiError, ConnectError) as error:
             if not is_transient(error):
                 raise
+            self._last_error = str(error)
             return False  # the next read shows if it was stored
-        self._expires_at = sent + self._length
+        self._expires_at, self._last_error = sent + self._length, ""
         return True
 
     async def _put_lock(self, revision: int) -> int:
@@ -153,6 +162,13 @@ class Lease:
             hint=f"Wait for it with --lock-timeout {wait}. "
             f"If its holder died, the lock expires {lease:g} s after that. "
             f"To remove it sooner: jsplan state unlock {quote_shell(info.id)}",
+        )
+
+    def _unwritable_error(self) -> ApiError:
+        return ApiError(
+            f"no process holds its lock, and it cannot be taken: {self._last_error}",
+            hint="Check that the user of this connection may publish to "
+            f"{self._bucket.subject(self._key)}, and the log of the server.",
         )
 
     # --- renew -----------------------------------------------------------------------------------
@@ -246,10 +262,11 @@ class Lease:
     async def write(self, key: str, data: bytes, *, after: KeyRevision | None = None) -> int:
         """Store a value under the lock and return its revision.
 
-        With `after`, only while the key is at that revision. Retries until the lease ends: that is
-        safe, since the same key gets the same value. Raises LeaseLostError, StateError for a key
-        that another process wrote, ApiError and ConnectError where a retry would not help.
+        With `after`, only while the key is at that revision. Retries for the length of a lease:
+        that is safe, since the same key gets the same value. Raises LeaseLostError, StateError for
+        a key that another process wrote, ApiError and ConnectError where a retry does not help.
         """
+        end = clock() + self._length
         while True:
             async with self._write_lock:
                 self._require_held()
@@ -258,7 +275,7 @@ class Lease:
                         return revision
                 except (ApiError, ConnectError) as error:
                     self._last_sequence, self._last_error = None, str(error)
-                    if not is_transient(error):
+                    if not is_transient(error) or clock() >= end:
                         raise
             await asyncio.sleep(POLL_INTERVAL / 10)
 

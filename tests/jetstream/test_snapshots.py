@@ -10,7 +10,13 @@ import nats
 import pytest
 
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.s2_frames import S2Frames
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from jsplan.jetstream.connection import NatsConnection
     from jsplan.sandbox import Sandbox, Server
+    from tests.conftest import MakeServer
 
 PLAIN = Domain("main", "main", None, "$JS.API")
 HUB = Domain("hub", "main", "hub", "$JS.hub.API")
@@ -48,6 +55,13 @@ STATE = {
 }
 CONFIG = {"name": "S", "retention": "limits", "storage": "file", "num_replicas": 1}
 ANSWER = json.dumps({"config": CONFIG, "state": STATE}).encode()
+#: A user without credentials that may send API requests alone, and one for the test.
+API_USER = """
+no_auth_user: a
+authorization { users: [
+    {user: a, password: a, permissions: {publish: {allow: "$JS.API.>"}}}, {user: all, password: all}
+] }
+"""
 BEGIN = b"\xff\x06\x00\x00S2sTwO"
 
 
@@ -458,3 +472,21 @@ def test_other_data_are_never_a_whole_stream() -> None:
         frames = S2Frames()
         frames.feed(data)
         assert not frames.is_complete
+
+
+@pytest.mark.timeout(60)  # a wait for what never comes takes 120 s
+async def test_a_user_that_may_not_send_acknowledgements(make_server: MakeServer) -> None:
+    """A transfer whose acknowledgements or chunks the server denies ends at once and says so."""
+    server = make_server(extra=API_USER)
+    with Raw(server.url, "all", "all") as raw:
+        fill(raw, messages=400, size=32 * 1024)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield BEGIN
+
+    async with open_link(server) as link:
+        api = api_of(link)
+        with pytest.raises(NotPermittedError, match=r"publish to \$JS\.SNAPSHOT\.ACK\.S"):
+            await archive(api)
+        with pytest.raises(NotPermittedError, match=r"publish to \$JS\.SNAPSHOT\.RESTORE"):
+            await restore_stream(api, CONFIG | {"name": "NEW"}, STATE, chunks())

@@ -37,6 +37,15 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 #: Large enough for a few parts, and hard to compress.
 NOISE = "".join(f"{number * 2654435761 % 4294967296:08x}" for number in range(80_000))
 
+#: A user without credentials that may read the bucket S and manage streams, and one for the test.
+READER = """
+no_auth_user: reader
+authorization { users: [
+    {user: all, password: all}
+    {user: reader, password: r, permissions: {publish: {allow: "$JS.API.>"}, subscribe: "_INBOX.>"}}
+] }
+"""
+
 
 @pytest.fixture
 def bucket() -> str:
@@ -171,6 +180,33 @@ async def test_a_domain_that_does_not_answer(make_server: MakeServer, is_paused:
             await step
         assert not isinstance(error.value, StateLockedError)
     server.resume()
+    await backend.close()
+
+
+@pytest.mark.parametrize("js_domain", [None, "main"], ids=["own prefix", "prefix of the domain"])
+async def test_a_user_that_may_not_write(make_server: MakeServer, js_domain: str | None) -> None:
+    """A user that may only read the bucket gets no lock, and an error that names the subject."""
+    server = make_server(domain="main", extra=READER)
+    with Raw(server.url, "all", "all") as raw:
+        make_bucket(raw, "S")
+    backend = kv_backend(server, "S", js_domain=js_domain, timeout=30 * SECOND)
+    # No deadline ends the wait: only the denial does.
+    with pytest.raises(StateError, match="does not permit this user to publish to") as error:
+        await backend.lock(LockInfo.for_this_process("apply"), 300 * SECOND).__aenter__()
+    await backend.close()
+
+    assert "$KV.S._lock.shop" in f"{error.value} {error.value.hint or ''}"
+
+
+async def test_a_lock_that_cannot_be_stored(make_server: MakeServer) -> None:
+    """The timeout also ends the wait for a lock that no process holds."""
+    mapping = 'mappings: {"$KV.S.>": "nowhere.>"}'
+    server = make_server(extra=mapping)
+    with Raw(server.url) as raw:
+        make_bucket(raw, "S")
+    backend = kv_backend(server, "S", lease=2 * SECOND)
+    with pytest.raises(StateError, match="no process holds its lock, and it cannot be taken"):
+        await backend.lock(LockInfo.for_this_process("apply"), 0).__aenter__()
     await backend.close()
 
 
