@@ -1,4 +1,4 @@
-"""Values that no message may show: those of `${env.X}`, replaced by the variable's name."""
+"""Secrets that no message may show, each replaced by the `${env.X}` that it comes from."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ def register_secret(value: str, shown: str) -> None:
     if len(value) >= MIN_LENGTH:
         for text in _spellings(value):
             _known[text] = shown
-
-
-def concealed_text(value: str) -> str | None:
-    """Return the text that replaces the value; None for a value that is not concealed."""
-    return _known.get(value)
-
-
-def unregister_secret(value: str) -> None:
-    """Stop concealing the value: the files also have it in plain text."""
-    for text in _spellings(value):
-        _known.pop(text, None)
 
 
 def clear_secrets() -> None:

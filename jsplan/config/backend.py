@@ -15,7 +15,6 @@ from jsplan.config.findings import Findings
 from jsplan.config.model import LOCK_TTL, Backend, DeclaredResource, Domain
 from jsplan.config.node import Node, source_range, to_plain
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import unregister_secret
 
 _LOCAL: Final = ("path",)
 _KV: Final = ("domain", "bucket", "lock_ttl")
@@ -114,7 +113,6 @@ def _choose_domain(
     named = parsing.read_text(node.get("domain"), "`backend.kv.domain`", findings)
     if named is not None:
         if named in domains:
-            unregister_secret(named)  # the files also have the name in plain text
             return named
         hint = f"Declare it under `domains:`.{did_you_mean(named, domains)}"
         findings.error("JS122", node.value["domain"], f'there is no domain "{named}"', hint)

@@ -14,12 +14,11 @@ from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, source_range
 from jsplan.config.secret_fields import (
     conceal_login,
-    conceal_path,
+    describe,
     is_content,
     mark_secret,
     url_problem,
 )
-from jsplan.secrets import concealed_text
 
 _KEYS: Final = (
     "url",
@@ -91,7 +90,9 @@ def _read_connection(
     return Connection(
         key,
         url=text("url"),
-        context=text("context"),
+        context=None
+        if _is_file_content(node.get("context"), "`context`", findings)
+        else text("context"),
         user=text("user"),
         password=text("password"),
         token=text("token"),
@@ -179,21 +180,26 @@ def resolve_file_path(
     base: Path | None = None,
 ) -> Path | None:
     """Return a path as absolute, relative to `base` or to the file that names it; `~` is HOME."""
-    if node is not None and isinstance(node.value, str) and is_content(node.value):
-        findings.error(
-            "JS120",
-            node,
-            f"{what} must be a path,"
-            f" and {concealed_text(node.value) or 'this'} is the content of a file",
-            "Put the content into a file that only you can read, and give its path.",
-        )
+    if _is_file_content(node, what, findings):
         return None
     value = parsing.read_path(node, what, findings)
     if value is None or node is None:
         return None
-    path = _make_absolute(value, node, environ, base)
-    conceal_path(node, path)
-    return path
+    return _make_absolute(value, node, environ, base)
+
+
+def _is_file_content(node: Node | None, what: str, findings: Findings) -> bool:
+    """Report text that should be a path and is what a file of credentials holds."""
+    if node is None or not isinstance(node.value, str) or not is_content(node.value):
+        return False
+    findings.error(
+        "JS120",
+        node,
+        f"{what} must be a path,"
+        f" and {describe(node) if node.references else 'this'} is the content of a file",
+        "Put the content into a file that only you can read, and give its path.",
+    )
+    return True
 
 
 def _make_absolute(value: str, node: Node, environ: Mapping[str, str], base: Path | None) -> Path:

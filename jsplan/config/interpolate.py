@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, count_values, make_mapping, make_unknown
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import register_secret
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backend and sinks"
@@ -102,6 +101,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
             return Node(node.place, None, None)
         return _copy_to_place(found, node)
     pieces, end, secret, unknown = [], 0, False, False
+    references: dict[str, str] = {}
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])
         end = match.end()
@@ -112,6 +112,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         if found is None:
             return Node(node.place, None, None)
         secret = secret or found.secret
+        references |= found.references
         unknown = unknown or found.unknown
         if found.unknown:
             continue
@@ -121,13 +122,14 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
     pieces.append(raw[end:])
     text = "".join(pieces)
     out = Node(node.place, text, text)
-    out.secret = secret
+    out.secret, out.references = secret, references
     return out
 
 
 def _copy_to_place(found: Node, at: Node) -> Node:
     out = Node(at.place, found.value, found.raw)
     out.keys, out.secret, out.unknown = found.keys, found.secret, found.unknown
+    out.references = found.references
     return out
 
 
@@ -225,7 +227,6 @@ def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node |
             f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}",
         )
         return None
-    register_secret(value, f"${{env.{key}}}")
     found = Node(at.place, value, value)
-    found.secret = True
+    found.secret, found.references = True, {value: f"${{env.{key}}}"}
     return found

@@ -19,6 +19,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
 from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
 from jsplan.config.read import read_bytes
+from jsplan.config.secret_fields import mark_secret
 from jsplan.disk import is_file, is_folder
 from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.kv_entry import (
@@ -157,7 +158,7 @@ class KvEntryReader(Struct):
             return
         content = self._encode(key, value)
         if content is not None:
-            hidden = sensitive or is_secret(value)
+            hidden = is_secret(value) or sensitive
             self._declare(bucket, key, content, at, settings, sensitive=hidden, fields=fields)
 
     def _read_ttl(self, bucket: DeclaredResource, key: str, node: Node | None) -> int:
@@ -385,12 +386,14 @@ def _size_problem(bucket: DeclaredResource, size: int) -> str:
 
 
 def is_secret(node: Node) -> bool:
-    """Check whether a value or a part of it came from `${env.X}`."""
+    """Check whether a value or a part of it came from `${env.X}`; no message may show it then."""
     value = node.value
+    if node.secret:
+        mark_secret(node)
     parts: Iterator[Node] = iter(
         value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     )
-    return node.secret or any(is_secret(part) for part in parts)
+    return any([node.secret, *map(is_secret, parts)])
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -40,10 +40,11 @@ class Node:
 
     `keys` has the places of the keys. `raw` is the text of a scalar as written. `dynamic`: `${`
     occurs in it or below it. `secret`: it came from `${env.X}` or is a password, and must not be
-    shown. `unknown`: it is in the files and has no value here, because its `${env.X}` is not set.
+    shown. `references`: the text to show for each value of the environment in it, `${env.X}`.
+    `unknown`: it is in the files and has no value here, because its `${env.X}` is not set.
     """
 
-    __slots__ = ("dynamic", "keys", "place", "raw", "secret", "unknown", "value")
+    __slots__ = ("dynamic", "keys", "place", "raw", "references", "secret", "unknown", "value")
 
     def __init__(self, place: Place, value: Any, raw: str | None = None) -> None:
         self.place = place
@@ -52,6 +53,7 @@ class Node:
         self.keys: dict[str, Place] = _NO_KEYS
         self.dynamic = False
         self.secret = False
+        self.references: Mapping[str, str] = _NO_REFERENCES
         self.unknown = False
 
     def get(self, key: str) -> Node | None:
@@ -74,6 +76,7 @@ class Node:
 
 
 _NO_KEYS: dict[str, Place] = {}
+_NO_REFERENCES: Mapping[str, str] = {}
 
 
 def make_unknown(place: Place) -> Node:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import variables_in
 from jsplan.config.node import Node, to_plain
-from jsplan.secrets import concealed_text, register_secret
+from jsplan.secrets import register_secret
 
 #: The fields of a connection that are secrets; of a `url` the part before `@` is one.
 _CONNECTION_SECRETS: Final = ("password", "token")
@@ -50,41 +49,38 @@ def refuse_variables_in_sink(sink: Node, findings: Findings) -> None:
 
 
 def mark_secret(*nodes: Node | None) -> None:
-    """Mark values that no message may show, from `${env.X}` or not."""
+    """Mark values that no message may show, and parts of them from the environment."""
     for node in nodes:
         if node is not None:
             node.secret = True
+            for value, shown in node.references.items():
+                register_secret(value, shown)
+            if node.references and isinstance(node.value, str):
+                register_secret(node.value, describe(node))
+
+
+def describe(node: Node) -> str:
+    """Return the text to show for a value from the environment, such as `${env.X}`."""
+    return node.references.get(str(node.value)) or "the text with ${env.…}"
 
 
 def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
     """Explain why text of a URL is none, without values of `${env.X}`; empty if it is one."""
     problem = parsing.url_problem(part, schemes)
-    return (
-        f"{concealed_text(url.value) or 'the text with ${env.…}'} is not a URL"
-        if problem and url.secret
-        else problem
-    )
+    return f"{describe(url)} is not a URL" if problem and url.references else problem
 
 
 def conceal_login(url: Node | None) -> None:
-    """Conceal the hosts, users and passwords of a URL from `${env.X}`, each by itself."""
-    shown = (
-        concealed_text(url.value)
-        if url is not None and url.secret and isinstance(url.value, str)
-        else None
-    )
-    for part in url.value.split(",") if url is not None and shown else ():
-        login, _, host = part.strip().rpartition("://")[2].rpartition("@")
-        for piece in (host, host.rpartition(":")[0] or host, *login.split(":")):
-            register_secret(piece.strip("[]/"), shown or "")
-
-
-def conceal_path(node: Node, path: Path) -> None:
-    """Conceal a path from `${env.X}` as the system writes it, without doubled slashes."""
-    shown = concealed_text(node.value)
-    if node.secret and shown:
-        register_secret(str(Path(node.value)), shown)
-        register_secret(str(path), shown)
+    """Conceal the password or the token of a URL from `${env.X}`, and the URL that has it."""
+    if url is None or not url.references or not isinstance(url.value, str):
+        return
+    for part in url.value.split(","):
+        login, has_login, _ = part.strip().rpartition("://")[2].rpartition("@")
+        if has_login:
+            secret = login.partition(":")[2] or login
+            shown = url.references.get(secret) or describe(url)
+            for text in (secret, login, part.strip(), url.value):
+                register_secret(text, shown)
 
 
 def is_content(value: str) -> bool:

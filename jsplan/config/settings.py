@@ -14,7 +14,6 @@ from jsplan.config.model import Domain, DriftSettings, Mute
 from jsplan.config.node import Node, source_range, to_plain
 from jsplan.config.secret_fields import mark_secret, refuse_variables_in_sink, url_problem
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import unregister_secret
 
 _LEVELS: Final = ("ignore", "warning", "error")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -100,6 +99,7 @@ def _read_sink(
         target = node.value["webhook"]
         headers = target.get("headers")
         mark_secret(
+            target.get("url"),
             headers,
             *(
                 headers.value.values()
@@ -124,8 +124,6 @@ def _read_sink(
     ):
         return None
     domain = parsing.read_text(node.get("domain"), "`domain`", findings)
-    if domain is not None and domain in domains:
-        unregister_secret(domain)
     if domain is not None and domain not in domains:
         findings.error(
             "JS122",

@@ -93,11 +93,13 @@ class InboxMessage(Struct, frozen=True):
 class Inbox:
     """A subscription to a reply subject, in order; made by `NatsConnection.open_inbox`."""
 
+    #: The first subject that `publish` sent to.
+    _first_subject = ""
+
     def __init__(self, connection: NatsConnection, subscription: Subscription) -> None:
         self.subject = str(subscription.subject)
         self._connection = connection
         self._subscription = subscription
-        self._first_subject = ""
 
     async def publish(self, subject: str, payload: bytes, *, wants_answer: bool = True) -> None:
         """Send one message, whose answers come to this inbox. Raises ConnectionLostError.

@@ -1,7 +1,4 @@
-"""A value of `${env.X}` is in no output, no file and no log.
-
-Every text field of connections, backend and sinks is tried in turn.
-"""
+"""A secret from `${env.X}` is in no output, no file and no log."""
 
 from __future__ import annotations
 
@@ -27,34 +24,22 @@ CLOSED = "nats://127.0.0.1:1"
 PATHS = ("creds", "nkey", "tls.ca", "tls.cert", "tls.key")
 #: Where a secret may stand, and the forms that it takes there.
 FIELDS: list[tuple[str, str]] = [
-    ("connections.main.url", SECRET),
     ("connections.main.url", f"nats://{SECRET}:x{SECRET}@127.0.0.1:1"),
+    ("connections.main.url", f"nats://{SECRET}@127.0.0.1:1"),
     ("connections.main.url", f"{SECRET}://127.0.0.1"),
     ("connections.main.url", f"nats://127.0.0.1:{SECRET}"),
-    ("connections.main.url", f"nats://127.0.0.1:1/{SECRET}"),
-    *[
-        (f"connections.main.{name}", SECRET)
-        for name in ("user", "password", "token", "context", "account", "inbox_prefix", "timeout")
-    ],
+    *[(f"connections.main.{name}", SECRET) for name in ("password", "token")],
     ("connections.main.context", JWT),
+    ("connections.main.timeout", SECRET),
     ("connections.main.inbox_prefix", f"{SECRET} x.*"),
     *[
         (f"connections.main.{name}", value)
         for name in PATHS
-        for value in (SECRET, f"/{SECRET}//x/./y", JWT, PEM, "S" + "A" * 57)
+        for value in (JWT, PEM, "S" + "A" * 57)
     ],
-    ("backend.local.path", SECRET),
-    ("backend.local.path", f"/dev/null/{SECRET}"),
-    ("backend.kv.bucket", SECRET),
-    ("backend.kv.bucket", f"{SECRET}.x"),
-    ("backend.kv.domain", SECRET),
     ("backend.kv.lock_ttl", SECRET),
     ("drift.sinks.webhook.url", SECRET),
     ("drift.sinks.webhook.headers.Authorization", f"Bearer {SECRET}"),
-    ("drift.sinks.subject", SECRET),
-    ("drift.sinks.subject", f"$JS.{SECRET}"),
-    ("drift.sinks.domain", SECRET),
-    ("drift.sinks.file", f"/dev/null/{SECRET}"),
 ]
 COMMANDS = (
     ["validate"], ["validate", "--json"], ["plan"], ["plan", "--json"], ["lint"], ["lint", "--json"], ["lint", "--format", "sarif"],

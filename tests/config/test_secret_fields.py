@@ -7,7 +7,7 @@ import pytest
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.contexts import resolve_settings
-from jsplan.secrets import conceal, register_secret, unregister_secret
+from jsplan.secrets import conceal, register_secret
 from tests.config.conftest import Loader
 
 VARS = "vars: {pw: hunter22, hub: 'nats://127.0.0.1:4222', login: 'nats://a:hunter22@h', all: {url: u, password: hunter22}, n: 1}\n"
@@ -110,17 +110,51 @@ def test_concealed_values() -> None:
         ("geheimnis", "A"),
         ("acco", "B"),
         ("hub", "C"),
-        ("leaf", "D"),
         ("geheimnis2", "E"),
     ):
         register_secret(value, f"${{env.{name}}}")
-    unregister_secret("leaf")
     assert (
-        conceal("xgeheimnisx acco account hub leaf geheimnis2")
-        == "x${env.A}x ${env.B} account hub leaf ${env.E}"
+        conceal("xgeheimnisx acco account hub geheimnis2")
+        == "x${env.A}x ${env.B} account hub ${env.E}"
     )
     error = JsplanError("no geheimnis", hint="no acco")
     assert error.full_text == "no ${env.A}. no ${env.B}"
+
+
+ORDINARY = """
+connections:
+  hub: {url: "nats://${env.USER}:${env.PASSWORD}@${env.HOST}:4222"}
+  other: {url: "${env.URL}"}
+  third: {url: "nats://${env.HOST}", user: "${env.USER}", password: "x${env.PASSWORD}", inbox_prefix: "${env.INBOX}"}
+  fourth: {creds: "${env.CREDS}"}
+  token: {url: "nats://${env.HOST}", token: "${env.TOKEN}"}
+domains: {hub: {connection: hub}}
+backend: {kv: {domain: "${env.DOMAIN}", bucket: "${env.BUCKET}"}}
+drift: {sinks: [{webhook: {url: "https://h/${env.HOOK}", headers: {A: "Bearer ${env.HEADER}"}}}, {subject: "${env.SUBJECT}"}]}
+defaults: {domain: hub}
+kv: [{bucket: B, entries: {K: "${env.ENTRY}", L: {value: [1, "${env.PART}"], sensitive: true}}}]
+"""
+
+
+def test_only_secrets_are_concealed(workspace: Loader) -> None:
+    """Passwords, tokens, sinks and entries are concealed; names, hosts and paths are not."""
+    secret = {"PASSWORD", "TOKEN", "HOOK", "HEADER", "ENTRY", "PART"}
+    ordinary = {"USER", "HOST", "INBOX", "DOMAIN", "BUCKET", "SUBJECT", "CREDS"}
+    environ = {name: f"value-of-{name.lower()}" for name in secret | ordinary}
+    environ |= {
+        "DOMAIN": "hub",
+        "SUBJECT": "drift.found",
+        "URL": "nats://urluser:urlpassword@urlhost",
+        "BUCKET": "bucket",
+    }
+    workspace(ORDINARY, head="jsplan: 1\nworkspace: shop\n", environ=environ)
+
+    for name in sorted(secret):
+        assert conceal(f"a {environ[name]} b") == f"a ${{env.{name}}} b"
+    for name in sorted(ordinary):
+        assert conceal(f"a {environ[name]} b") == f"a {environ[name]} b"
+    assert conceal("hub drift.found") == "hub drift.found"
+    assert conceal("urluser urlhost urlpassword") == "urluser urlhost ${env.URL}"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ _CODES: Final = {int(code) for code in ExitCode}
 _HIDDEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _LAST: Final = re.compile(r'File "[^"]*/(jsplan/[^"]+)", line \d+, in (\S+)')
 _ASKED: Final = re.compile(rb"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+#: The same in a field that is a secret.
+_AS_SECRET: Final = re.compile(
+    rb"""["']?(?:password|token|Authorization)["']?: ["']?\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}"""
+    rb"""|["']?url["']?: ["']?\$\{env\.(?:FUZZ_URL|[A-Z_]*HOOK)\}"""
+)
 CREDENTIALS: Final = (
     f"-----BEGIN NATS USER JWT-----\n{hostile_values.IN_CREDENTIALS}JWT\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n"
     f"SU{hostile_values.IN_CREDENTIALS}\n------END USER NKEY SEED------\n"
@@ -191,6 +196,11 @@ class DocumentRun:
 
     # --- Check the output
 
+    def _environment_is_secret(self) -> bool:
+        """Check whether a mutation moved no value of the environment to an ordinary field."""
+        content = b"\n".join(self.document.values())
+        return len(_ASKED.findall(content)) == len(_AS_SECRET.findall(content))
+
     def hide(self, *secrets: str) -> None:
         """Add texts of this document that must not be shown."""
         self.hidden += secrets
@@ -198,7 +208,7 @@ class DocumentRun:
     def check_output(self, text: str, form: str) -> None:
         """Check the output, in the form that it has."""
         for secret in (
-            hostile_values.IN_ENVIRONMENT,
+            *([hostile_values.IN_ENVIRONMENT] if self._environment_is_secret() else []),
             hostile_values.OUTSIDE,
             hostile_values.IN_CREDENTIALS,
             *self.hidden,

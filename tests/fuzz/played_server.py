@@ -287,7 +287,7 @@ class _PlayedInbox(Inbox):
 
     def __init__(self, link: NatsConnection) -> None:
         self.subject = "_INBOX.fuzz"
-        self._link = link
+        self._connection = link
         self.queue: deque[bytes] = deque()
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:

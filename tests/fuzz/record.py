@@ -120,6 +120,7 @@ class RecordedLink(NatsConnection):
 class _RecordedInbox(Inbox):
     def __init__(self, inbox: Inbox, link: RecordedLink) -> None:
         self.subject, self._inbox, self._recorded = inbox.subject, inbox, link
+        self._connection = link
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
         message = await self._inbox.next(timeout, waiting_for)

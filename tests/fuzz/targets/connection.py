@@ -50,16 +50,12 @@ def seeds() -> list[Document]:
         {"url": "tls://127.0.0.1:1", "tls": {"ca": "ca.pem", "cert": "ca.pem", "key": "ca.pem"}},
         {"url": f"nats://u:{hostile_values.IN_CREDENTIALS}@127.0.0.1:1"},
         {"url": "nats://127.0.0.1:1", "creds": "${env.FUZZ_CREDS}"},
-        {"url": "nats://127.0.0.1:1", "nkey": "${env.FUZZ_SECRET}"},
-        {"url": "nats://127.0.0.1:1", "tls": {"ca": "${env.FUZZ_SECRET}"}},
-        {"context": "${env.FUZZ_SECRET}"},
+        {"url": "nats://127.0.0.1:1", "nkey": "${env.FUZZ_CREDS}"},
+        {"url": "nats://127.0.0.1:1", "tls": {"ca": "${env.FUZZ_CREDS}"}},
+        {"context": "${env.FUZZ_CREDS}"},
         {"url": "${env.FUZZ_URL}"},
-        {
-            "url": "nats://127.0.0.1:1",
-            "user": "${env.FUZZ_SECRET}",
-            "password": "${env.FUZZ_SECRET}",
-            "inbox_prefix": "${env.FUZZ_SECRET}",
-        },
+        {"url": "nats://127.0.0.1:1", "user": "u", "password": "${env.FUZZ_SECRET}"},
+        {"url": "nats://127.0.0.1:1", "token": "${env.FUZZ_SECRET}"},
     ):
         parts = files_document(
             jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}
