@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Collection
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +27,9 @@ from jsplan.planning.options import PlanningOptions
 from jsplan.planning.relocation.contents import move_entries
 from jsplan.planning.relocation.entries import find_relocations, select_together
 from jsplan.topology import Topology
+
+#: The operation of a lock under which nothing is replaced.
+BACKFILL: Final = "backfill"
 
 
 def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
@@ -50,6 +54,18 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
     candidates = candidate_addresses(inputs)
     selected = select_addresses(inputs, candidates)
     return replace(inputs, selected=select_together(inputs, selected, candidates))
+
+
+async def look_for_holder(context: Context, inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with whether a running process works on what looks interrupted.
+
+    Raises StateError.
+    """
+    if not inputs.interrupted.replacements:
+        return inputs
+    holder = await context.backend.read_holder()
+    running = holder is not None and holder.operation != BACKFILL
+    return replace(inputs, interrupted=replace(inputs.interrupted, is_running=running))
 
 
 def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs:

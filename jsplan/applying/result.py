@@ -21,7 +21,7 @@ from jsplan.planning.preserve.interrupted import (
 from jsplan.planning.relocation.progress import (
     RELOCATES,
     Relocation,
-    list_rejecting,
+    list_unfinished,
 )
 from jsplan.planning.relocation.progress import determine_progress as determine_relocation
 from jsplan.state import State
@@ -44,7 +44,7 @@ async def summarize_execution(
         result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
     result.interrupted = [
         *list_interrupted(await _read_interrupted(execution)),
-        *list_rejecting(await _read_relocations(execution)),
+        *list_unfinished(await _read_relocations(execution)),
     ]
     return result
 

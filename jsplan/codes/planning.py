@@ -177,8 +177,9 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "recreate}`.",
     ),
     "JS424": CodeText(
-        "The replacement of a stream was interrupted.",
-        "An earlier apply stopped between two steps. The message says where the messages are.",
+        "A replacement was interrupted.",
+        "An earlier apply stopped between two steps. The message says where the messages of a "
+        "stream are, and whether a consumer is paused.",
         "Run `jsplan apply`: it resumes the replacement. If it cannot, the message says why.",
     ),
     "JS425": CodeText(

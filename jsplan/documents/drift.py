@@ -47,7 +47,7 @@ class Drift(Struct):
     domains that could not be read; `excused` says that their `may_be_offline` allows it.
     `thresholds` are those in metadata that are exceeded, and lost replicas of a cluster:
     `{address, key, level, threshold, cause}`.
-    `interrupted` are replacements of streams that an apply did not finish:
+    `interrupted` are replacements and relocations that an apply did not finish:
     `{address, rejected, summary, detail}`. They are unhealthy, with each selection of kinds.
     `mutes` are findings that are known and not counted:
     `{address, kind, severity, owner, reason, until, fields}`. `declared_at` is the place of each

@@ -16,8 +16,8 @@ class Status(Struct):
 
     `domains`, `streams`, `consumers` and `replication` are plain data, described in
     `documents.schema`. `managed` is true for the streams and consumers of this workspace.
-    `interrupted` are replacements of streams that an apply did not finish. A stream is `down` while
-    such a replacement rejects its publishers; it is listed even while it does not exist.
+    `interrupted` are replacements and relocations that an apply did not finish. A stream is `down`
+    while one rejects its publishers; it is listed even while it does not exist.
     `relocations` have begun and are not finished: `lag` is the messages that the copy has not yet.
     `thresholds` of a stream or consumer are those in its metadata that are exceeded, and
     `peer-expect` where a cluster has it without a leader or without a replica.

@@ -14,7 +14,7 @@ from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unman
 from jsplan.facts.live import Live
 from jsplan.facts.reader import read_into
 from jsplan.options import DriftOptions
-from jsplan.plan_inputs import build_entry_inputs, build_inputs
+from jsplan.plan_inputs import build_entry_inputs, build_inputs, look_for_holder
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions
@@ -27,7 +27,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     """Check everything selected over guarded connections, for `drift` and the drift job."""
     context, pool = session.context, session.pool
     selection = PlanningOptions(targets=options.targets, excludes=options.excludes)
-    inputs = build_inputs(context, selection)
+    inputs = await look_for_holder(context, build_inputs(context, selection))
     checked = sorted(
         a
         for a in {*inputs.entries, *inputs.interrupted.steps}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from jsplan import __version__
-from jsplan.address import Address, matches_any
+from jsplan.address import Address, is_selected, matches_any
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
@@ -23,12 +23,10 @@ from jsplan.planning.contents.changes import detect_entry_drift
 from jsplan.planning.contents.decide import deferral, is_past, is_unknown
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
+from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
-from jsplan.planning.preserve.interrupted import list_interrupted
-from jsplan.planning.relocation.progress import list_rejecting
-from jsplan.planning.replication.impact import source_names
 from jsplan.replication.health import FlowHealth
 from jsplan.units import SECOND, format_timestamp
 
@@ -57,11 +55,17 @@ def build_document(
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
-    for address in managed:
-        _compare_managed(out, inputs, address)
     if entries is not None:
         _compare_entries(out, entries, inputs)
-    out.interrupted.sort(key=lambda item: not item["rejected"])
+    out.interrupted = [
+        item
+        for item in list_interruptions(inputs)
+        if is_selected(item["address"], options.targets, options.excludes)
+        and not is_ignored(workspace, Address.parse(item["address"]))
+    ]
+    named = {Address.parse(item["address"]) for item in out.interrupted}
+    for address in managed:
+        _compare_managed(out, inputs, address, named)
     out.replication = [
         with_severity(found.to_json())
         for found in flows
@@ -115,20 +119,16 @@ def _compare_entries(out: Drift, entries: PlanInputs, inputs: PlanInputs) -> Non
     out.resource_drift.sort(key=lambda found: Address.parse(found.address))
 
 
-def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
+def _compare_managed(
+    out: Drift, inputs: PlanInputs, address: Address, named: Collection[Address]
+) -> None:
     """Add the drift of one resource, or the reason why it cannot be compared now."""
     if reason := _unreadable_reason(inputs, address):
         out.deferred.append(Deferred(str(address), reason))
         return
-    interrupted = inputs.interrupted.streams.get(address)
-    if interrupted is not None and interrupted.next_step != "clear":
-        out.interrupted += list_interrupted({address: interrupted})
-        return
-    if rejecting := list_rejecting(r for r in inputs.relocations.values() if r.origin == address):
-        out.interrupted += rejecting
-        return
     if progress := describe_interruption(inputs, address):
-        out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
+        if address not in named:
+            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
         return
     declared = inputs.workspace.resources.get(address)
     found = detect_drift(
@@ -141,10 +141,6 @@ def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
     )
     if found is not None:
         out.resource_drift.append(found)
-    elif address in inputs.interrupted.detached_sources:
-        names = source_names(inputs.interrupted.detached_sources[address])
-        reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
-        out.deferred.append(Deferred(str(address), reason))
 
 
 def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:

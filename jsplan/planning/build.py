@@ -36,7 +36,7 @@ from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.leader_moves import check_leaders
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins
-from jsplan.planning.orphans import add_closing_changes, note_orphans
+from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preserve.position_reset import check_resets
 from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
@@ -128,7 +128,7 @@ def build_plan(
         plan.steps = build_steps(inputs, decisions)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
         plan.resource_changes = add_closing_changes(plan)
-        plan.diagnostics += note_orphans(plan)
+        plan.diagnostics += note_interrupted(inputs, plan)
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)

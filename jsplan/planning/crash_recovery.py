@@ -103,6 +103,8 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
         return f"its messages are in {stream.messages_location}"
     if (target := relocated_to(inputs, address)) is not None:
         return f"it is relocated to {target}"
+    if any(r.origin == address and r.is_quiesced for r in inputs.relocations.values()):
+        return "its messages are copied"
     begun, live = inputs.interrupted.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""

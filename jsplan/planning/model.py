@@ -48,6 +48,7 @@ class InterruptedWork(Struct, frozen=True):
     `recovered_deletions`: the resources that unfinished steps deleted, no longer in the entries.
     `unready`: the resources whose replacement exists and is not ready.
     `detached_sources`: the sources that wait for the end of a replacement, by stream.
+    `is_running`: another process holds the lock and works on them, so nothing is interrupted yet.
     """
 
     steps: Mapping[Address, dict[str, Any]] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class InterruptedWork(Struct, frozen=True):
     recovered_deletions: frozenset[Address] = frozenset()
     unready: frozenset[Address] = frozenset()
     detached_sources: Mapping[Address, set[str]] = field(default_factory=dict)
+    is_running: bool = False
 
 
 class Measurements(Struct, frozen=True):

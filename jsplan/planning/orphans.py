@@ -9,12 +9,12 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Plan, ResourceChange
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.decide import REPLACEMENT_ROLLED_BACK
+from jsplan.planning.interruptions import note_consumers
+from jsplan.planning.model import PlanInputs
 
 #: The finding about something that an interrupted apply left on a server.
 ORPHAN = "JS428"
 _ORPHAN_DETAIL = "jsplan made it to replace a resource. Nothing else uses it."
-#: Steps that remove an orphan.
-_REMOVAL_OPS = ("consumer.cleanup", "stream.delete_staging")
 
 
 def add_closing_changes(plan: Plan) -> list[ResourceChange]:
@@ -34,8 +34,9 @@ def _closing_change(address: Address) -> ResourceChange:
     )
 
 
-def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
-    """Note each orphan of an interrupted replacement that this plan removes."""
+def note_interrupted(inputs: PlanInputs, plan: Plan) -> Iterable[Diagnostic]:
+    """Note interrupted consumers, and each orphan that this plan removes."""
+    yield from note_consumers(inputs)
     changes = plan.resource_changes
     replaced = {
         c.address
@@ -44,7 +45,7 @@ def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
     }
     for step in plan.steps:
         left_over = step.op == "consumer.delete_placeholder" and step.object == step.address
-        if left_over or (step.op in _REMOVAL_OPS and step.address not in replaced):
+        if left_over or (step.op == "stream.delete_staging" and step.address not in replaced):
             name = f"{step.target_address.name} in {step.domain}"
             text = f"an interrupted apply may have left {name}; it is removed"
             yield Diagnostic("info", ORPHAN, text, _ORPHAN_DETAIL, step.address)

@@ -11,11 +11,12 @@ from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
 from jsplan.facts.live import Live, LiveObject, unreadable_hint
+from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
-from jsplan.planning.preserve.interrupted import InterruptedReplacement, list_interrupted
-from jsplan.planning.relocation.progress import list_rejecting, list_relocations
+from jsplan.planning.preserve.interrupted import InterruptedReplacement
+from jsplan.planning.relocation.progress import list_relocations
 from jsplan.replication.health import FlowHealth
 from jsplan.status.elements import (
     build_consumer_element,
@@ -50,12 +51,9 @@ def build_document(
     out.domains = [
         build_domain_element(inputs, inputs.live.domains[key], seen.get(key)) for key in shown
     ]
-    out.interrupted = list_interrupted(
-        {a: u for a, u in inputs.interrupted.streams.items() if is_selected(a, targets)}
-    )
-    out.interrupted += list_rejecting(
-        r for r in inputs.relocations.values() if is_selected(r.origin, targets)
-    )
+    out.interrupted = [
+        item for item in list_interruptions(inputs) if is_selected(item["address"], targets)
+    ]
     out.relocations = list_relocations(
         r
         for r in inputs.relocations.values()

@@ -19,7 +19,7 @@ from jsplan.facts.listing import list_live
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
-from jsplan.plan_inputs import build_inputs
+from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.planning.relocation.progress import Relocation
@@ -78,7 +78,7 @@ async def _status(
 ) -> Status:
     async with open_session(load, observer) as session:
         context, pool = session.context, session.pool
-        inputs = build_inputs(context)
+        inputs = await look_for_holder(context, build_inputs(context))
         named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = sorted(with_parent_streams({*context.workspace.resources, *inputs.entries}))

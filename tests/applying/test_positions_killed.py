@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.context import open_context
+from jsplan.options import DriftOptions
+from jsplan.state import LockInfo
+from jsplan.workflows.drift import drift
+from jsplan.workflows.status import status
 from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull
 from tests.applying.kill_boundaries import BoundaryKiller, expect_kill
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.documents.drift import Drift
     from jsplan.sandbox import Server
 
 #: Mechanisms by kind: placeholder and reset; placeholder and start; in a work queue neither.
@@ -79,12 +86,33 @@ def require_position_kept(space: Space, raw: Raw, waiting: int) -> None:
     assert pull(raw, "A", "C", 100) == list(range(10, 31))
 
 
+def require_named(space: Space, raw: Raw) -> None:
+    """Require that drift, status and plan name the interrupted replacement in the same words."""
+    if not read_state(space.folder).replacements.get("main/consumer/A/C"):
+        return
+    found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
+    assert found.exit_code == 2
+    assert [item["address"] for item in found.interrupted] == ["main/consumer/A/C"]
+    assert status(space.load, RecordingObserver()).interrupted == found.interrupted
+    summary = found.interrupted[0]["summary"]
+    notes = [d for d in space.plan().diagnostics if d.address == "main/consumer/A/C"]
+    assert ("JS424", summary) in [(d.code, d.summary) for d in notes]
+    assert "JS428" not in [d.code for d in notes]
+    if "C" not in consumer_names(raw, "A"):
+        assert summary.startswith("A/C does not exist: its clients get nothing, because")
+    elif consumer_info(raw, "A", "C").get("paused"):
+        assert summary.startswith("A/C is paused: its clients get nothing, because")
+    else:
+        assert summary.startswith("the replacement of A/C was interrupted")
+
+
 def check_boundaries(space: Space, raw: Raw, kind: str, chosen: list[int], total: int) -> None:
     """Kill at each boundary, then apply the files with the new and with the old consumer."""
     for boundary in chosen:
         for waiting in (7, 512):
             kill_at(space, raw, kind, boundary, total)
             write(space, kind, **({"max_waiting": 7} if waiting == 7 else {}))
+            require_named(space, raw)
             _, result = space.apply()
             assert result.exit_code == 0, (kind, boundary, waiting, result)
             require_position_kept(space, raw, waiting)
@@ -110,6 +138,26 @@ def test_kill_at_every_boundary(kind: str, tmp_path: Path, server: Server) -> No
     with Raw(server.url) as raw:
         total = count_boundaries(space, raw, kind)
         check_boundaries(space, raw, kind, list(range(1, total)), total)
+
+
+def test_nothing_is_interrupted_while_an_apply_runs(tmp_path: Path, server: Server) -> None:
+    """While another process holds the lock, a replacement that it works on is not interrupted."""
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        kill_at(space, raw, "limits", 4, count_boundaries(space, raw, "limits"))
+    during = asyncio.run(drift_under_lock(space))
+    after = drift(space.load, DriftOptions(replication=False), RecordingObserver())
+
+    assert (during.interrupted, during.exit_code) == ([], 0)
+    assert (len(after.interrupted), after.exit_code) == (1, 2)
+
+
+async def drift_under_lock(space: Space) -> Drift:
+    """Check for drift while another apply holds the lock."""
+    lock = LockInfo.for_this_process("apply")
+    options = DriftOptions(replication=False)
+    async with open_context(space.load) as context, context.backend.lock(lock, 0):
+        return await asyncio.to_thread(drift, space.load, options, RecordingObserver())
 
 
 def test_a_placeholder_goes_when_the_consumer_left_the_files(

@@ -69,7 +69,8 @@ def test_a_refusal_before_the_activation_restores_the_origin(
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     failed = [s.error or "" for s in result.steps if s.status == "failed"]
-    assert (result.exit_code, len(failed), result.interrupted) == (6, 1, [])
+    rejected = [subject for item in result.interrupted for subject in item["rejected"]]
+    assert (result.exit_code, len(failed), rejected) == (6, 1, [])
     assert "insufficient memory resources available" in failed[0]
     if step in ("promote", "activate"):
         assert failed[0].endswith("the origin has its subjects back, and nothing of it is lost")

@@ -70,7 +70,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
 #: Findings that explain a step: an orphan is removed, a revert forgets an adopted resource.
 _FINDINGS = {
     "stream.delete_staging": "JS428",
-    "consumer.cleanup": "JS428",
+    "consumer.cleanup": "JS424",
     "consumer.delete_placeholder": "JS428",
     "state.forget": "JS494",
     "relocate.compare": "JS496",

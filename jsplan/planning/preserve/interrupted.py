@@ -22,6 +22,11 @@ from jsplan.planning.preserve.staging import (
 )
 from jsplan.subjects import is_covered
 
+#: The ways out of an interrupted replacement.
+FINISH_HINT: Final = (
+    "To finish it: jsplan apply. To go back: put the old configuration back into the "
+    "files, and run jsplan apply."
+)
 #: The hint for streams that were changed outside jsplan meanwhile.
 INSPECT_HINT: Final = (
     "Look at both streams. To plan with what is there, which deletes nothing: jsplan state rm"
@@ -92,10 +97,7 @@ class InterruptedReplacement(Struct, frozen=True):
         """The command that finishes it."""
         if self.conflict:
             return f"{INSPECT_HINT} {quote_shell(self.record['address'])}"
-        return (
-            "To finish it: jsplan apply. To go back: put the old configuration back into the "
-            "files, and run jsplan apply."
-        )
+        return FINISH_HINT
 
     @property
     def can_roll_back(self) -> bool:

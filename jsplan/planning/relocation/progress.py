@@ -175,6 +175,12 @@ class Relocation(Struct, frozen=True):
         return "prepared" if self.is_prepared else "copying"
 
     @property
+    def rejected_subjects(self) -> list[str]:
+        """The subjects whose publishers are rejected meanwhile."""
+        waits = self.is_quiesced and not self.is_activated
+        return list(self.record["old"]["config"].get("subjects") or ()) if waits else []
+
+    @property
     def summary(self) -> str:
         """The state of an interrupted relocation in words: rejected publishes first."""
         if self.is_origin_lost:
@@ -217,17 +223,22 @@ class Relocation(Struct, frozen=True):
         return text
 
 
-def list_rejecting(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
-    """List the interrupted relocations whose publishers are rejected, for documents."""
+def list_unfinished(relocations: Iterable[Relocation]) -> list[dict[str, Any]]:
+    """List the interrupted relocations for documents, but those that are prepared on purpose.
+
+    One of which nothing could be read is left out.
+    """
     return [
         {
             "address": str(found.origin),
-            "rejected": list(found.record["old"]["config"].get("subjects") or ()),
+            "rejected": found.rejected_subjects,
             "summary": found.summary,
             "detail": found.hint,
         }
         for found in sorted(relocations, key=lambda found: found.origin)
-        if found.record and not found.is_activated and found.is_quiesced
+        if found.record
+        and not found.is_prepared
+        and (found.origin_now is not None or found.target_now is not None)
     ]
 
 

@@ -1,0 +1,96 @@
+"""Unfinished work of an apply, in one wording for plan, drift and status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.planning.interest import is_placeholder
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.interrupted import FINISH_HINT, list_interrupted
+from jsplan.planning.relocation.progress import RELOCATES, list_unfinished
+from jsplan.planning.replication.impact import source_names
+from jsplan.resources.nested import origin_key
+
+#: The finding about an interrupted replacement.
+INTERRUPTED = "JS424"
+
+
+def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
+    """List unfinished replacements and relocations: `{address, rejected, summary, detail}`.
+
+    Those that reject publishers come first. `inputs.live` must include what they concern; what is
+    in a domain that does not answer is left out, and so is a relocation that is prepared. While an
+    apply is running there are none.
+    """
+    if inputs.interrupted.is_running:
+        return []
+    found = list_interrupted(inputs.interrupted.streams)
+    found += list_unfinished(inputs.relocations.values())
+    found += list(_list_others(inputs))
+    return sorted(found, key=lambda item: not item["rejected"])
+
+
+def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
+    """Yield the interruptions that leave every message in its stream."""
+    for address, record in sorted(inputs.interrupted.replacements.items()):
+        if (
+            "staging" in record
+            or RELOCATES in record
+            or is_placeholder(address)
+            or not inputs.live.is_reachable(address.domain)
+        ):
+            continue
+        summary = (
+            _describe_consumer(inputs, address, record)
+            if address.kind == "consumer"
+            else _describe_stream(inputs, address, record)
+        )
+        if summary:
+            yield {
+                "address": str(address),
+                "rejected": [],
+                "summary": summary,
+                "detail": FINISH_HINT,
+            }
+
+
+def _describe_consumer(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> str:
+    live = inputs.live.get(address)
+    if live is None:
+        text = f"{address.name} does not exist: its clients get nothing"
+    elif record.get("hold_until") is not None and live.compact.get(PAUSE) == record["hold_until"]:
+        text = f"{address.name} is paused: its clients get nothing"
+    else:
+        return f"the replacement of {address.name} was interrupted. Its position is kept"
+    return f"{text}, because its replacement was interrupted. Its position is kept"
+
+
+def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> str:
+    """Describe a stream that is recreated, or whose sources are detached; empty if neither is."""
+    live = inputs.live.get(address)
+    if "detached" not in record:
+        state = "" if live is not None else f"{address.name} does not exist: "
+        return f"{state}the replacement of {address.name} was interrupted"
+    attached = {origin_key(source) for source in (live.raw if live else {}).get("sources") or ()}
+    entry = inputs.entries.get(address)
+    known = {origin_key(source) for source in (entry.config if entry else {}).get("sources") or ()}
+    waiting = set(record["detached"]) & known - attached
+    waiting |= inputs.interrupted.detached_sources.get(address, set())
+    if not waiting or live is None:
+        return ""
+    return (
+        f"{address.name} copies nothing from {source_names(waiting)}, "
+        "because its replacement was interrupted"
+    )
+
+
+def note_consumers(inputs: PlanInputs) -> Iterator[Diagnostic]:
+    """Yield a warning for each selected consumer whose replacement was interrupted."""
+    for item in _list_others(inputs):
+        address = Address.parse(item["address"])
+        if address.kind == "consumer" and address in inputs.selected:
+            yield Diagnostic("warning", INTERRUPTED, item["summary"], item["detail"], str(address))
