@@ -21,7 +21,10 @@ def record_owner(backend: Backend, state: State, plan: Plan) -> None:
 def record_servers(
     backend: Backend, state: State, plan: Plan, domains: Mapping[str, Domain]
 ) -> None:
-    """Store which server answered, and when (`seen`), for the limits of offline domains."""
+    """Store which server answered, and when (`seen`), for the limits of offline domains.
+
+    Store the last sequences of its managed streams too, which show what a server loses.
+    """
     for key, facts in plan.domains.items():
         domain = domains.get(key)
         if domain is None:  # no step touches it, and the files no longer declare it
@@ -31,6 +34,8 @@ def record_servers(
         server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
         if server != known and server["seen"]:
             backend.append(state, {"domain": {"key": key, "server": server}})
+        if facts.get("last_seqs"):
+            backend.append(state, {"last_seqs": facts["last_seqs"]})
 
 
 def record_deferred(

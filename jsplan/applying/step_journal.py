@@ -202,7 +202,8 @@ class StepJournal:
         entry = Entry.of_record(
             record | {"declared": declared}, live.config, live.created, live.answered_at
         )
-        entry = replace(entry, applied_at=format_timestamp())
+        last = int(live.state.get("last_seq") or 0)  # of a stream
+        entry = replace(entry, applied_at=format_timestamp(), last_seq=last)
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         return [*_drop_previous_lines(step), put | replaced, *self.check_lines(step)]

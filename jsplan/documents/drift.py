@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,6 +12,15 @@ from jsplan.documents.plan import Deferred, ResourceChange
 from jsplan.documents.plan_types import Severity
 
 FORMAT_VERSION = "1.0"
+#: The begin of the keys of `thresholds` that say that a server lost messages.
+LOST_KEY = "jsplan.lost"
+
+
+def threshold_severity(breach: Mapping[str, Any]) -> Severity:
+    """Return the severity of an element of `thresholds`: lost messages are destructive."""
+    if breach["level"] != "critical":
+        return "cosmetic"
+    return "destructive" if str(breach["key"]).startswith(LOST_KEY) else "functional"
 
 
 class Unmanaged(Struct):
@@ -45,8 +55,8 @@ class Drift(Struct):
 
     A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the
     domains that could not be read; `excused` says that their `may_be_offline` allows it.
-    `thresholds` are those in metadata that are exceeded, and lost replicas of a cluster:
-    `{address, key, level, threshold, cause}`.
+    `thresholds` are those in metadata that are exceeded, lost replicas of a cluster, lost and
+    missed messages, and paused consumers: `{address, key, level, threshold, cause}`.
     `interrupted` are replacements and relocations that an apply did not finish:
     `{address, rejected, summary, detail}`. They are unhealthy, with each selection of kinds.
     `mutes` are findings that are known and not counted:

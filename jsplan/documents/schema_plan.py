@@ -268,6 +268,7 @@ DOMAIN = object_of(
         "api_prefix": TEXT,
         "connection": TEXT,
         "imports": map_of(TEXT),
+        "last_seqs": map_of(UINT64),
     },
     "The connection of a domain, and the server that answered.",
 )

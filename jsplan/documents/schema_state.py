@@ -63,9 +63,10 @@ STATE_RECORD = object_of(
 )
 STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(
     {"config": CONFIG_REF, "created": TEXT, "applied_at": TEXT},
-    {"seen": TEXT},
+    {"seen": TEXT, "last_seq": UINT64},
     "`config` is live after the last apply; `declared` is from the files then, null for the "
-    "server's default. `seen` is the server's time when this was last known to be the object.",
+    "server's default. `seen` is the server's time when this was last known to be the object. "
+    "`last_seq` is the last sequence that the stream was known to have.",
 )
 #: The record of a step in state when it is done; the executor adds the read-back.
 STEP_RECORD = {"allOf": [ref("remembered")]} | object_of(
@@ -354,6 +355,7 @@ _LINES: dict[str, Schema] = {
     "history": ref("applied"),
     "end": ADDRESS,
     "seen": object_of({"address": ADDRESS, "at": TEXT}),
+    "last_seqs": map_of(UINT64),
 }
 JOURNAL_LINE: Schema = {
     "type": "object",

@@ -12,6 +12,7 @@ from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.facts.live import Live
+from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_into
 from jsplan.options import DriftOptions
 from jsplan.plan_inputs import build_entry_inputs, build_inputs, look_for_holder
@@ -44,6 +45,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
         else [key for key, domain in domains.items() if domain.same_as is None]
     )
     live = await ServerReader(session).read(needed, also)
+    await read_losses(pool, domains, live, checked)
     inputs = recover_interrupted(replace(inputs, live=live))
     inputs = await read_domain_names(inputs, pool)
     unmanaged = (

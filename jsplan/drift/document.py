@@ -17,13 +17,14 @@ from jsplan.drift.replication_severity import with_severity
 from jsplan.drift.unmanaged import build_unmanaged_element
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, lacks_server
-from jsplan.health import find_breaches, missing_servers_breach
+from jsplan.health import missing_servers_breach
 from jsplan.options import DriftOptions
 from jsplan.planning.contents.changes import detect_entry_drift
 from jsplan.planning.contents.decide import deferral, is_past, is_unknown
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.interruptions import list_interruptions
+from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
@@ -76,7 +77,7 @@ def build_document(
         {"address": str(address)} | breach.to_json()
         for address in managed
         if (found := live.get(address)) is not None
-        for breach in find_breaches(found, now)
+        for breach in find_health(inputs, found, now, named)
     ]
     out.thresholds += [
         {"address": str(address)} | missing_servers_breach().to_json()

@@ -9,7 +9,7 @@ from typing import Any
 from jsplan.address import Address, matches
 from jsplan.config.model import Mute
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.drift import Drift
+from jsplan.documents.drift import Drift, threshold_severity
 from jsplan.documents.plan import ResourceChange
 
 
@@ -38,7 +38,7 @@ def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
             active,
             t["address"],
             (),
-            {"kind": "threshold", "severity": "functional", "key": t["key"]},
+            {"kind": "threshold", "severity": threshold_severity(t), "key": t["key"]},
         )
     ]
     drift.unmanaged = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jsplan.facts.live import LiveObject
 from jsplan.health.assessment import Assessment, assess
+from jsplan.health.losses import NOTHING_KNOWN, LastApplied, find_losses
 from jsplan.health.replicas import (
     describe_cluster,
     find_replica_breach,
@@ -14,18 +15,26 @@ from jsplan.health.thresholds import Breach, find_exceeded_thresholds
 
 __all__ = [
     "Assessment",
+    "LastApplied",
     "assess",
     "build_replication_element",
     "describe_cluster",
     "find_breaches",
+    "find_losses",
     "missing_servers_breach",
 ]
 
 
-def find_breaches(live: LiveObject, now: int) -> list[Breach]:
-    """Return what is wrong with a live object: its replicas, then its exceeded thresholds.
+def find_breaches(
+    live: LiveObject, now: int, stream: LiveObject | None = None, last: LastApplied = NOTHING_KNOWN
+) -> list[Breach]:
+    """Return what is wrong with a live object: losses, its replicas, then exceeded thresholds.
 
-    `now` is ns since 1970.
+    `now` is ns since 1970, `stream` that of a consumer, `last` what state has.
     """
     replicas = find_replica_breach(live)
-    return [*([replicas] if replicas else []), *find_exceeded_thresholds(live, now)]
+    return [
+        *find_losses(live, now, stream, last),
+        *([replicas] if replicas else []),
+        *find_exceeded_thresholds(live, now),
+    ]

@@ -22,6 +22,8 @@ from jsplan.units import (
 )
 
 PREFIX: Final = "io.nats.monitor."
+#: The keys of findings that are in no metadata.
+OWN_PREFIX: Final = "jsplan."
 ENABLED: Final = "enabled"
 
 Kind = Literal["stream", "consumer"]
@@ -68,7 +70,11 @@ class Row(Struct, frozen=True):
 
 
 class Breach(Struct, frozen=True):
-    """A threshold that is exceeded, or one whose value cannot be read."""
+    """A threshold that is exceeded, or one whose value cannot be read.
+
+    `key` is without the prefix of metadata. One that begins with `jsplan.` needs no threshold,
+    which is empty then (see `losses`).
+    """
 
     key: str
     level: Level
@@ -78,7 +84,7 @@ class Breach(Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """The element of `thresholds` in the documents."""
         return {
-            "key": PREFIX + self.key,
+            "key": self.key if self.key.startswith(OWN_PREFIX) else PREFIX + self.key,
             "level": self.level,
             "threshold": self.threshold,
             "cause": self.cause,

@@ -360,6 +360,7 @@ _STREAM_STATE: Final = _Object(
         "num_subjects": _count,
         "num_deleted": _count,
         "deleted": _List(_count),
+        "lost": _Object({}, {"bytes": _count}),
         "subjects": _Map(_count),
         "consumer_count": _count,
     },

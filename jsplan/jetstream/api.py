@@ -371,7 +371,10 @@ class DomainApi:
                 await self.request("INFO")
 
     async def request_infos(
-        self, apis: Sequence[str], take: Callable[[int, dict[str, Any] | None], object]
+        self,
+        apis: Sequence[str],
+        take: Callable[[int, dict[str, Any] | None], object],
+        payload: bytes = b"",
     ) -> None:
         """Send many INFO requests at once; `take` gets the number and the answer of each.
 
@@ -391,7 +394,7 @@ class DomainApi:
             restore_created(answer, self.domain.key, self._known_objects)
             take(number, answer)
 
-        requests = [(f"{prefix}.{api}", b"") for api in apis]
+        requests = [(f"{prefix}.{api}", payload) for api in apis]
         await self._explain(self.connection.request_each(requests, parse))
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:

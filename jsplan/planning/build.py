@@ -34,6 +34,7 @@ from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.leader_moves import check_leaders
+from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
@@ -245,11 +246,13 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
 
 def _domain_access(inputs: PlanInputs, key: str) -> dict[str, Any]:
     domain = inputs.workspace.domains[key]
-    access = {"api_prefix": domain.api_prefix, "connection": domain.connection}
+    access: dict[str, Any] = {"api_prefix": domain.api_prefix, "connection": domain.connection}
     imported = {
         row.api: row.from_domain for row in inputs.workspace.imports if row.into_domain == key
     }
-    return access | ({"imports": imported} if imported else {})
+    access |= {"imports": imported} if imported else {}
+    last = changed_last_seqs(inputs, key)
+    return access | ({"last_seqs": last} if last else {})
 
 
 def _diagnostics(
@@ -262,6 +265,7 @@ def _diagnostics(
     ]
     found += check_domains(inputs, decisions)
     found += check_waiting_relocations(inputs)
+    found += note_losses(inputs)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
         text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
         found.append(

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from jsplan import units
 from jsplan.documents.base import digest
+from jsplan.documents.drift import threshold_severity
 from jsplan.documents.plan_types import SEVERITIES
 from jsplan.render import resource_text, summary
 from jsplan.render.escape import safe
@@ -38,10 +39,10 @@ _TITLES = {
     "missing": "Gone",
     "changed": "Changed outside of jsplan",
     "replication": "Replication that does not work",
-    "threshold": "Beyond a threshold",
+    "threshold": "Needs attention",
     "offline": "Not read",
     "unmanaged": "In no file and not in state",
-    "warning": "Beyond a threshold that only warns",
+    "warning": "Worth a look",
     "excused": "Offline, within its may_be_offline",
 }
 
@@ -144,9 +145,9 @@ def _threshold_row(breach: dict[str, Any]) -> Row:
     critical = breach["level"] == "critical"
     return Row(
         "threshold" if critical else "warning",
-        "functional" if critical else "cosmetic",
+        threshold_severity(breach),
         safe(str(breach["address"])),
-        f"is beyond a threshold: {safe(str(breach['cause']))}",
+        f"needs attention: {safe(str(breach['cause']))}",
     )
 
 

@@ -60,7 +60,7 @@ def _replication(lines: Lines, drift: Drift) -> None:
 def _thresholds(lines: Lines, drift: Drift) -> None:
     if not drift.thresholds:
         return
-    lines.add(0, ("Beyond a threshold:", "strong"))
+    lines.add(0, ("Needs attention:", "strong"))
     for breach in drift.thresholds:
         role = "bad" if breach["level"] == "critical" else "warn"
         address, cause = safe(str(breach["address"])), safe(str(breach["cause"]))

@@ -63,7 +63,7 @@ def summary_line(status: Status) -> str:
         count_text(s["consumers"], "consumer"),
         count_text(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else ""),
     ]
-    parts += [f"{s['breached']:,} beyond a threshold"] if s["breached"] else []
+    parts += [f"{s['breached']:,} need attention"] if s["breached"] else []
     return f"Status: {', '.join(parts)}."
 
 

@@ -47,6 +47,7 @@ class Entry(Struct):
     `depends_on` are addresses, so that deletion can run in reverse order. `starts` are the
     sequences at which a replacement made the resource continue, instead of the start in the files:
     of a consumer under its own name, of the sources of a stream under the key of each.
+    `last_seq` is the last sequence that a stream was known to have, which never falls; 0: none.
     `sensitive`: the value of the entry of a bucket may not be shown. `position_once` is the word of
     the `position` to which a consumer was last set.
     """
@@ -62,6 +63,7 @@ class Entry(Struct):
     seen: str = ""
     sensitive: bool = False
     position_once: str = ""
+    last_seq: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of `resources[address]`."""
@@ -80,6 +82,7 @@ class Entry(Struct):
             | ({"seen": self.seen} if self.seen else {})
             | ({"sensitive": True} if self.sensitive else {})
             | ({"position_once": self.position_once} if self.position_once else {})
+            | ({"last_seq": self.last_seq} if self.last_seq else {})
         )
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
@@ -122,6 +125,7 @@ class Entry(Struct):
             raw.get("seen", ""),
             raw.get("sensitive", False),
             raw.get("position_once", ""),
+            raw.get("last_seq", 0),
         )
 
 
@@ -257,7 +261,8 @@ class State(Struct):
         `begin` is a step, `end` the address whose step ended. `put` is `{address, entry}` and
         `drop` an address; both end what was pending there. `domain` is `{key, server}`,
         `ownership` is `{id}`. `replacing` is `{address, …}`, and `replaced` the address whose
-        replacement ended. `seen` is `{address, at}`. `backfill` and `history` are one entry each.
+        replacement ended. `seen` is `{address, at}`, `last_seqs` by address. `backfill`
+        and `history` are one entry each.
         """
         match change:
             case {"session": what}:
@@ -277,14 +282,17 @@ class State(Struct):
             case {"history": what}:
                 self.history = with_entry(self.history, what)
             case {"seen": what}:
-                self._record_seen(Address.parse(what["address"]), what["at"])
+                self._update_entry(what["address"], seen=what["at"])
+            case {"last_seqs": what}:
+                for address, last in what.items():
+                    self._update_entry(address, last_seq=last)
             case _:
                 self._apply_end(change)
 
-    def _record_seen(self, address: Address, at: str) -> None:
-        entry = self.resources.get(address)
-        if entry is not None:
-            self.resources[address] = replace(entry, seen=at)
+    def _update_entry(self, name: str, **fields: Any) -> None:
+        address = Address.parse(name)
+        if (entry := self.resources.get(address)) is not None:
+            self.resources[address] = replace(entry, **fields)
 
     def _apply_end(self, change: dict[str, Any]) -> None:
         if "put" in change:

@@ -12,6 +12,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
 from jsplan.facts.live import Live, LiveObject, unreadable_hint
 from jsplan.planning.interruptions import list_interruptions
+from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
@@ -69,11 +70,16 @@ def build_document(
         [*(o for o in chosen if o.address.kind != "consumer"), *replaced], key=lambda o: o.address
     )
     now = parse_instant(out.timestamp)
+    busy = {Address.parse(item["address"]) for item in out.interrupted}
     out.streams = [
-        build_stream_element(o, managed, now) | {"down": str(o.address) in down} for o in listed
+        build_stream_element(o, managed, find_health(inputs, o, now, busy))
+        | {"down": str(o.address) in down}
+        for o in listed
     ]
     out.consumers = [
-        build_consumer_element(o, managed, now) for o in chosen if o.address.kind == "consumer"
+        build_consumer_element(o, managed, find_health(inputs, o, now, busy))
+        for o in chosen
+        if o.address.kind == "consumer"
     ]
     out.replication = [found.to_json() for found in flows]
     out.diagnostics = [*_unreadable_diagnostics(inputs.live, shown), *check_never_answered(inputs)]

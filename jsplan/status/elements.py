@@ -7,7 +7,8 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.facts.live import DomainFacts, LiveObject
-from jsplan.health import describe_cluster, find_breaches
+from jsplan.health import describe_cluster
+from jsplan.health.thresholds import Breach
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.offline_domains import is_within_offline_limit
 from jsplan.units import format_timestamp
@@ -78,7 +79,9 @@ def _sum_limit(info: dict[str, Any], name: str) -> int | None:
     )
 
 
-def build_stream_element(found: LiveObject, managed: set[Address], now: int) -> dict[str, Any]:
+def build_stream_element(
+    found: LiveObject, managed: set[Address], breaches: list[Breach]
+) -> dict[str, Any]:
     """Build an element of `streams`."""
     state = found.state
     return {
@@ -96,7 +99,7 @@ def build_stream_element(found: LiveObject, managed: set[Address], now: int) -> 
         "consumers": state.get("consumer_count") or 0,
         "created": found.created,
         "cluster": describe_cluster(found),
-        "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
+        "thresholds": [breach.to_json() for breach in breaches],
     }
 
 
@@ -105,7 +108,9 @@ def _origin_kind(found: LiveObject) -> str | None:
     return "mirror" if found.raw.get("mirror") else "sources" if found.raw.get("sources") else None
 
 
-def build_consumer_element(found: LiveObject, managed: set[Address], now: int) -> dict[str, Any]:
+def build_consumer_element(
+    found: LiveObject, managed: set[Address], breaches: list[Breach]
+) -> dict[str, Any]:
     """Build an element of `consumers`."""
     state = found.state
     return {
@@ -118,7 +123,7 @@ def build_consumer_element(found: LiveObject, managed: set[Address], now: int) -
         "delivered": _position_element(state.get("delivered")),
         "ack_floor": _position_element(state.get("ack_floor")),
         "cluster": describe_cluster(found),
-        "thresholds": [breach.to_json() for breach in find_breaches(found, now)],
+        "thresholds": [breach.to_json() for breach in breaches],
     }
 
 

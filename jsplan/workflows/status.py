@@ -16,6 +16,7 @@ from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.inventory import is_state_bucket
 from jsplan.facts.listing import list_live
+from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
@@ -89,6 +90,7 @@ async def _status(
             wanted,
             on_read=ReadCounter(observer),
         )
+        await read_losses(pool, context.workspace.domains, live, [*live.objects])
         inputs = await _read_staging_streams(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)
         own = state_bucket(context.workspace)

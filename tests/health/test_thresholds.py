@@ -158,7 +158,7 @@ def test_status_marks_what_is_exceeded(
     assert rows["LATE"].endswith("CRITICAL")
     assert "CRITICAL" not in rows["main/stream/FINE"] + rows["main/stream/OFF"]
     assert "  ! main/stream/FEW: 5 messages (msgs-warn: 10)" in text
-    assert text.rstrip().endswith("5 beyond a threshold.")
+    assert text.rstrip().endswith("5 need attention.")
 
 
 def test_drift_is_unhealthy(

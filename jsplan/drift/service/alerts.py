@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from jsplan.documents.alert import Alert, AlertEvent, EventType
 from jsplan.documents.base import digest
-from jsplan.documents.drift import Drift, Unmanaged
+from jsplan.documents.drift import Drift, Unmanaged, threshold_severity
 from jsplan.documents.plan import ResourceChange
 from jsplan.documents.plan_types import SEVERITIES
 from jsplan.drift.service.advisories import Actor
@@ -100,9 +100,9 @@ def _from_threshold(name: str, breach: Mapping[str, Any]) -> Alert:
     return Alert(
         key,
         "threshold",
-        "functional" if level == "critical" else "cosmetic",
+        threshold_severity(breach),
         address,
-        f"is beyond a threshold: {breach['cause']}",
+        f"needs attention: {breach['cause']}",
         content=digest([level, breach["threshold"]]),
     )
 

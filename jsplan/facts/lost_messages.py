@@ -1,0 +1,79 @@
+"""Reads what a list of streams does not show: lost messages, and positions that are behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import OFFLINE_ERRORS
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.reader import mark_offline, read_into, require_reachable, run_parallel
+from jsplan.jetstream import DomainApi, Pool
+
+#: Servers name lost messages only together with each deleted sequence; of more, they are not asked.
+MAX_DELETED: Final = 20_000
+_DETAILS: Final = b'{"deleted_details":true}'
+
+
+async def read_losses(
+    pool: Pool, domains: Mapping[str, Domain], live: Live, addresses: Collection[Address]
+) -> None:
+    """Add `state.lost` to streams in `live`, and read consumers that are behind their stream again.
+
+    A consumer that was read before its stream may only look as if it were behind the first message.
+    A domain that stops answering is offline from here on. Raises ApiError, and ConnectError where
+    none is left.
+    """
+    reachable = {a.domain for a in addresses if live.is_reachable(a.domain)}
+    await asyncio.gather(
+        *(
+            _read_domain(pool.api(domains[key]), live, [a for a in addresses if a.domain == key])
+            for key in sorted(reachable)
+        )
+    )
+    require_reachable(pool, live)
+
+
+async def _read_domain(api: DomainApi, live: Live, addresses: Iterable[Address]) -> None:
+    known = {a: one for a in addresses if (one := live.get(a)) is not None}
+    streams = [a for a, one in known.items() if _may_have_lost(one)]
+    found: dict[Address, dict[str, Any]] = {}
+
+    def take(number: int, answer: dict[str, Any] | None) -> None:
+        if answer is not None and (lost := answer["state"].get("lost")):
+            found[streams[number]] = lost
+
+    try:
+        await api.request_infos([f"STREAM.INFO.{a.stream}" for a in streams], take, _DETAILS)
+        await run_parallel(partial(read_into, api, live), _list_behind(live, known.values()))
+    except OFFLINE_ERRORS as error:
+        mark_offline(live, api.domain.key, error)
+    for address, lost in found.items():
+        stream = known[address]
+        live.objects[address] = dataclasses.replace(stream, state=stream.state | {"lost": lost})
+
+
+def _may_have_lost(found: LiveObject) -> bool:
+    return (
+        found.address.kind != "consumer"
+        and not found.address.is_content
+        and found.raw.get("storage") != "memory"
+        and int(found.state.get("num_deleted") or 0) <= MAX_DELETED
+    )
+
+
+def _list_behind(live: Live, objects: Iterable[LiveObject]) -> list[Address]:
+    """Return the consumers whose next message was deleted from their stream."""
+    found: list[Address] = []
+    for consumer in objects:
+        parent = consumer.address.parent
+        stream = live.get(parent) if parent is not None else None
+        position = int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
+        if stream is not None and position + 1 < int(stream.state.get("first_seq") or 0):
+            found.append(consumer.address)
+    return found

@@ -1,0 +1,128 @@
+"""Lost messages, missed messages and paused consumers: findings that need no threshold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from msgspec import Struct
+
+from jsplan.documents.drift import LOST_KEY
+from jsplan.facts.live import LiveObject
+from jsplan.health.thresholds import Breach, is_enabled, list_keys
+from jsplan.resources.fields import Config
+from jsplan.subjects import is_covered
+from jsplan.units import SECOND, count_text, format_bytes, format_instant, parse_instant
+
+#: The keys of the findings in documents.
+MISSED, PAUSED = "jsplan.missed", "jsplan.paused"
+UNREADABLE, RETURNED = f"{LOST_KEY}-messages", f"{LOST_KEY}-sequences"
+_PAUSE: Final = "pause_until"
+
+
+class LastApplied(Struct, frozen=True):
+    """What state has of the object: its last sequence (0: none), and its pause by the files."""
+
+    last_seq: int = 0
+    pause: str | None = None
+
+
+#: Of an object that state does not have.
+NOTHING_KNOWN: Final = LastApplied()
+
+
+def find_losses(
+    live: LiveObject, now: int, stream: LiveObject | None, last: LastApplied
+) -> list[Breach]:
+    """Return lost messages of a stream, or the missed ones and the pause of a consumer.
+
+    `stream` is that of a consumer, `now` ns since 1970. Rests on these rules of servers: the last
+    sequence of a stream never falls, `state.lost` is what its server could not read when it
+    started, and a consumer that another client moves, or a purge, is delivered from there.
+    """
+    if not is_enabled(list_keys(live.raw.get("metadata") or {})):
+        return []
+    if live.address.kind == "consumer":
+        found = [_find_missed(live, stream) if stream is not None else None]
+        found.append(_find_pause(live, now, last.pause))
+    else:
+        found = [_find_unreadable(live), _find_return(live, last.last_seq)]
+    return [breach for breach in found if breach is not None]
+
+
+def _critical(key: str, text: str) -> Breach:
+    return Breach(key, "critical", "", text)
+
+
+def _find_unreadable(live: LiveObject) -> Breach | None:
+    lost: dict[str, Any] = live.state.get("lost") or {}
+    if not lost:
+        return None
+    sequences: Collection[int] = lost.get("msgs") or ()
+    size = format_bytes(int(lost.get("bytes") or 0))
+    what = f"{count_text(len(sequences), 'message')}, {size}" if sequences else size
+    return _critical(
+        UNREADABLE, f"its server lost messages that it could not read when it started ({what})"
+    )
+
+
+def _find_return(live: LiveObject, last_seq: int) -> Breach | None:
+    now = int(live.state.get("last_seq") or 0)
+    if now >= last_seq:
+        return None
+    text = (
+        f"its server lost {count_text(last_seq - now, 'message')}: it ended at sequence "
+        f"{last_seq:,} when it was last applied, and ends at {now:,} now"
+    )
+    return _critical(RETURNED, text)
+
+
+def _find_missed(live: LiveObject, stream: LiveObject) -> Breach | None:
+    """Return a finding for a consumer whose next message was deleted before it was delivered.
+
+    Its position is before the first message of the stream then. Where its filters leave subjects
+    out, others may have been deleted as well, so that only an upper bound is known; in a queue or
+    an interest stream it is not known at all, since other consumers remove messages there.
+    """
+    position = int((live.state.get("delivered") or {}).get("stream_seq") or 0)
+    missed = int(stream.state.get("first_seq") or 0) - 1 - position
+    if missed <= 0 or _supersedes(stream.compact) or _reads_last_values(live.compact):
+        return None
+    count = count_text(missed, "message")
+    if _reads_everything(live.raw, stream.raw):
+        return _critical(
+            MISSED, f"it missed at most {count}: they were deleted before it was to read them"
+        )
+    if stream.compact.get("retention", "limits") != "limits" or not live.state.get("num_pending"):
+        return None
+    text = f"it may have missed messages: at most {count}, of all subjects, were deleted since"
+    return Breach(MISSED, "warning", "", text)
+
+
+def _supersedes(stream: Config) -> bool:
+    """Return True if a newer message of a subject replaces the older one, as in a bucket."""
+    return stream.get("max_msgs_per_subject") == 1 or bool(stream.get("allow_rollup_hdrs"))
+
+
+def _reads_last_values(consumer: Config) -> bool:
+    return bool(consumer.get("deliver_policy") == "last_per_subject")
+
+
+def _reads_everything(consumer: Config, stream: Config) -> bool:
+    single = consumer.get("filter_subject")
+    filters = consumer.get("filter_subjects") or ([single] if single else [])
+    subjects = stream.get("subjects") or ()
+    return not filters or (bool(subjects) and all(is_covered(s, filters) for s in subjects))
+
+
+def _find_pause(live: LiveObject, now: int, declared: str | None) -> Breach | None:
+    """Return a finding for a consumer that delivers nothing; a warning where the files say so."""
+    until = live.raw.get(_PAUSE)
+    at = parse_instant(live.answered_at) if live.answered_at else now
+    if not until or parse_instant(until) <= at:
+        return None
+    until = format_instant(parse_instant(until) // SECOND * SECOND)
+    text = f"it is paused until {until}, and its clients get nothing"
+    if declared and parse_instant(declared) // SECOND == parse_instant(until) // SECOND:
+        return Breach(PAUSED, "warning", "", f"{text}, as the files say")
+    return _critical(PAUSED, text)

@@ -1,0 +1,84 @@
+"""Messages that servers lost since the last apply, and paused consumers, in plan and state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.facts.live import LiveObject
+from jsplan.health import LastApplied, find_breaches, find_losses
+from jsplan.health.thresholds import OWN_PREFIX, Breach
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.pauses import PAUSE
+from jsplan.units import instant_of
+
+#: The finding about an object that needs attention whatever the files say.
+LOSS = "JS476"
+_DETAIL = (
+    "The plan does not change that. What other streams or backups still have: jsplan status. After "
+    "an apply the sequence of today is what the next one is compared with."
+)
+_RESUME_DETAIL = "The plan does not change that. To resume it: nats consumer resume."
+
+
+def last_applied(inputs: PlanInputs, live: LiveObject) -> LastApplied:
+    """Return what state has of the live object; nothing of another object, or one in memory.
+
+    A stream in memory begins again when its server restarts.
+    """
+    entry = inputs.entries.get(live.address)
+    if entry is None or entry.created != live.created:
+        return LastApplied()
+    kept = live.raw.get("storage") != "memory"
+    return LastApplied(entry.last_seq if kept else 0, entry.declared.get(PAUSE))
+
+
+def find_health(
+    inputs: PlanInputs, live: LiveObject, now: int, interrupted: Collection[Address]
+) -> list[Breach]:
+    """Return what is wrong with a live object; `now` is ns since 1970.
+
+    What is in the middle of a replacement (`interrupted`) has its own finding: it may be paused, or
+    have fewer messages than before.
+    """
+    parent = live.address.parent
+    found = find_breaches(
+        live, now, inputs.live.get(parent) if parent else None, last_applied(inputs, live)
+    )
+    busy = live.address in interrupted or parent in interrupted
+    return [b for b in found if not (busy and b.key.startswith(OWN_PREFIX))]
+
+
+def changed_last_seqs(inputs: PlanInputs, domain: str) -> dict[str, int]:
+    """Return the last sequence of each managed stream of a domain that differs from state."""
+    found: dict[str, int] = {}
+    for address, entry in inputs.entries.items():
+        live = inputs.live.get(address) if address.domain == domain else None
+        if live is None or address.kind == "consumer" or live.created != entry.created:
+            continue
+        last = int(live.state.get("last_seq") or 0)
+        if last != entry.last_seq:
+            found[str(address)] = last
+    return found
+
+
+def note_losses(inputs: PlanInputs) -> Iterator[Diagnostic]:
+    """Yield a warning for each selected stream that lost messages, and each paused consumer.
+
+    Consumers that are paused by the files, or by an interrupted replacement, are left out.
+    """
+    now = instant_of(inputs.now)
+    for address in sorted(inputs.entries.keys() & inputs.selected):
+        live = inputs.live.get(address)
+        if live is None or _is_interrupted(inputs, address):
+            continue
+        for breach in find_losses(live, now, None, last_applied(inputs, live)):
+            if breach.level == "critical":
+                detail = _RESUME_DETAIL if address.kind == "consumer" else _DETAIL
+                yield Diagnostic("warning", LOSS, breach.cause, detail, str(address))
+
+
+def _is_interrupted(inputs: PlanInputs, address: Address) -> bool:
+    known = inputs.interrupted
+    return address in known.replacements or (address.parent or address) in known.streams

@@ -1,0 +1,169 @@
+"""Lost messages, missed messages and pauses, as drift, status and plan name them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.options import DriftOptions
+from jsplan.workflows.drift import drift
+from jsplan.workflows.status import status
+from tests.applying.consumer_helpers import pull
+from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver, Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+
+pytestmark = pytest.mark.matrix
+
+
+def attention(space: Space) -> list[tuple[str, str, str]]:
+    """Return address, key and level of what drift names; status must say the same."""
+    found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
+    critical = any(breach["level"] == "critical" for breach in found.thresholds)
+    assert found.exit_code == (2 if critical else 0)
+    seen = status(space.load, RecordingObserver())
+    shown = [
+        {"address": item["address"]} | breach
+        for item in (*seen.streams, *seen.consumers)
+        for breach in item["thresholds"]
+    ]
+    assert sorted(shown, key=str) == sorted(found.thresholds, key=str)
+    return [(b["address"], b["key"], b["level"]) for b in found.thresholds]
+
+
+def causes(space: Space) -> list[str]:
+    """Return what drift says."""
+    found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
+    return [str(breach["cause"]) for breach in found.thresholds]
+
+
+def damage(server: Server) -> None:
+    """Kill the server, flip a bit in the 101st of the messages of K, and start it again."""
+    server.kill()
+    for block in server.store_path.rglob("streams/K/msgs/*.blk"):
+        content = bytearray(block.read_bytes())
+        content[content.index(b"payload-100")] ^= 1
+        block.write_bytes(content)
+    server.start()
+
+
+def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) -> None:
+    """What a server could not read, and a last sequence that fell, are critical, with numbers.
+
+    The plan warns; after an apply the sequence of today is what counts.
+    """
+    server = make_server()
+    space = single_space(tmp_path, server)
+    stream: dict[str, Any] = {"name": "K", "subjects": ["k.>"]}
+    space.write(streams=[stream]).apply()
+    with Raw(server.url) as raw:
+        for number in range(200):
+            raw.request("k.a", b"payload-%03d" % number)
+    space.write(streams=[stream | {"description": "applied with 200 messages"}]).apply()
+    assert attention(space) == []
+    damage(server)
+
+    address = "main/stream/K"
+    assert attention(space) == [
+        (address, "jsplan.lost-messages", "critical"),
+        (address, "jsplan.lost-sequences", "critical"),
+    ]
+    unread, fell = causes(space)
+    assert "could not read when it started (4.3 KiB)" in unread
+    assert (
+        "lost 100 messages: it ended at sequence 200 when it was last applied, and ends at 100"
+        in fell
+    )
+    space.write(streams=[stream | {"description": "changed"}])
+    plan, _ = space.apply()
+    assert [(d.code, d.summary) for d in plan.diagnostics] == [("JS476", fell)]
+    assert attention(space) == [(address, "jsplan.lost-messages", "critical")]
+
+
+LIMITED = {"name": "L", "subjects": ["l.>"], "max_msgs": 5}
+
+
+def write_consumer(space: Space, stream: dict[str, Any], **consumer: Any) -> None:
+    """Declare L with one consumer, and apply it."""
+    body = {"name": "C", "ack_policy": "none"} | consumer
+    space.write(streams=[stream | {"consumers": [body]}]).apply()
+
+
+@pytest.mark.parametrize(
+    ("stream", "consumer", "expected"),
+    [
+        ({}, {}, ("critical", "it missed at most 15 messages")),
+        ({}, {"filter_subject": "l.>"}, ("critical", "it missed at most 15 messages")),
+        ({}, {"filter_subject": "l.a"}, ("warning", "at most 15 messages, of all subjects")),
+        ({}, {"filter_subject": "l.other"}, None),
+        ({}, {"deliver_policy": "last_per_subject", "filter_subject": "l.>"}, None),
+        ({"max_msgs_per_subject": 1}, {}, None),
+        ({"retention": "interest"}, {}, ("critical", "it missed at most 15 messages")),
+        ({"retention": "interest"}, {"filter_subject": "l.a"}, None),
+        ({"max_msgs": 500}, {}, None),
+    ],
+)
+def test_messages_that_a_consumer_missed(
+    stream: dict[str, Any],
+    consumer: dict[str, Any],
+    expected: tuple[str, str] | None,
+    tmp_path: Path,
+    server: Server,
+) -> None:
+    """A consumer whose next messages a limit deleted is named with their number at most."""
+    space = single_space(tmp_path, server)
+    write_consumer(space, LIMITED | stream, **consumer)
+    with Raw(server.url) as raw:
+        for _ in range(20):
+            raw.request("l.a", b"x")
+
+    found = [(level, key) for _, key, level in attention(space)]
+    assert found == ([(expected[0], "jsplan.missed")] if expected else [])
+    assert expected is None or expected[1] in causes(space)[0]
+
+
+def test_what_is_no_missed_message(tmp_path: Path, server: Server) -> None:
+    """A consumer that reads on, one that is new, and a purge miss nothing."""
+    space = single_space(tmp_path, server)
+    write_consumer(space, LIMITED)
+    with Raw(server.url) as raw:
+        for _ in range(3):
+            for _ in range(5):
+                raw.request("l.a", b"x")
+            assert len(pull(raw, "L", "C", 5)) == 5
+        assert attention(space) == []
+        raw.api_ok("$JS.API.STREAM.PURGE.L")
+        assert attention(space) == []
+        raw.request("l.a", b"x")
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.L.NEW",
+            {"stream_name": "L", "config": {"durable_name": "NEW", "ack_policy": "explicit"}},
+        )
+        assert attention(space) == []
+
+
+def test_a_consumer_that_another_client_paused(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """A pause that the files do not know is critical; one of the files is a warning."""
+    if server_version < (2, 11):
+        return
+    space = single_space(tmp_path, server)
+    until = {"pause_until": "2100-01-01T00:00:00Z"}
+    write_consumer(space, LIMITED)
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.CONSUMER.PAUSE.L.C", until)
+    address = "main/consumer/L/C"
+    assert attention(space) == [(address, "jsplan.paused", "critical")]
+    notes = [(d.code, d.address) for d in space.plan().diagnostics]
+    assert ("JS476", address) in notes
+
+    write_consumer(space, LIMITED, **until)
+    assert attention(space) == [(address, "jsplan.paused", "warning")]
+    assert "JS476" not in [d.code for d in space.plan().diagnostics]
