@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
+from jsplan.errors import StateError
 from jsplan.jetstream import Pool
 from jsplan.jetstream.identity import FindKnownObject, KnownObject
 from jsplan.options import Observer
@@ -21,13 +22,17 @@ from jsplan.topology import Topology, build_topology
 
 
 class Context(Struct):
-    """The opened workspace before any request to a server."""
+    """The opened workspace before any request to a server.
+
+    `state_error` says why the state could not be read, where a command works without it.
+    """
 
     workspace: Workspace
     topology: Topology
     backend: Backend
     state: State
     environ: Mapping[str, str]
+    state_error: str = ""
 
 
 @asynccontextmanager
@@ -109,10 +114,28 @@ class Session(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_session(load_options: LoadOptions, observer: Observer) -> AsyncIterator[Session]:
+async def open_stateless_context(options: LoadOptions) -> AsyncIterator[Context]:
+    """Open a context as `open_context` does; with an empty state where it cannot be read."""
+    async with open_backend(options) as (workspace, backend):
+        state, problem = State(workspace.name, workspace.environment), ""
+        try:
+            state = await backend.read()
+        except StateError as error:
+            problem = str(error)
+        yield Context(
+            workspace, build_topology(workspace), backend, state, options.environ, problem
+        )
+
+
+@asynccontextmanager
+async def open_session(
+    load_options: LoadOptions,
+    observer: Observer,
+    opened: Callable[[LoadOptions], AbstractAsyncContextManager[Context]] = open_context,
+) -> AsyncIterator[Session]:
     """Open the workspace and connections that can only read. Raises ConfigError and StateError."""
     async with (
-        open_context(load_options) as context,
+        opened(load_options) as context,
         open_pool(context, read_only=True, guarded=True) as pool,
     ):
         yield Session(context, pool, observer)

@@ -148,6 +148,20 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "It begins at its `opt_start_seq` or `opt_start_time`. Apply does not copy what is before.",
         "Nothing, or copy the messages after the apply with the command that the message prints.",
     ),
+    "JS476": CodeText(
+        "A server lost messages of a stream, or a consumer is paused.",
+        "The stream ends at a lower sequence than at the last apply, although it is the same "
+        "stream: its server lost messages, for example when its disk or its process failed. Or a "
+        "consumer is paused, by jsplan or by another client, and the files do not say so.",
+        "Look for the lost messages in mirrors, sources, archives and backups before you apply. "
+        "Resume a consumer with `nats consumer resume`.",
+    ),
+    "JS477": CodeText(
+        "`status` could not read the state.",
+        "The state is where it cannot be reached, or damaged. What the domains answer needs no "
+        "state; what is managed does.",
+        "Nothing, if the domain of the state is down: look at it first.",
+    ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",

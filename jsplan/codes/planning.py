@@ -317,12 +317,4 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "The server takes that for a cycle and refuses it.",
         "Remove one of the two paths, or copy through another JetStream.",
     ),
-    "JS476": CodeText(
-        "A server lost messages of a stream, or a consumer is paused.",
-        "The stream ends at a lower sequence than at the last apply, although it is the same "
-        "stream: its server lost messages, for example when its disk or its process failed. Or a "
-        "consumer is paused, by jsplan or by another client, and the files do not say so.",
-        "Look for the lost messages in mirrors, sources, archives and backups before you apply. "
-        "Resume a consumer with `nats consumer resume`.",
-    ),
 }  # fmt: skip

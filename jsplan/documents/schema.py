@@ -242,7 +242,7 @@ STATUS_STREAM = object_of(
     {
         "address": ADDRESS,
         "type": one_of(*KINDS),
-        "managed": FLAG,
+        "managed": or_null(FLAG),
         "down": FLAG,
         "fed_by": one_of("mirror", "sources", None),
         "last_time": or_null(TIME),
@@ -255,7 +255,7 @@ STATUS_STREAM = object_of(
 STATUS_CONSUMER = object_of(
     {
         "address": ADDRESS,
-        "managed": FLAG,
+        "managed": or_null(FLAG),
         "delivered": _POSITION,
         "ack_floor": _POSITION,
         "cluster": _CLUSTER,

@@ -15,7 +15,8 @@ class Status(Struct):
     """The whole document, sorted by address.
 
     `domains`, `streams`, `consumers` and `replication` are plain data, described in
-    `documents.schema`. `managed` is true for the streams and consumers of this workspace.
+    `documents.schema`. `managed` is true for the streams and consumers of this workspace,
+    null where the state cannot be read.
     `interrupted` are replacements and relocations that an apply did not finish. A stream is `down`
     while one rejects its publishers; it is listed even while it does not exist.
     `relocations` have begun and are not finished: `lag` is the messages that the copy has not yet.

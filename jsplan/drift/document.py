@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 from jsplan import __version__
 from jsplan.address import Address, is_selected, matches_any
@@ -72,18 +73,7 @@ def build_document(
         for found in flows
         if not is_ignored(workspace, found.flow.downstream)
     ]
-    now = int(inputs.now.timestamp()) * SECOND
-    out.thresholds = [
-        {"address": str(address)} | breach.to_json()
-        for address in managed
-        if (found := live.get(address)) is not None
-        for breach in find_health(inputs, found, now, named)
-    ]
-    out.thresholds += [
-        {"address": str(address)} | missing_servers_breach().to_json()
-        for address in managed
-        if lacks_server(live.unreadable.get(address, "unsupported"))
-    ]
+    out.thresholds = list(_find_breaches(inputs, managed, named))
     out.unmanaged = [
         build_unmanaged_element(o, live) for o in unmanaged if not is_ignored(workspace, o.address)
     ]
@@ -104,6 +94,20 @@ def build_document(
     out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
     return out
+
+
+def _find_breaches(
+    inputs: PlanInputs, managed: list[Address], interrupted: Collection[Address]
+) -> Iterator[dict[str, Any]]:
+    """Yield the elements of `thresholds`."""
+    now = int(inputs.now.timestamp()) * SECOND
+    for address in managed:
+        if (found := inputs.live.get(address)) is not None:
+            for breach in find_health(inputs, found, now, interrupted):
+                yield {"address": str(address)} | breach.to_json()
+    for address in managed:
+        if lacks_server(inputs.live.unreadable.get(address, "unsupported")):
+            yield {"address": str(address)} | missing_servers_breach().to_json()
 
 
 def _find_declared(workspace: Workspace, address: Address) -> DeclaredResource | None:

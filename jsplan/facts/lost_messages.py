@@ -23,7 +23,7 @@ _DETAILS: Final = b'{"deleted_details":true}'
 async def read_losses(
     pool: Pool, domains: Mapping[str, Domain], live: Live, addresses: Collection[Address]
 ) -> None:
-    """Add `state.lost` to streams in `live`, and read consumers that are behind their stream again.
+    """Add `state.lost` to streams in `live`; read consumers behind their stream again.
 
     A consumer that was read before its stream may only look as if it were behind the first message.
     A domain that stops answering is offline from here on. Raises ApiError, and ConnectError where

@@ -36,6 +36,8 @@ MAX_WORKERS = 64
 T = TypeVar("T")
 #: Seconds to wait for the connected server, after a domain behind it did not answer in time.
 CHECK_TIMEOUT = 2.0
+#: Why a cluster without a majority of its servers does not answer.
+NO_LEADER = "its cluster has no leader (10008)"
 
 
 async def identify_domains(
@@ -106,7 +108,7 @@ async def identify_domain(
     except ServerRefusedError as error:
         if error.err_code != CLUSTER_NOT_AVAILABLE:
             raise _no_jetstream_error(domain, error) from None
-        reason = f"domain {domain.key} does not answer: its cluster has no leader (10008)"
+        reason = f"domain {domain.key} does not answer: {NO_LEADER}"
         return DomainFacts(domain.key, reachable=False, reason=reason)
     except NotPermittedError as error:
         raise ConnectError(str(error), hint=error.hint) from None

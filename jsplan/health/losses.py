@@ -1,4 +1,4 @@
-"""Lost messages, missed messages and paused consumers: findings that need no threshold. Pure."""
+"""Lost and missed messages, and paused consumers: findings without a threshold. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAUSE: Final = "pause_until"
 
 
 class LastApplied(Struct, frozen=True):
-    """What state has of the object: its last sequence (0: none), and its pause by the files."""
+    """The knowledge of state: the last sequence (0: none), and the pause that the files say."""
 
     last_seq: int = 0
     pause: str | None = None

@@ -288,7 +288,9 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
 def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
     times = [units.parse_instant(m["last_time"]) for m in members if m["last_time"]]
-    mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
+    mark: grid.Cell = (
+        ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
+    )
     mark = _level(members) or mark
     mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
@@ -347,7 +349,9 @@ def _format_stream(members: list[Row]) -> str:
 
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
-    mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
+    mark: grid.Cell = (
+        ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
+    )
     counts = [
         f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
     ]
@@ -355,6 +359,11 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     name = safe(Address.parse(members[0]["address"]).consumer)
     cluster = _cluster_cells(one["cluster"] if one else None)
     return [f"  {name}", *counts, *places, *cluster, _level(members) or mark]
+
+
+def _unmanaged_mark(members: list[Row]) -> grid.Cell:
+    """Return the mark of unmanaged objects; none where the state, which says so, is not known."""
+    return ("unmanaged", "dim") if any(m["managed"] is False for m in members) else ("", "dim")
 
 
 def _level(members: list[Row]) -> grid.Cell:

@@ -39,10 +39,7 @@ def build_document(
     out = Status(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
-    managed = {
-        context.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains
-    }
-    managed |= {target for target, found in inputs.relocations.items() if found.record}
+    managed = _managed_addresses(context, inputs) if not context.state_error else None
     seen = last_seen(inputs)
     shown = [
         key
@@ -82,8 +79,29 @@ def build_document(
         if o.address.kind == "consumer"
     ]
     out.replication = [found.to_json() for found in flows]
-    out.diagnostics = [*_unreadable_diagnostics(inputs.live, shown), *check_never_answered(inputs)]
+    out.diagnostics = [
+        *_state_diagnostics(context),
+        *_unreadable_diagnostics(inputs.live, shown),
+        *check_never_answered(inputs),
+    ]
     return out
+
+
+def _managed_addresses(context: Context, inputs: PlanInputs) -> set[Address]:
+    domains = context.workspace.domains
+    managed = {context.topology.canonicalize(a) for a in inputs.entries if a.domain in domains}
+    return managed | {target for target, found in inputs.relocations.items() if found.record}
+
+
+def _state_diagnostics(context: Context) -> list[Diagnostic]:
+    if not context.state_error:
+        return []
+    text = (
+        f"{context.state_error}. What is managed, interrupted or lost since the last apply is not "
+        "known"
+    )
+    detail = "What the domains answer is shown. plan, apply and drift need the state."
+    return [Diagnostic("warning", "JS477", text, detail)]
 
 
 def _replaced_stream(address: Address, found: InterruptedReplacement) -> LiveObject:

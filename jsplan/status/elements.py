@@ -80,14 +80,14 @@ def _sum_limit(info: dict[str, Any], name: str) -> int | None:
 
 
 def build_stream_element(
-    found: LiveObject, managed: set[Address], breaches: list[Breach]
+    found: LiveObject, managed: set[Address] | None, breaches: list[Breach]
 ) -> dict[str, Any]:
     """Build an element of `streams`."""
     state = found.state
     return {
         "address": str(found.address),
         "type": found.address.kind,
-        "managed": found.address in managed,
+        "managed": found.address in managed if managed is not None else None,
         "fed_by": _origin_kind(found),
         "messages": state["messages"],
         "bytes": state["bytes"],
@@ -109,13 +109,13 @@ def _origin_kind(found: LiveObject) -> str | None:
 
 
 def build_consumer_element(
-    found: LiveObject, managed: set[Address], breaches: list[Breach]
+    found: LiveObject, managed: set[Address] | None, breaches: list[Breach]
 ) -> dict[str, Any]:
     """Build an element of `consumers`."""
     state = found.state
     return {
         "address": str(found.address),
-        "managed": found.address in managed,
+        "managed": found.address in managed if managed is not None else None,
         "pending": state.get("num_pending") or 0,
         "ack_pending": state.get("num_ack_pending") or 0,
         "redelivered": state.get("num_redelivered") or 0,

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected
 from jsplan.config.model import LoadOptions
-from jsplan.context import known_domains, open_session, state_bucket
+from jsplan.context import known_domains, open_session, open_stateless_context, state_bucket
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.inventory import is_state_bucket
+from jsplan.facts.leaderless import name_silent_servers
 from jsplan.facts.listing import list_live
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
@@ -32,7 +33,10 @@ from jsplan.units import count_text
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
-    """Read the live status. Raises ConfigError, StateError, ConnectError (no domain), ApiError."""
+    """Read the live status, also without the state.
+
+    Raises ConfigError, ConnectError where no domain answers, and ApiError.
+    """
     return run_until_complete(_status(load, observer, targets))
 
 
@@ -77,20 +81,22 @@ async def _status(
     targets: Collection[str],
     seen: SampleHistory | None = None,
 ) -> Status:
-    async with open_session(load, observer) as session:
+    async with open_session(load, observer, open_stateless_context) as session:
         context, pool = session.context, session.pool
         inputs = await look_for_holder(context, build_inputs(context))
-        named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
+        domains = context.workspace.domains
+        named = sum(1 for domain in domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = sorted(with_parent_streams({*context.workspace.resources, *inputs.entries}))
         live = await list_live(
             pool,
-            context.workspace.domains,
-            known_domains(context),
+            domains,
+            known_domains(context) if not context.state_error else frozenset(domains),
             wanted,
             on_read=ReadCounter(observer),
         )
-        await read_losses(pool, context.workspace.domains, live, [*live.objects])
+        await read_losses(pool, domains, live, [*live.objects])
+        await name_silent_servers(pool, domains, live, wanted)
         inputs = await _read_staging_streams(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)
         own = state_bucket(context.workspace)

@@ -54,7 +54,7 @@ def damage(server: Server) -> None:
 
 
 def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) -> None:
-    """What a server could not read, and a last sequence that fell, are critical, with numbers.
+    """Unreadable messages, and a last sequence that fell, are critical, with numbers.
 
     The plan warns; after an apply the sequence of today is what counts.
     """
