@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -202,6 +203,53 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
 
     assert state["messages"] == len(EDGES)
     assert set(state["subjects"]) == {f"in.{subject.decode()}" for subject, _, _ in EDGES}
+
+
+MESSAGE = "subject string, data binary, headers array<struct<name: string, value: string>>"
+#: A subject that ends its command, and begins one that purges a stream.
+COMMAND = "in.a 0 0\r\n\r\nPUB $JS.API.STREAM.PURGE.T 0\r\n\r\nHPUB in.b"
+REFUSED: list[tuple[Any, dict[str, str], str]] = [
+    ((COMMAND, b"", None), {}, "row 2 of a batch has an invalid subject"),
+    ((None, b"", None), {}, "row 2 of a batch has no subject"),
+    (("in.a", b"", [("A", "b\r\nNats-Rollup: all")]), {}, "row 2 of a batch has an invalid header"),
+    (("in.a", b"", None), {"stream": "S"}, "stream T takes the subjects of these messages, not"),
+    (("in.a", b"", None), {"dedupe": "origin"}, "dedupe by origin needs the column origin"),
+]
+
+
+def test_written_rows_stay_what_they_are(spark: SparkSession, server: Server) -> None:
+    """A row adds one message: it has no other effect, and is refused if it is no message."""
+    store(server, [(b"t.a", b"", b"1"), (b"t.b", b"", b"2")], "T", allow_rollup_hdrs=True)
+    with Raw(server.url) as raw:
+        raw.api_ok(
+            "$JS.API.STREAM.UPDATE.T",
+            {"name": "T", "subjects": ["t.>", "in.>"], "allow_rollup_hdrs": True},
+        )
+        control = [
+            [("Nats-Rollup", "all")],
+            [("nats-msg-id", "1"), ("A", "")],
+            [("Nats-Msg-Id", "1")],
+        ]
+
+        def write(rows: list[Any], **options: str) -> None:
+            frame = spark.createDataFrame(rows, MESSAGE).coalesce(1)
+            options = {"url": server.url, "stream": "T"} | options
+            frame.write.format("jetstream").options(**options).mode("append").save()
+
+        for row, options, message in REFUSED:
+            with pytest.raises(PySparkException, match=message):
+                write([("in.good", b"", None), row], **options)
+        write([("in.a", b"", headers) for headers in control])
+        messages = [
+            raw.api_ok("$JS.API.STREAM.MSG.GET.T", {"seq": seq})["message"] for seq in range(1, 6)
+        ]
+        assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
+
+    assert [base64.b64decode(one.get("hdrs", "")) for one in messages[2:]] == [
+        b"NATS/1.0\r\nJsplan-Kept-Nats-Rollup: all\r\nNats-Expected-Stream: T\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Kept-nats-msg-id: 1\r\nA: \r\nNats-Expected-Stream: T\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Kept-Nats-Msg-Id: 1\r\nNats-Expected-Stream: T\r\n\r\n",
+    ]
 
 
 def test_parquet_round_trip(spark: SparkSession, server: Server, tmp_path: Path) -> None:

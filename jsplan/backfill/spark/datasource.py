@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -25,14 +26,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jsplan.backfill.message_schema import encode_headers, to_table
+from jsplan.backfill.message_schema import (
+    encode_headers,
+    neutralize_control_headers,
+    to_table,
+)
 from jsplan.backfill.protocol import RawConnection, publish, read
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows
+from jsplan.backfill.protocol.publisher import Destination
 from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.row_check import find_invalid_row
 from jsplan.backfill.protocol.stream_info import fetch_stream_info, find_first_seq_at
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.pushdown import PushedBounds, push_filters
-from jsplan.errors import UsageError
+from jsplan.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -253,56 +260,63 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
 
-@dataclass
-class WriteResult(WriterCommitMessage):
-    """Number of messages that one task stored, and of duplicates that the server knew."""
-
-    messages: int
-    duplicates: int
-
-
 class JetStreamWriter(DataSourceArrowWriter):
     """Writer that publishes each row and waits for its acknowledgement.
 
-    A repeated task publishes again. With `dedupe` = `origin` each message has its origin as
-    `Nats-Msg-Id`, so the server drops repeated ones within the duplicate window of the stream. For
-    an exact copy, use `jsplan backfill`.
+    Headers that servers act on are renamed as in a backfill. A repeated task publishes again. With
+    `dedupe` = `origin` each message has its origin as `Nats-Msg-Id`, so the server drops repeated
+    ones within the duplicate window of the stream. For an exact copy, use `jsplan backfill`.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         if (options["dedupe"] or "none") not in ("none", "origin"):
             raise UsageError(f"option dedupe is {options['dedupe']!r}, not none or origin")
+        self._deduplicates = options["dedupe"] == "origin"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
-        """Write the rows of one task."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task.
+
+        Raises RefusedError for a row that is no message, for another stream or domain than that of
+        the options, and for duplicates without `dedupe`.
+        """
         connection = RawConnection(self._options.target())
         try:
-            return WriteResult(
-                *publish(
-                    connection,
-                    (self._to_message_columns(batch) for batch in iterator if batch.num_rows),
-                )
+            publish(
+                connection,
+                (self._to_message_columns(batch) for batch in iterator if batch.num_rows),
+                destination=Destination(self._options.stream, self._options.domain),
+                deduplicates=self._deduplicates,
             )
         finally:
             connection.close()
+        return WriterCommitMessage()
 
     def _to_message_columns(
         self, batch: pa.RecordBatch
     ) -> tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]:
         names = set(batch.schema.names)
         subject = batch["subject"].cast(pa.string()).view(BYTES)
+        fields = batch["headers"] if "headers" in names else None
+        if (found := find_invalid_row(subject, fields)) is not None:
+            raise RefusedError(f"row {found[0] + 1:,} of a batch has {found[1]}")
         empty = pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)
-        headers = encode_headers(batch["headers"]) if "headers" in names else empty
-        if (self._options["dedupe"] or "none") == "origin":
-            if "origin" not in names:
-                raise UsageError("dedupe by origin needs the column origin")
-            headers = append_header_lines(
-                headers, b"Nats-Msg-Id: ", batch["origin"].cast(pa.string()).view(BYTES), b"\r\n"
-            )
+        headers = (
+            neutralize_control_headers(encode_headers(fields)) if fields is not None else empty
+        )
+        if self._deduplicates:
+            headers = append_header_lines(headers, b"Nats-Msg-Id: ", self._origins(batch), b"\r\n")
         prefix = (self._options["subjectPrefix"] or "").encode()
         data = batch["data"].cast(BYTES).fill_null(b"")
         return (concat_rows(prefix, subject) if prefix else subject), headers, data
+
+    def _origins(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        if "origin" not in batch.schema.names:
+            raise UsageError("dedupe by origin needs the column origin")
+        origins = batch["origin"].cast(pa.string()).view(BYTES)
+        if pc.any(pc.fill_null(pc.match_substring_regex(origins, r"^$|[\r\n]"), True)).as_py():
+            raise RefusedError("a row has no origin, or one with a line break")
+        return origins
 
 
 __all__ = ["SCHEMA", "JetStream", "split_range"]
