@@ -251,6 +251,27 @@ def test_a_server_that_is_killed_while_reading(
     assert found == list(range(1, count + 1))
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("purge", [{}, {"filter": "s.x"}, {"keep": 1}], ids=str)
+def test_messages_that_are_purged_while_reading(
+    server: Server, open_connection: Connect, purge: dict[str, Any]
+) -> None:
+    """A read ends when all that is left of its range is purged, also if other messages are left."""
+    connection = open_connection(server)
+    fill(connection, 20_000, size=1000)
+    connection.request("s.other")
+    batches = read(lambda: RawConnection(connection_target(server)), whole_stream(filters=("s.x",)))
+
+    found = next(batches)["seq"].to_pylist()
+    assert connection.request("$JS.API.STREAM.PURGE.S", purge)["purged"] > 0
+    for batch in batches:
+        found += batch["seq"].to_pylist()
+
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) < 20_000
+    assert connection.request("$JS.API.CONSUMER.NAMES.S")["total"] == 0
+
+
 def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: Connect) -> None:
     """A domain that stays offline is an error that names the last sequence that was read."""
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]

@@ -173,8 +173,10 @@ def _read_contiguous(
     """Yield the rows of the range while the consumer sequences have no gap."""
     expected = 1
     for frames in arriving:
-        delivered = _drop_status_messages(connection, frames, expected)
+        delivered = _drop_status_messages(connection, frames)
         if delivered is None:
+            if _is_idle(frames, expected):
+                return
             continue
         if not np.array_equal(
             delivered.consumer_seqs, np.arange(expected, expected + len(delivered.consumer_seqs))
@@ -283,17 +285,13 @@ def _fill_buffer(
 
 
 def _drop_status_messages(
-    connection: RawConnection, frames: MessageColumns, expected: int
+    connection: RawConnection, frames: MessageColumns
 ) -> DeliveredMessages | None:
-    """Answer the status messages of a batch, and return its other messages.
-
-    Raises _ConsumerLostError where a heartbeat reveals a loss.
-    """
+    """Answer the status messages of a batch, and return its other messages."""
     places = find_status_messages(frames.headers)
     for place in places:
         _answer_status(connection, frames, int(place))
     if len(places) == len(frames.line):
-        _check_heartbeat(frames, int(places[-1]), expected)
         return None
     if len(places):
         mask = np.ones(len(frames.line), dtype=bool)
@@ -322,11 +320,19 @@ def _answer_status(connection: RawConnection, frames: MessageColumns, place: int
         connection.send(b"PUB %s 0\r\n\r\n" % stalled)
 
 
-def _check_heartbeat(frames: MessageColumns, place: int, expected: int) -> None:
-    """Raise _ConsumerLostError if the last delivered message of a heartbeat never arrived."""
-    last = _header_value(frames.headers[place].as_py(), b"Nats-Last-Consumer")
-    if last is not None and (not last.isdigit() or int(last[:20]) >= expected):
+def _is_idle(frames: MessageColumns, expected: int) -> bool:
+    """Return True if a heartbeat says that the consumer has nothing to deliver.
+
+    The rest of the range was purged or has expired. Raises _ConsumerLostError if the last message
+    that it has delivered never arrived.
+    """
+    block = frames.headers[-1].as_py()
+    last = _header_value(block, b"Nats-Last-Consumer")
+    if last is None:
+        return False
+    if not last.isdigit() or int(last[:20]) >= expected:
         raise _ConsumerLostError("messages were lost")
+    return _header_value(block, b"Nats-Consumer-Stalled") is None
 
 
 def _header_value(block: bytes, name: bytes) -> bytes | None:
