@@ -31,6 +31,7 @@ from jsplan.backfill.parquet.log import (
 )
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
+from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.schedule import compute_byte_budget
@@ -42,6 +43,7 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.units import format_timestamp
 
@@ -89,6 +91,7 @@ class ParquetExport:
                 for side in run.entry.origins
             }
         )
+        self._known = KnownObject(origin_state.created, "")
         self._transforms = transforms
         self._selection = Selection(tuple(sorted(origin_state.filters)), transforms.where)
         subjects = (
@@ -105,18 +108,16 @@ class ParquetExport:
 
         Raises JsplanError and ApiError. It can then run again.
         """
-        info = await self.reader.fetch_info()
-        if info["created"] != self.origin_state.created:
-            raise JsplanError(
-                f"{self.origin_state.origin} was recreated ({info['created']}) after the range of "
-                "this backfill was pinned",
-                hint="Run it with --reset-range to pin the range of the new stream.",
-            )
         await retry_while_progressing(
             self._attempt, lambda: self.result.copied, self.context.observer, self._title
         )
 
+    async def _require_same_stream(self) -> None:
+        info = await self.reader.fetch_info()
+        self._known = require_same_stream(self.origin_state.origin, self._known, info)
+
     async def _attempt(self) -> None:
+        await self._require_same_stream()
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
@@ -140,6 +141,7 @@ class ParquetExport:
             subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt
         )
         pieces = await asyncio.to_thread(read_receipts, place)
+        await self._require_same_stream()
         await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost])
 
     # --- read the archive ---
@@ -247,6 +249,7 @@ class ParquetExport:
             rate=self.context.entry.rate,
             subject_transform=self._transforms.subject_transform,
             deadline=self.context.deadline,
+            known=self._known,
         )
         chunks = [
             replace(chunk, span=span)
@@ -297,6 +300,7 @@ class ParquetExport:
             filters,
             known,
             deadline=deadline,
+            known=self._known,
         )
         cuts = tuple(chunk.span.first for chunk in chunks)
         plan = PartitionPlan(

@@ -21,6 +21,7 @@ from jsplan.errors import (
     RefusedError,
     ServerRefusedError,
 )
+from jsplan.jetstream.identity import KnownObject
 from tests.backfill.conftest import connection_target
 from tests.support.raw import Raw
 
@@ -234,10 +235,14 @@ def fill(connection: RawConnection, count: int, name: str = "S", size: int = 100
 def test_a_server_that_is_killed_while_reading(
     clean_hub_leaf: Sandbox, open_connection: Connect
 ) -> None:
-    """Messages are read once and in order although the server is killed meanwhile."""
+    """Messages are read once and in order although the server is killed meanwhile.
+
+    Before 2.14 an updated stream has another `created` after that. It is still the same stream.
+    """
     hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
+    known = create_and_restart(leaf, open_connection)
     fill(open_connection(leaf), count, size=1000)
-    what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count), [], False
+    what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count, known=known), [], False
     restart = threading.Thread(target=leaf.start)
 
     for batch in read(lambda: RawConnection(connection_target(hub)), what):
@@ -249,6 +254,42 @@ def test_a_server_that_is_killed_while_reading(
     restart.join()
 
     assert found == list(range(1, count + 1))
+
+
+def create_and_restart(server: Server, open_connection: Connect) -> KnownObject:
+    """Create `S`, restart the server and update `S`. Return what is known of it then."""
+    fill(open_connection(server), 0)
+    server.stop()
+    server.start()
+    connection = open_connection(server)
+    config = fetch_stream_info(connection, "$JS.API", "S").config
+    connection.request("$JS.API.STREAM.UPDATE.S", config)
+    info = fetch_stream_info(connection, "$JS.API", "S")
+    return KnownObject(info.created, info.seen_at)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("count", [20_000, 5])
+def test_a_stream_that_is_recreated_while_it_is_read(
+    server: Server, open_connection: Connect, count: int
+) -> None:
+    """A read ends with an error before it returns a message of the new stream of that name."""
+    connection = open_connection(server)
+    fill(connection, 20_000, size=1000)
+    info = fetch_stream_info(connection, "$JS.API", "S")
+    what = whole_stream(known=KnownObject(info.created, info.seen_at), last=20_000)
+    batches = read(lambda: RawConnection(connection_target(server)), what)
+
+    found = next(batches)["data"].to_pylist()
+    connection.request("$JS.API.STREAM.DELETE.S")
+    fill(connection, count, size=1001)
+    with pytest.raises(
+        RefusedError, match=r"stream S at \$JS.API was recreated .* while it was read"
+    ):
+        found += [data for batch in batches for data in batch["data"].to_pylist()]
+
+    assert all(data.count(b".") == 1000 for data in found)
+    assert connection.request("$JS.API.CONSUMER.NAMES.S")["total"] == 0
 
 
 @pytest.mark.matrix

@@ -29,7 +29,7 @@ from jsplan.backfill.protocol.frames import (
     scan_small_frames,
     split_tokens,
 )
-from jsplan.backfill.protocol.stream_info import expect_shape
+from jsplan.backfill.protocol.stream_info import expect_shape, require_same_stream
 from jsplan.errors import (
     ApiError,
     ApiTimeoutError,
@@ -37,6 +37,7 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
+from jsplan.jetstream.identity import KnownObject
 from jsplan.units import SECOND
 
 #: A batch is parsed at about this number of messages, within these bounds in bytes, or after a
@@ -59,7 +60,7 @@ class ReadRequest(Struct, frozen=True):
     """Range to read.
 
     Sequences `first` to `last` (both included), on subjects that match one of `filters` (none:
-    all).
+    all). Each consumer is checked to be one of the `known` stream (None: any of that name).
     """
 
     api_prefix: str
@@ -68,6 +69,7 @@ class ReadRequest(Struct, frozen=True):
     last: int
     filters: tuple[str, ...] = ()
     headers_only: bool = False
+    known: KnownObject | None = None
 
 
 class _ConsumerLostError(Exception):
@@ -81,7 +83,7 @@ def read(
 
     A broken link is retried for `patience` seconds. Each batch is whole and owns its memory.
     Raises ServerRefusedError for a stream that does not exist, and ApiError when nothing arrives
-    for `patience` seconds.
+    for `patience` seconds. Raises RefusedError if the stream was recreated.
     """
     position, since = request.first, time.monotonic()
     while position <= request.last:
@@ -118,7 +120,11 @@ def _read_deliveries(
     number = connection.subscribe(inbox)
     name = f"jsplan-{connection.inbox.rpartition('.')[2]}"
     try:
-        if _create_consumer(connection, request, name, inbox, first):
+        has_messages = _create_consumer(connection, request, name, inbox, first)
+        if request.known is not None:
+            # After the consumer, which ends with its stream.
+            require_same_stream(connection, request.api_prefix, request.stream, request.known)
+        if has_messages:
             yield from _read_in_order(connection, request, first)
     except (_ConsumerLostError, ApiError):
         raise  # the consumer is already gone
