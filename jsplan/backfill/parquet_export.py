@@ -142,7 +142,8 @@ class ParquetExport:
         )
         pieces = await asyncio.to_thread(read_receipts, place)
         await self._require_same_stream()
-        await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost])
+        gaps = await self._find_gaps(spans, found, attempt, pieces, known)
+        await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost], gaps)
 
     # --- read the archive ---
 
@@ -359,6 +360,7 @@ class ParquetExport:
         pieces: list[dict[str, Any]],
         attempt: str,
         lost: list[str],
+        gaps: list[SeqRange],
     ) -> None:
         """Commit all chunks to the archive, or none."""
         if unwritten := subtract(
@@ -371,7 +373,6 @@ class ParquetExport:
                 "under the same path.",
             )
         files = [ArchiveFile(**file) for piece in pieces for file in piece["files"]]
-        gaps = await self._find_gaps(spans, found, attempt, files)
         commit = Commit(
             self.context.entry_id,
             self.origin,
@@ -399,16 +400,21 @@ class ParquetExport:
         self._report_gaps(done)
 
     async def _find_gaps(
-        self, spans: list[SeqRange], found: Archive, attempt: str, files: list[ArchiveFile]
+        self,
+        spans: list[SeqRange],
+        found: Archive,
+        attempt: str,
+        pieces: list[dict[str, Any]],
+        known: ExistingMessages,
     ) -> list[SeqRange]:
         """Return the sequences that were deleted before they could be archived.
 
-        With a filter, only deleted sequences count.
+        With a filter, only deleted sequences count. `known` were archived before.
         """
         place = found.attempt_place(attempt)
-        placed = [(place, file) for file in files]
+        placed = [(place, ArchiveFile(**file)) for piece in pieces for file in piece["files"]]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
-        unread = subtract_present(spans, seqs)
+        unread = subtract_present(spans, np.union1d(seqs, known.seq))
         return (
             intersect(unread, await self.reader.find_gone())
             if self.origin_state.filters or self._transforms.needs_rows
