@@ -169,7 +169,10 @@ def test_order_is_checked_per_copy() -> None:
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
         return [
-            int(mark) for mark in order.mark_rows(pa.array(names), np.array(seqs, dtype=np.int64))
+            int(mark)
+            for mark in order.mark_rows(
+                pa.array(names), np.array(seqs, dtype=np.int64), pa.nulls(len(seqs), pa.binary())
+            )
         ]
 
     assert marks(["a", "a", "a"], [1, 3, 2]) == [0, 0, LATE]

@@ -128,6 +128,9 @@ async def _build_stream_comparison(
             comparison.floors[number] = await asyncio.to_thread(
                 _find_expiry_floor, compared, origin.state, origin.endpoints, target
             )
+    comparison.origins = [
+        _end_at_successor(each, comparison.origins) for each in comparison.origins
+    ]
     comparison.readers = _read_target(entry, endpoints, target, comparison, restored=restored)
     for origin, compared in zip(origins, comparison.origins, strict=True):
         _add_origin_side(comparison, entry, origin, compared)
@@ -138,6 +141,17 @@ async def _build_stream_comparison(
             for number, floor in comparison.floors.items()
         }
     return comparison
+
+
+def _end_at_successor(origin: ComparedOrigin, origins: Sequence[ComparedOrigin]) -> ComparedOrigin:
+    """Return an origin that ends where the next stream of its name in an archive begins."""
+    later = [
+        other.created_at
+        for other in origins
+        if (other.domain, other.stream) == (origin.domain, origin.stream)
+        and other.created_at > origin.created_at
+    ]
+    return replace(origin, replaced_at=min([origin.replaced_at, *later]))
 
 
 def _read_target(
