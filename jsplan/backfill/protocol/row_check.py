@@ -20,8 +20,8 @@ from jsplan.errors import RefusedError
 _INVALID_SUBJECT: Final = r"[ \t\r\n]|^$|^\.|\.$|\.\.|(?:^|\.)[*>](?:\.|$)"
 _INVALID_HEADER_NAME: Final = r"^$|[\r\n:]"
 _DOT: Final = ord(".")
-#: Bytes of which each invalid subject has one, unless it has an empty token.
-_IS_SUSPECT: Final = np.isin(np.arange(256), list(b" \t\r\n*>"))
+#: Each invalid subject has one of these, or begins or ends with a dot.
+_SUSPECT: Final = (b" ", b"\t", b"\r", b"\n", b"*", b">", b"..")
 
 
 def find_invalid_row(
@@ -69,12 +69,11 @@ def _check_columns(
 def _is_plain(subject: pa.BinaryArray) -> bool:
     """Check all subjects at once; False if one may be invalid."""
     view, offsets = get_buffers(subject)
-    text = view[int(offsets[0]) : int(offsets[-1])]
-    if _IS_SUSPECT[text].any() or not np.diff(offsets).all():
+    text = view[int(offsets[0]) : int(offsets[-1])].tobytes()
+    if any(part in text for part in _SUSPECT) or not np.diff(offsets).all():
         return False
-    dots = text == _DOT
-    ends = offsets[1:] - offsets[0] - 1
-    return not (dots[:-1] & dots[1:]).any() and not dots[ends].any() and not dots[:1].any()
+    ends = np.concatenate([offsets[:-1], offsets[1:] - 1])
+    return not (view[ends] == _DOT).any()
 
 
 def _check_headers(headers: pa.ListArray) -> pa.BooleanArray:

@@ -14,7 +14,7 @@ from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinc
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.log import Archive, ArchivedOrigin
 from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.pinning import Endpoints, require_same_streams
+from jsplan.backfill.pinning import Endpoints, require_same_stream, require_same_streams
 from jsplan.backfill.protocol import read, stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
@@ -38,8 +38,8 @@ from jsplan.backfill.transforms import (
 )
 from jsplan.config.model import Backfill
 from jsplan.context import Context
-from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
 from jsplan.units import parse_instant
 
@@ -286,11 +286,7 @@ async def _build_export_comparison(
     for number, state in enumerate(states):
         origin = await load_origin(context, pool, state, into_archive=True)
         info = await origin.reader.fetch_info()
-        if info["created"] != state.created:
-            raise JsplanError(
-                f"{state.origin} was recreated ({info['created']}) after it was "
-                "archived. Its messages cannot be compared"
-            )
+        require_same_stream(state.origin, KnownObject(state.created, ""), info)
         compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
         archived = ArchivedOrigin(
             origin.endpoints.origin_domain_name, state.origin_address.stream, state.created
