@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
-from jsplan.backfill.pinning import require_same_streams, require_valid_target
+from jsplan.backfill.pinning import require_same_stream, require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.schedule import compute_byte_budget
@@ -46,6 +46,7 @@ from jsplan.backfill.transforms import TransformSpec
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.planning.backfill.windows import WindowClosedError
 
@@ -69,6 +70,8 @@ class Copier:
     fingerprint: str
     results: list[OriginResult] = field(init=False)
     staging: Staging = field(init=False)
+    #: Each stream as it was last seen, by its address and its pinned `created`.
+    _known: dict[tuple[str, str], KnownObject] = field(init=False, default_factory=dict)
     _copied: int = 0
 
     def __post_init__(self) -> None:
@@ -93,9 +96,9 @@ class Copier:
 
         Raises RefusedError, JsplanError and ApiError. It can be run again then.
         """
-        await self._require_same_streams()
 
         async def attempt() -> None:
+            await self._require_same_streams()
             await self._recover()
             await self._copy_pending()
 
@@ -147,7 +150,7 @@ class Copier:
     async def _stage(
         self, created: Sequence[StagingStream], all_pending: Sequence[PendingRanges]
     ) -> tuple[list[PartitionResult], list[StagingStream], bool]:
-        """Write the partitions and seal them.
+        """Write the partitions, seal them, and check that both sides are still the same streams.
 
         Return their results, the sealed staging streams, and True if the target will delete
         messages of its own. Raises RefusedError for duplicates, for a target without capacity, and
@@ -158,6 +161,7 @@ class Copier:
         results = await self._run_plan(plan, created, all_pending)
         _require_distinct(plan, results)
         sealed = await self._seal(created, results)
+        await self._require_same_streams()
         messages, size = (
             sum(staging.messages for staging in sealed),
             sum(staging.bytes for staging in sealed),
@@ -210,7 +214,14 @@ class Copier:
         require_valid_target(self.staging.address, target["config"])
         infos = await gather_limited(self.origins, lambda origin: origin.reader.fetch_info())
         for origin, info in zip(self.origins, infos, strict=True):
-            require_same_streams(origin.state, info, target)
+            state = origin.state
+            self._require_same_stream(state.origin, state.created, info)
+            self._require_same_stream(state.target, state.target_created, target)
+
+    def _require_same_stream(self, address: str, created: str, info: dict[str, Any]) -> None:
+        key = address, created
+        known = self._known.get(key, KnownObject(created, ""))
+        self._known[key] = require_same_stream(address, known, info)
 
     async def _scan_pending(self) -> list[PendingRanges]:
         scans = [PendingScan(origin, self.context.topology) for origin in self.origins]
@@ -311,6 +322,7 @@ class Copier:
             oversize=self.context.entry.oversize,
             max_msg_size=int(target.get("max_msg_size", -1)),
             deadline=self.context.deadline,
+            known=self._known[origin.state.origin, origin.state.created],
         )
 
     # --- copying ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from jsplan.backfill.parquet.log import (
 )
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
+from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.schedule import compute_byte_budget
@@ -42,6 +43,7 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.units import format_timestamp
 
@@ -89,6 +91,7 @@ class ParquetExport:
                 for side in run.entry.origins
             }
         )
+        self._known = KnownObject(origin_state.created, "")
         self._transforms = transforms
         self._selection = Selection(tuple(sorted(origin_state.filters)), transforms.where)
         subjects = (
@@ -105,18 +108,16 @@ class ParquetExport:
 
         Raises JsplanError and ApiError. It can then run again.
         """
-        info = await self.reader.fetch_info()
-        if info["created"] != self.origin_state.created:
-            raise JsplanError(
-                f"{self.origin_state.origin} was recreated ({info['created']}) after the range of "
-                "this backfill was pinned",
-                hint="Run it with --reset-range to pin the range of the new stream.",
-            )
         await retry_while_progressing(
             self._attempt, lambda: self.result.copied, self.context.observer, self._title
         )
 
+    async def _require_same_stream(self) -> None:
+        info = await self.reader.fetch_info()
+        self._known = require_same_stream(self.origin_state.origin, self._known, info)
+
     async def _attempt(self) -> None:
+        await self._require_same_stream()
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
@@ -140,7 +141,9 @@ class ParquetExport:
             subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt
         )
         pieces = await asyncio.to_thread(read_receipts, place)
-        await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost])
+        await self._require_same_stream()
+        gaps = await self._find_gaps(spans, found, attempt, pieces, known)
+        await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost], gaps)
 
     # --- read the archive ---
 
@@ -247,6 +250,7 @@ class ParquetExport:
             rate=self.context.entry.rate,
             subject_transform=self._transforms.subject_transform,
             deadline=self.context.deadline,
+            known=self._known,
         )
         chunks = [
             replace(chunk, span=span)
@@ -297,6 +301,7 @@ class ParquetExport:
             filters,
             known,
             deadline=deadline,
+            known=self._known,
         )
         cuts = tuple(chunk.span.first for chunk in chunks)
         plan = PartitionPlan(
@@ -355,6 +360,7 @@ class ParquetExport:
         pieces: list[dict[str, Any]],
         attempt: str,
         lost: list[str],
+        gaps: list[SeqRange],
     ) -> None:
         """Commit all chunks to the archive, or none."""
         if unwritten := subtract(
@@ -367,7 +373,6 @@ class ParquetExport:
                 "under the same path.",
             )
         files = [ArchiveFile(**file) for piece in pieces for file in piece["files"]]
-        gaps = await self._find_gaps(spans, found, attempt, files)
         commit = Commit(
             self.context.entry_id,
             self.origin,
@@ -395,16 +400,21 @@ class ParquetExport:
         self._report_gaps(done)
 
     async def _find_gaps(
-        self, spans: list[SeqRange], found: Archive, attempt: str, files: list[ArchiveFile]
+        self,
+        spans: list[SeqRange],
+        found: Archive,
+        attempt: str,
+        pieces: list[dict[str, Any]],
+        known: ExistingMessages,
     ) -> list[SeqRange]:
         """Return the sequences that were deleted before they could be archived.
 
-        With a filter, only deleted sequences count.
+        With a filter, only deleted sequences count. `known` were archived before.
         """
         place = found.attempt_place(attempt)
-        placed = [(place, file) for file in files]
+        placed = [(place, ArchiveFile(**file)) for piece in pieces for file in piece["files"]]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
-        unread = subtract_present(spans, seqs)
+        unread = subtract_present(spans, np.union1d(seqs, known.seq))
         return (
             intersect(unread, await self.reader.find_gone())
             if self.origin_state.filters or self._transforms.needs_rows

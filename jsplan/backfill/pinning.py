@@ -19,6 +19,7 @@ from jsplan.context import Context
 from jsplan.errors import JsplanError, UsageError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.identity import KnownObject, is_same_object
 from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,
@@ -253,12 +254,22 @@ def require_same_streams(
     A plan may not know the target yet.
     """
     for address, then, now in (
-        (origin_state.origin, origin_state.created, origin["created"]),
-        (origin_state.target, origin_state.target_created, target["created"]),
+        (origin_state.origin, origin_state.created, origin),
+        (origin_state.target, origin_state.target_created, target),
     ):
-        if then and then != now:
-            raise JsplanError(
-                f"{address} was recreated ({now}) after the range of this backfill was pinned. "
-                "Its sequences no longer match",
-                hint="Run it with --reset-range to pin the range of the new stream.",
-            )
+        require_same_stream(address, KnownObject(then, ""), now)
+
+
+def require_same_stream(address: str, known: KnownObject, info: dict[str, Any]) -> KnownObject:
+    """Return a stream as last seen. Raises JsplanError if it was recreated.
+
+    `created` is empty before it is known.
+    """
+    now = str(info["created"])
+    if known.created and not is_same_object(known, now, consumer=False):
+        raise JsplanError(
+            f"{address} was recreated ({now}) after the range of this backfill was pinned. "
+            "Its sequences no longer match",
+            hint="Run it with --reset-range to pin the range of the new stream.",
+        )
+    return KnownObject(known.created or now, str(info.get("ts") or ""))

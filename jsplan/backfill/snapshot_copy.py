@@ -15,14 +15,16 @@ from typing import Any, Final
 from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
-from jsplan.backfill.pinning import Endpoints
+from jsplan.backfill.pinning import Endpoints, require_same_stream
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.errors import ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
+from jsplan.jetstream.identity import KnownObject
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
@@ -69,14 +71,18 @@ class SnapshotRestore(Struct, frozen=True):
         After an error the target is absent or marked as incomplete.
         """
         await self._remove_unfinished()
-        before = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
-        await repeat_restore(self.endpoints.target, self._transfer)
-        after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
-        self._require_equal_state(
-            before,
-            after,
-            await _fetch_state(self.endpoints.target, self.origin_state.target_address.stream),
+        stream = self.origin_state.origin_address.stream
+        before = await require_stream_info(self.endpoints.origin, stream)
+        known = require_same_stream(
+            self.origin_state.origin, KnownObject(self.origin_state.created, ""), before
         )
+        await repeat_restore(self.endpoints.target, self._transfer)
+        after = await require_stream_info(self.endpoints.origin, stream)
+        require_same_stream(self.origin_state.origin, known, after)
+        restored = await require_stream_info(
+            self.endpoints.target, self.origin_state.target_address.stream
+        )
+        self._require_equal_state(before["state"], after["state"], restored["state"])
         await require_same_messages(self.origin_state, self.endpoints)
         self.may_write()
         await self.endpoints.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
@@ -142,13 +148,6 @@ class SnapshotRestore(Struct, frozen=True):
                 f"{self.origin_state.origin} and has {reported}",
                 hint="Run it again.",
             )
-
-
-async def _fetch_state(api: DomainApi, stream: str) -> dict[str, Any]:
-    info = await api.stream_info(stream)
-    if info is None:
-        raise ApiError(f"stream {stream} in domain {api.domain.key} is gone")
-    return dict(info["state"])
 
 
 async def require_same_messages(origin_state: OriginState, endpoints: Endpoints) -> None:

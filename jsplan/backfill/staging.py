@@ -104,15 +104,34 @@ class Staging(Struct):
 
         One update attaches all, because the server scans the whole target for each new source.
         `since`: some messages may be in the target from that sequence on. `may_lack`: the target
-        may have deleted some. Raises ApiError, and JsplanError if the target lacks messages.
+        may have deleted some. If it keeps only its newest messages, it gets one staging stream
+        after the other, since each may delete what is not compared yet. Raises ApiError, and
+        JsplanError if the target lacks messages.
         """
         nonempty = [
             (staging, blocks)
             for staging, blocks in zip(staged, hashes, strict=True)
             if staging.messages
         ]
-        if not nonempty:
-            return True
+        config = (await self.fetch_target_info())["config"]
+        apart = may_lack and any(
+            int(config.get(name, -1)) > 0 for name in ("max_msgs", "max_bytes")
+        )
+        groups = [[each] for each in nonempty] if apart else [nonempty]
+        found = [
+            await self._promote_together(group, since, may_lack=may_lack)
+            for group in groups
+            if group
+        ]
+        return all(found)
+
+    async def _promote_together(
+        self,
+        nonempty: Sequence[tuple[StagingStream, list[str]]],
+        since: int | None,
+        *,
+        may_lack: bool,
+    ) -> bool:
         first = await retry_transient(
             self.api, partial(staging_sources.fetch_next_sequence, self.api, self.stream)
         )
@@ -129,7 +148,11 @@ class Staging(Struct):
         equal = True
         for (staging, blocks), scan in zip(nonempty, scans, strict=True):
             lacking = may_lack and (
-                scan["reached"] >= staging.messages or await self._has_deleted(first)
+                scan["reached"] >= staging.messages
+                or (
+                    await self._has_deleted(first)
+                    and await staging_sources.has_delivered(self.api, self.stream, staging)
+                )
             )
             equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
         return equal

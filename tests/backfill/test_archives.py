@@ -273,6 +273,19 @@ def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     pair.require_copied(seqs=[1, 5, 9] if filters else [1, 2, 5, 6, 8, 9, 10])
 
 
+def test_messages_of_another_entry_are_no_gap(pair: Pair) -> None:
+    """Messages that another entry has archived are not missing, also if they are deleted since."""
+    write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
+    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
+    assert run(pair, "out").gap_messages == 0
+    pair.delete("leaf", "S", 3, 4)
+
+    for filters in ({"filter_subjects": ["s.>"]}, {}):
+        write_entries(pair, {"from": ORIGIN | filters})
+        assert run(pair, "out").gaps == [[4, 4]]
+    require_archived(pair, 1, 2, 3, *range(5, 11))
+
+
 @in_both_places
 def test_a_wider_range_adds_messages(pair: Pair) -> None:
     """`--reset-range` and other filters add the messages that the archive lacks, once."""

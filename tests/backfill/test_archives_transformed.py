@@ -17,7 +17,7 @@ from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.backfill_pair import (
     Pair,
     create_bulk_stream,
@@ -456,7 +456,7 @@ def test_invalid_transforms_are_refused(
     assert spark.range(1).count() == 1
 
 
-def test_an_archive_of_a_recreated_stream(pair: Pair) -> None:
+def test_an_archive_of_a_recreated_stream(pair: Pair, spark: SparkSession) -> None:
     """An archive of a stream and its successor is restored only in the order of the archive."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
@@ -470,6 +470,10 @@ def test_an_archive_of_a_recreated_stream(pair: Pair) -> None:
         pair.space.write(backfills=[BACK])
         found = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
     assert found.copied == len(pair.stored("hub", "T")) == 12
+    checked = backfill.verify(pair.space.load, VerifyOptions(name="back"), RecordingObserver())
+    assert checked.exit_code == 0, checked.origins
+    assert checked.others == 0
+    assert [one.counts["equal"] for one in checked.origins] == [5, 7]
 
 
 def test_each_file_is_checked_by_one_reader(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from jsplan.backfill.rows.message_rows import LATE, REPAIRED, OrderTracker
 from jsplan.backfill.spark import session
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.staging_streams import (
     ENTRY_KEY,
     FINGERPRINT_KEY,
@@ -163,13 +164,37 @@ def test_sourced_expired_and_repaired_messages_do_not_differ(
     assert (code, verify_counts(document)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
 
 
+def test_messages_that_expire_meanwhile_are_not_missing(
+    pair: Pair, spark: SparkSession, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that expire after `verify` has looked at the target are not missing."""
+    del spark  # it runs already
+    pair.stream("leaf", "S", numbered_rows(30))
+    pair.stream("hub", "T", [(b"t.own", b"", b"0")], max_msgs=1000)
+    pair.run()
+    pair.ask("hub", "STREAM.PURGE.T", {"seq": 6})
+    start = SparkRunner.start
+
+    async def expire_then_start(runner: SparkRunner) -> None:
+        await asyncio.to_thread(pair.ask, "hub", "STREAM.PURGE.T", {"seq": 21})
+        await start(runner)
+
+    monkeypatch.setattr(SparkRunner, "start", expire_then_start)
+    code, document = command(pair, capsys, "verify", "x")
+
+    assert (code, verify_counts(document)) == (0, {"equal": 11, "expired": 19})
+
+
 def test_order_is_checked_per_copy() -> None:
     """An earlier origin is late within one staging stream, and a repair behind an earlier copy."""
     order = OrderTracker()
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
         return [
-            int(mark) for mark in order.mark_rows(pa.array(names), np.array(seqs, dtype=np.int64))
+            int(mark)
+            for mark in order.mark_rows(
+                pa.array(names), np.array(seqs, dtype=np.int64), pa.nulls(len(seqs), pa.binary())
+            )
         ]
 
     assert marks(["a", "a", "a"], [1, 3, 2]) == [0, 0, LATE]

@@ -4,8 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backfill.spark_runner import use_runner
 from jsplan.errors import JsplanError, RefusedError
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, Row, numbered_rows
+from tests.backfill.thread_runner import run_then
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,6 +242,47 @@ def test_a_target_that_would_delete_is_refused(
 
     assert pair.run(allow_hazards=("DELETES_MESSAGES:hub/stream/T",)).copied == 10
     assert [one.data for one in pair.stored("hub", "T")][-1] == b"10"
+    pair.require_nothing_left()
+
+
+def write_subjects(pair: Pair, count: int, **config: Any) -> None:
+    """Fill the origin with messages on 8 subjects, for a copy in two partitions by subject."""
+    pair.stream("leaf", "S", [(b"s.%d" % (n % 8), b"", b"%d" % n) for n in range(1, count + 1)])
+    pair.stream("hub", "T", [(b"t.a", b"", b"0")] * 3, **config)
+    pair.write_entry(order="subject")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("limit", [{"max_msgs_per_subject": 2}, {"max_msgs": 10}], ids=str)
+def test_a_target_that_deletes_gets_every_staging_stream(pair: Pair, limit: dict[str, Any]) -> None:
+    """A target receives each staging stream, also after it has deleted what another one had."""
+    write_subjects(pair, 80, **limit)
+
+    found = pair.run(allow_hazards=("DELETES_MESSAGES",))
+
+    numbers = target_numbers(pair)
+    assert found.copied == 80
+    if "max_msgs" in limit:
+        assert len(numbers) == 10
+    else:
+        assert sorted(n for n in numbers if n) == list(range(65, 81))
+    pair.require_nothing_left()
+    assert pair.run().copied == 0
+
+
+@pytest.mark.matrix
+def test_a_target_whose_first_messages_are_gone(pair: Pair) -> None:
+    """Messages that were staged before the last message of the target are promoted too.
+
+    Without a first sequence, a source of such a target begins at the time of that message.
+    """
+    write_subjects(pair, 16)
+    pair.ask("hub", "STREAM.PURGE.T", {"keep": 1})
+
+    with use_runner(run_then(lambda: pair.publish("hub", [(b"t.a", b"", b"17")]))):
+        backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
+
+    assert sorted(target_numbers(pair)) == list(range(18))
     pair.require_nothing_left()
 
 

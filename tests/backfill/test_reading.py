@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,17 @@ import pytest
 
 from jsplan.backfill.protocol import FencedPublisher, RawConnection, publish, read, reader
 from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
-from jsplan.backfill.protocol.publisher import PublishRefusedError
+from jsplan.backfill.protocol.publisher import Destination, PublishRefusedError
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.errors import ApiError, ApiTimeoutError, ServerRefusedError
+from jsplan.backfill.protocol.stream_info import fetch_stream_info
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    NoRespondersError,
+    RefusedError,
+    ServerRefusedError,
+)
+from jsplan.jetstream.identity import KnownObject
 from tests.backfill.conftest import connection_target
 from tests.support.raw import Raw
 
@@ -226,10 +235,14 @@ def fill(connection: RawConnection, count: int, name: str = "S", size: int = 100
 def test_a_server_that_is_killed_while_reading(
     clean_hub_leaf: Sandbox, open_connection: Connect
 ) -> None:
-    """Messages are read once and in order although the server is killed meanwhile."""
+    """Messages are read once and in order although the server is killed meanwhile.
+
+    Before 2.14 an updated stream has another `created` after that. It is still the same stream.
+    """
     hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
+    known = create_and_restart(leaf, open_connection)
     fill(open_connection(leaf), count, size=1000)
-    what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count), [], False
+    what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count, known=known), [], False
     restart = threading.Thread(target=leaf.start)
 
     for batch in read(lambda: RawConnection(connection_target(hub)), what):
@@ -241,6 +254,63 @@ def test_a_server_that_is_killed_while_reading(
     restart.join()
 
     assert found == list(range(1, count + 1))
+
+
+def create_and_restart(server: Server, open_connection: Connect) -> KnownObject:
+    """Create `S`, restart the server and update `S`. Return what is known of it then."""
+    fill(open_connection(server), 0)
+    server.stop()
+    server.start()
+    connection = open_connection(server)
+    config = fetch_stream_info(connection, "$JS.API", "S").config
+    connection.request("$JS.API.STREAM.UPDATE.S", config)
+    info = fetch_stream_info(connection, "$JS.API", "S")
+    return KnownObject(info.created, info.seen_at)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("count", [20_000, 5])
+def test_a_stream_that_is_recreated_while_it_is_read(
+    server: Server, open_connection: Connect, count: int
+) -> None:
+    """A read ends with an error before it returns a message of the new stream of that name."""
+    connection = open_connection(server)
+    fill(connection, 20_000, size=1000)
+    info = fetch_stream_info(connection, "$JS.API", "S")
+    what = whole_stream(known=KnownObject(info.created, info.seen_at), last=20_000)
+    batches = read(lambda: RawConnection(connection_target(server)), what)
+
+    found = next(batches)["data"].to_pylist()
+    connection.request("$JS.API.STREAM.DELETE.S")
+    fill(connection, count, size=1001)
+    with pytest.raises(
+        RefusedError, match=r"stream S at \$JS.API was recreated .* while it was read"
+    ):
+        found += [data for batch in batches for data in batch["data"].to_pylist()]
+
+    assert all(data.count(b".") == 1000 for data in found)
+    assert connection.request("$JS.API.CONSUMER.NAMES.S")["total"] == 0
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("purge", [{}, {"filter": "s.x"}, {"keep": 1}], ids=str)
+def test_messages_that_are_purged_while_reading(
+    server: Server, open_connection: Connect, purge: dict[str, Any]
+) -> None:
+    """A read ends when all that is left of its range is purged, also if other messages are left."""
+    connection = open_connection(server)
+    fill(connection, 20_000, size=1000)
+    connection.request("s.other")
+    batches = read(lambda: RawConnection(connection_target(server)), whole_stream(filters=("s.x",)))
+
+    found = next(batches)["seq"].to_pylist()
+    assert connection.request("$JS.API.STREAM.PURGE.S", purge)["purged"] > 0
+    for batch in batches:
+        found += batch["seq"].to_pylist()
+
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) < 20_000
+    assert connection.request("$JS.API.CONSUMER.NAMES.S")["total"] == 0
 
 
 def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: Connect) -> None:
@@ -356,15 +426,84 @@ def test_a_removed_target_is_an_error(server: Server, open_connection: Connect) 
 
 @pytest.mark.matrix
 def test_acknowledged_messages(target: Server, open_connection: Connect) -> None:
-    """Each message is acknowledged, and duplicates by id are counted."""
+    """Messages that the server takes for duplicates are an error, unless that is wanted."""
     rows = (
         column(b"s.a", b"s.a", b"s.b"),
         column(*(b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n" % n for n in (b"1", b"1", b"2"))),
         column(b"x", b"x", b"y"),
     )
 
-    assert publish(open_connection(target), [rows]) == (3, 1)
+    with pytest.raises(RefusedError, match="1 of 3 messages were not stored"):
+        publish(open_connection(target), [rows])
+    assert publish(open_connection(target), [rows], deduplicates=True) == 3
     assert [row[1] for row in read_rows(target, whole_stream())] == [b"s.a", b"s.b"]
+
+
+@pytest.mark.matrix
+def test_the_destination_is_checked(clean_hub_leaf: Sandbox, open_connection: Connect) -> None:
+    """A subject of another stream stores nothing; one of another domain stores one message."""
+    hub, leaf = open_connection(clean_hub_leaf["hub"]), open_connection(clean_hub_leaf["leaf"])
+    hub.request("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.>"]})
+    hub.request("$JS.API.STREAM.CREATE.B", {"name": "B", "subjects": ["b.>"]})
+    leaf.request("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["far.>"]})
+    clean_hub_leaf["hub"].wait_until(lambda: _is_taken(hub, "far.x"), "reach the leaf", 30)
+
+    def send(subject: bytes, *destination: str) -> int:
+        rows = [tuple(column(*[value] * 3) for value in (subject, b"", b"x"))]
+        return publish(hub, rows, destination=Destination(*destination))
+
+    def count(connection: RawConnection, name: str) -> int:
+        return fetch_stream_info(connection, "$JS.API", name).messages
+
+    assert (send(b"a.x", "A"), send(b"a.x", "A", "hub"), count(hub, "A")) == (3, 3, 6)
+    with pytest.raises(
+        RefusedError, match="stream B takes the subjects of these messages, not stream A"
+    ):
+        send(b"b.x", "A", "hub")
+    with pytest.raises(RefusedError, match=r"stream A of domain leaf stored a message, not .* hub"):
+        send(b"far.x", "A", "hub")
+    assert (count(hub, "A"), count(hub, "B"), count(leaf, "A")) == (6, 0, 1)
+
+
+def _is_taken(connection: RawConnection, subject: str) -> bool:
+    """Return True if a stream answers on a subject; it refuses the message."""
+    with contextlib.suppress(NoRespondersError):
+        return "error" in connection.request(
+            subject, headers=b"NATS/1.0\r\nNats-Expected-Stream: NONE\r\n\r\n"
+        )
+    return False
+
+
+INVALID = [
+    b"",
+    b"a b",
+    b"a\tb",
+    b"a\r\nPUB victim 0\r\n\r\n",
+    b"a..b",
+    b".a",
+    b"a.",
+    b"*",
+    b"a.>",
+    b"*.a",
+]
+VALID = [b"a", b"a*b.c>", b"a.\x01\x0c\x7f", b"\xc3\xa9.\xff", LEGAL]
+
+
+def test_invalid_subjects_are_not_sent(target: Server, open_connection: Connect) -> None:
+    """A subject that is a command, or becomes another one, is refused in any row of any writer."""
+    connection = open_connection(target)
+    fenced = FencedPublisher(open_connection(target), 0, b"s.")
+    for subject in INVALID:
+        rows = (column(*VALID, subject), column(*[b""] * 6), column(*[b"x"] * 6))
+        for write in (lambda rows: publish(connection, [rows]), lambda rows: fenced.write(*rows)):
+            with pytest.raises(RefusedError, match="an invalid subject"):
+                write(rows)
+    with pytest.raises(RefusedError, match="no subject"):
+        publish(connection, [(pa.array([None], BYTES), column(b""), column(b"x"))])
+
+    fenced.write(column(*VALID), column(*[b""] * 5), column(*[b"x"] * 5))
+    assert fenced.finish() == len(VALID)
+    assert [row[1] for row in read_rows(target, whole_stream())] == [b"s." + one for one in VALID]
 
 
 def test_a_message_over_the_limit_of_a_stream(server: Server, open_connection: Connect) -> None:

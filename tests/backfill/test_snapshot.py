@@ -140,6 +140,24 @@ def test_dying_before_any_write(pair: Pair) -> None:
     assert deaths > 8
 
 
+def test_an_origin_that_is_recreated_meanwhile(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that was made while its origin was recreated is not activated."""
+    pair.stream("leaf", "S", numbered_rows(5))
+    transfer = SnapshotRestore._transfer  # noqa: SLF001 - between the two looks at the origin
+
+    async def recreate(restore: SnapshotRestore) -> None:
+        pair.ask("leaf", "STREAM.DELETE.S")
+        pair.stream("leaf", "S", numbered_rows(5, first=101))
+        await transfer(restore)
+
+    monkeypatch.setattr(SnapshotRestore, "_transfer", recreate)
+    _, result = apply(pair)
+
+    assert result.exit_code != 0
+    assert "leaf/stream/S was recreated" in str(result.to_json())
+    assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] != ["t.>"]
+
+
 def test_an_interrupted_restore_is_repeated(pair: Pair) -> None:
     """A target of an interrupted restore does not count as created, and is created again.
 

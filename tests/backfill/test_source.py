@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -7,12 +8,16 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA
-from jsplan.backfill.spark.datasource import split_range
+from jsplan.backfill.spark.datasource import JetStreamStreamReader, Offset, split_range
+from jsplan.backfill.spark.options import Options
+from jsplan.errors import RefusedError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.units import parse_instant
 from tests.backfill.test_reading import EDGES, store
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +52,7 @@ def create_numbered_stream(server: Server, count: int = 40) -> None:
 )
 def test_split_ranges_cover_every_sequence_once(first: int, last: int, count: int) -> None:
     """Each sequence is in exactly one part, and there are no more parts than asked for."""
-    found = split_range(first, last, count)
+    found = split_range(first, last, count, KnownObject("", ""))
 
     assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(
         range(first, last + 1)
@@ -85,6 +90,7 @@ def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
 OPTIONS: list[tuple[dict[str, str], list[int]]] = [
     ({"startSeq": "38"}, [38, 39, 40]),
     ({"endSeq": "3"}, [1, 2, 3]),
+    ({"endSeq": "0"}, []),
     ({"startSeq": "10", "endSeq": "12", "partitions": "8"}, [10, 11, 12]),
     ({"filterSubjects": "s.1.>, s.3.x", "endSeq": "8"}, [1, 3, 5, 7]),
     ({"startTime": "2999-01-01T00:00:00Z"}, []),
@@ -156,14 +162,16 @@ def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None
 
 
 def test_headers_only(spark: SparkSession, server: Server) -> None:
-    """Payloads are not read with `headersOnly`."""
-    create_numbered_stream(server, 3)
+    """Payloads are not read with `headersOnly`, and headers are those of the message."""
+    block = b"NATS/1.0\r\nNats-Msg-Size: 7\r\n\r\n"
+    store(server, [(b"s.a", b"", b"1"), (b"s.a", block, b"22")])
 
     rows = load_frame(spark, server, headersOnly="true").collect()
 
     assert [(bytes(row.data), [(h.name, h.value) for h in row.headers]) for row in rows] == [
-        (b"", [("Nats-Msg-Size", "1")])
-    ] * 3
+        (b"", []),
+        (b"", [("Nats-Msg-Size", "7")]),
+    ]
 
 
 def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
@@ -189,6 +197,82 @@ def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path
     assert run() == list(range(1, 31))
 
 
+def follow(server: Server, **options: str) -> JetStreamStreamReader:
+    """Return the driver's side of a streaming query of `S`."""
+    given = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"} | options
+    return JetStreamStreamReader(Options.parse(given))
+
+
+def next_batch(reader: JetStreamStreamReader, start: Offset) -> tuple[Offset, list[int]]:
+    """Return the end of the next batch, and its sequences."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    read = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return end, [seq for batch in read for seq in batch["seq"].to_pylist()]
+
+
+def test_the_end_of_a_query(server: Server) -> None:
+    """A streaming query reads nothing after `endSeq` and `endTime`, also later."""
+    create_numbered_stream(server, 8)
+    with Raw(server.url) as raw:
+        time = raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 5})["message"]["time"]
+
+    for options in ({"endSeq": "4"}, {"endTime": time}, {"endSeq": "4", "endTime": time}):
+        reader = follow(server, startSeq="2", **options)
+        end, found = next_batch(reader, reader.initialOffset())
+        assert found == [2, 3, 4]
+        assert next_batch(reader, end) == (end, [])
+
+
+def test_an_empty_stream_is_followed(server: Server) -> None:
+    """A query of a stream that never had a message waits for the first one."""
+    store(server, [])
+    reader = follow(server)
+    start = reader.initialOffset()
+
+    assert next_batch(reader, start) == (start, [])
+    with Raw(server.url) as raw:
+        raw.request("s.a")
+    end, found = next_batch(reader, start)
+    assert (found, end["seq"]) == ([1], 2)
+    later = follow(server, startSeq="5")
+    start = later.initialOffset()
+    assert (next_batch(later, start), start["seq"]) == ((start, []), 5)
+
+
+def recreate(raw: Raw, count: int) -> None:
+    """Create `S` again, with so many messages."""
+    raw.api_ok("$JS.API.STREAM.DELETE.S")
+    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    for _ in range(count):
+        raw.request("s.new")
+
+
+LOSSES: list[tuple[Callable[[Raw], Any], str, list[int]]] = [
+    (lambda raw: recreate(raw, 3), "S was recreated", [1, 2, 3]),
+    (lambda raw: recreate(raw, 12), "S was recreated", list(range(1, 11))),
+    (lambda raw: raw.api_ok("$JS.API.STREAM.PURGE.S", {"seq": 13}), "S begins at sequence 13", [13, 14, 15]),
+    (lambda raw: raw.api_ok("$JS.API.STREAM.PURGE.S"), "S begins at sequence 16", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message", "rest"), LOSSES, ids=["3", "12", "part", "all"])
+def test_messages_that_a_query_could_not_read(
+    server: Server, change: Callable[[Raw], Any], message: str, rest: list[int]
+) -> None:
+    """Deleted messages end a query, or with `failOnDataLoss` = false it reads what is there."""
+    create_numbered_stream(server, 15)
+    reader = follow(server)
+    start, _ = next_batch(reader, reader.initialOffset())
+    with Raw(server.url) as raw:
+        change(raw)
+
+    with pytest.raises(RefusedError, match=f"stream {message}. Its messages from sequence 11 on"):
+        next_batch(reader, start)
+    end, found = next_batch(follow(server, failOnDataLoss="false"), start)
+    assert found == rest
+    assert next_batch(reader, end)[0]["created"] == end["created"]
+
+
 def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
     """A frame is stored once with subjects, headers and payloads, although it is written twice."""
     store(server, EDGES)
@@ -202,6 +286,53 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
 
     assert state["messages"] == len(EDGES)
     assert set(state["subjects"]) == {f"in.{subject.decode()}" for subject, _, _ in EDGES}
+
+
+MESSAGE = "subject string, data binary, headers array<struct<name: string, value: string>>"
+#: A subject that ends its command, and begins one that purges a stream.
+COMMAND = "in.a 0 0\r\n\r\nPUB $JS.API.STREAM.PURGE.T 0\r\n\r\nHPUB in.b"
+REFUSED: list[tuple[Any, dict[str, str], str]] = [
+    ((COMMAND, b"", None), {}, "row 2 of a batch has an invalid subject"),
+    ((None, b"", None), {}, "row 2 of a batch has no subject"),
+    (("in.a", b"", [("A", "b\r\nNats-Rollup: all")]), {}, "row 2 of a batch has an invalid header"),
+    (("in.a", b"", None), {"stream": "S"}, "stream T takes the subjects of these messages, not"),
+    (("in.a", b"", None), {"dedupe": "origin"}, "dedupe by origin needs the column origin"),
+]
+
+
+def test_written_rows_stay_what_they_are(spark: SparkSession, server: Server) -> None:
+    """A row adds one message: it has no other effect, and is refused if it is no message."""
+    store(server, [(b"t.a", b"", b"1"), (b"t.b", b"", b"2")], "T", allow_rollup_hdrs=True)
+    with Raw(server.url) as raw:
+        raw.api_ok(
+            "$JS.API.STREAM.UPDATE.T",
+            {"name": "T", "subjects": ["t.>", "in.>"], "allow_rollup_hdrs": True},
+        )
+        control = [
+            [("Nats-Rollup", "all")],
+            [("nats-msg-id", "1"), ("A", "")],
+            [("Nats-Msg-Id", "1")],
+        ]
+
+        def write(rows: list[Any], **options: str) -> None:
+            frame = spark.createDataFrame(rows, MESSAGE).coalesce(1)
+            options = {"url": server.url, "stream": "T"} | options
+            frame.write.format("jetstream").options(**options).mode("append").save()
+
+        for row, options, message in REFUSED:
+            with pytest.raises(PySparkException, match=message):
+                write([("in.good", b"", None), row], **options)
+        write([("in.a", b"", headers) for headers in control])
+        messages = [
+            raw.api_ok("$JS.API.STREAM.MSG.GET.T", {"seq": seq})["message"] for seq in range(1, 6)
+        ]
+        assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
+
+    assert [base64.b64decode(one.get("hdrs", "")) for one in messages[2:]] == [
+        b"NATS/1.0\r\nJsplan-Kept-Nats-Rollup: all\r\nNats-Expected-Stream: T\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Kept-nats-msg-id: 1\r\nA: \r\nNats-Expected-Stream: T\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Kept-Nats-Msg-Id: 1\r\nNats-Expected-Stream: T\r\n\r\n",
+    ]
 
 
 def test_parquet_round_trip(spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from jsplan.planning.backfill.model import SeqRange
 from tests.support.simulated_kill import SimulatedKill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jsplan.backfill.task_runner import Task
     from jsplan.backfill.tasks.archive_writer import ExportChunk
@@ -67,6 +67,28 @@ class ThreadRunner:
     ) -> list[dict[str, Any]]:
         """Refuse: SQL and functions need Spark."""
         raise NotImplementedError
+
+
+def run_then(action: Callable[[], None]) -> type[ThreadRunner]:
+    """Return a runner with an action between the writing tasks and what follows them."""
+    pending = [action]
+
+    class Runner(ThreadRunner):
+        async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
+            found = await super().run(tasks, name)
+            await self._act()
+            return found
+
+        async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+            found = await super().run_partitions(plan, name)
+            await self._act()
+            return found
+
+        async def _act(self) -> None:
+            while pending:
+                await asyncio.to_thread(pending.pop())
+
+    return Runner
 
 
 class DyingRunner(ThreadRunner):

@@ -22,6 +22,7 @@ from jsplan.backfill.protocol.arrow_split import (
     get_buffers,
     parse_numbers,
 )
+from jsplan.backfill.protocol.row_check import require_valid_subjects
 from jsplan.errors import ApiError
 
 #: Columns of a message. `headers` is a whole block with `NATS/1.0` and the empty line, or empty.
@@ -386,8 +387,9 @@ def build_frames(
 
     The offsets end with the end of the last frame. `reply` has a leading space, or is empty for no
     acknowledgement. `lines` are added to the headers as in `append_header_lines`. Every frame has
-    headers: the server accepts a block of length 0.
+    headers: the server accepts a block of length 0. Raises RefusedError for an invalid subject.
     """
+    require_valid_subjects(subject)
     pieces = _append_lines(headers, lines) if lines else [headers]
     block = _sum_sizes(pieces)
     answer = [] if reply is None else [reply]

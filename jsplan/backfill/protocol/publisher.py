@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from jsplan.backfill.protocol.connection import RECEIVE_BYTES, RawConnection
 from jsplan.backfill.protocol.frames import (
@@ -27,7 +28,13 @@ from jsplan.backfill.protocol.frames import (
     format_numbers,
     scan_frames,
 )
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    NoRespondersError,
+    RefusedError,
+    ServerRefusedError,
+)
 from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE
 
 #: Limits of a chunk, and of unacknowledged chunks. They bound the memory on both sides, and stay
@@ -37,6 +44,7 @@ CHUNK_MESSAGES, CHUNK_BYTES, MAX_CHUNKS_IN_FLIGHT = 1000, 2 << 20, 8
 STORE_TIMEOUT: Final = 60.0
 #: Header with the sequence that must be the last one before the message.
 FENCE_HEADER: Final = b"Nats-Expected-Last-Sequence: "
+EXPECTED_STREAM_HEADER: Final = b"Nats-Expected-Stream: "
 _LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d{1,20})')
 
 
@@ -52,11 +60,38 @@ class PublishRefusedError(ServerRefusedError):
         return self.err_code == WRONG_LAST_SEQUENCE
 
 
+class Destination(Struct, frozen=True):
+    """Stream that is to store messages, and its JetStream domain (empty: any)."""
+
+    stream: str
+    domain: str = ""
+
+    def require(self, ack: bytes) -> None:
+        """Raise RefusedError for the answer of another stream or domain."""
+        try:
+            answer = orjson.loads(ack)
+            stream = answer.get("stream", self.stream)
+            domain = self.domain if "error" in answer else answer.get("domain", "")
+        except (ValueError, AttributeError):
+            raise ProtocolError(f"{ack[:80]!r} as the answer to a message") from None
+        if stream != self.stream:
+            text = f"stream {stream} takes the subjects of these messages, not stream {self.stream}"
+        elif self.domain not in ("", domain):
+            text = (
+                f"stream {stream} of domain {domain or '(none)'} stored a message, "
+                f"not that of domain {self.domain}"
+            )
+        else:
+            return
+        raise RefusedError(text, hint="Check the stream, its domain, and the subjects.")
+
+
 class _AckReader:
     """Reader of acknowledgements, which arrive in the order of their messages."""
 
-    def __init__(self, connection: RawConnection) -> None:
+    def __init__(self, connection: RawConnection, expected: Destination | None = None) -> None:
         self._connection = connection
+        self._expected = expected
         self.reply = f"{connection.inbox}.a"
         connection.subscribe(self.reply)
         self._unread = bytearray()
@@ -97,6 +132,8 @@ class _AckReader:
                 "no stream takes these messages any more",
                 hint="Check whether the target was deleted, or its subjects changed.",
             )
+        if self._expected is not None:
+            self._expected.require(body)
         if b'"error"' in body:
             raise _build_refusal(body)
         if match := _LAST_SEQUENCE.search(body):
@@ -245,25 +282,38 @@ def publish(
     connection: RawConnection,
     batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]],
     window: int = 4000,
-) -> tuple[int, int]:
+    *,
+    destination: Destination | None = None,
+    deduplicates: bool = False,
+) -> int:
     """Publish rows of (subject, headers, data), at most `window` of them unacknowledged.
 
-    Returns the number of sent messages, and of those that the server knew by their `Nats-Msg-Id`.
-    Raises PublishRefusedError and ApiError.
+    Returns the number of messages. The first one is published alone, since it may reach another
+    stream than `destination`. Raises RefusedError for that, and unless it `deduplicates`, for
+    messages that the server took for stored ones by their `Nats-Msg-Id`. Raises
+    PublishRefusedError and ApiError.
     """
-    acks, sent = _AckReader(connection), 0
+    acks, sent = _AckReader(connection, destination), 0
     answer = concat_rows(b" ", pa.array([acks.reply.encode()], BYTES))[0]
+    lines = (EXPECTED_STREAM_HEADER, destination.stream.encode(), b"\r\n") if destination else ()
     for subject, headers, data in batches:
         reply = pa.repeat(answer, len(subject))
-        frames, offsets = build_frames(subject, headers, data, reply=reply)
-        for start, stop in split_chunks(np.diff(offsets)):
+        frames, offsets = build_frames(subject, headers, data, reply=reply, lines=lines)
+        alone = 0 if sent else 1
+        cuts = split_chunks(np.diff(offsets)[alone:])
+        for start, stop in [(0, alone), *((start + alone, stop + alone) for start, stop in cuts)]:
             connection.send(frames[offsets[start] : offsets[stop]])
             sent += stop - start
-            while sent - acks.count > window:
+            while sent - acks.count > (window if sent > 1 else 0):
                 acks.wait()
     while acks.count < sent:
         acks.wait()
-    return sent, acks.duplicates
+    if acks.duplicates and not deduplicates:
+        raise RefusedError(
+            f"{acks.duplicates:,} of {sent:,} messages were not stored: the server has messages "
+            "with their Nats-Msg-Id"
+        )
+    return sent
 
 
 __all__ = ["FencedPublisher", "PublishRefusedError", "publish", "split_chunks", "wait_for_interest"]

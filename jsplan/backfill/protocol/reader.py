@@ -29,7 +29,7 @@ from jsplan.backfill.protocol.frames import (
     scan_small_frames,
     split_tokens,
 )
-from jsplan.backfill.protocol.stream_info import expect_shape
+from jsplan.backfill.protocol.stream_info import expect_shape, require_same_stream
 from jsplan.errors import (
     ApiError,
     ApiTimeoutError,
@@ -37,6 +37,7 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
+from jsplan.jetstream.identity import KnownObject
 from jsplan.units import SECOND
 
 #: A batch is parsed at about this number of messages, within these bounds in bytes, or after a
@@ -59,7 +60,7 @@ class ReadRequest(Struct, frozen=True):
     """Range to read.
 
     Sequences `first` to `last` (both included), on subjects that match one of `filters` (none:
-    all).
+    all). Each consumer is checked to be one of the `known` stream (None: any of that name).
     """
 
     api_prefix: str
@@ -68,6 +69,7 @@ class ReadRequest(Struct, frozen=True):
     last: int
     filters: tuple[str, ...] = ()
     headers_only: bool = False
+    known: KnownObject | None = None
 
 
 class _ConsumerLostError(Exception):
@@ -81,7 +83,7 @@ def read(
 
     A broken link is retried for `patience` seconds. Each batch is whole and owns its memory.
     Raises ServerRefusedError for a stream that does not exist, and ApiError when nothing arrives
-    for `patience` seconds.
+    for `patience` seconds. Raises RefusedError if the stream was recreated.
     """
     position, since = request.first, time.monotonic()
     while position <= request.last:
@@ -118,7 +120,11 @@ def _read_deliveries(
     number = connection.subscribe(inbox)
     name = f"jsplan-{connection.inbox.rpartition('.')[2]}"
     try:
-        if _create_consumer(connection, request, name, inbox, first):
+        has_messages = _create_consumer(connection, request, name, inbox, first)
+        if request.known is not None:
+            # After the consumer, which ends with its stream.
+            require_same_stream(connection, request.api_prefix, request.stream, request.known)
+        if has_messages:
             yield from _read_in_order(connection, request, first)
     except (_ConsumerLostError, ApiError):
         raise  # the consumer is already gone
@@ -173,8 +179,10 @@ def _read_contiguous(
     """Yield the rows of the range while the consumer sequences have no gap."""
     expected = 1
     for frames in arriving:
-        delivered = _drop_status_messages(connection, frames, expected)
+        delivered = _drop_status_messages(connection, frames)
         if delivered is None:
+            if _is_idle(frames, expected):
+                return
             continue
         if not np.array_equal(
             delivered.consumer_seqs, np.arange(expected, expected + len(delivered.consumer_seqs))
@@ -283,17 +291,13 @@ def _fill_buffer(
 
 
 def _drop_status_messages(
-    connection: RawConnection, frames: MessageColumns, expected: int
+    connection: RawConnection, frames: MessageColumns
 ) -> DeliveredMessages | None:
-    """Answer the status messages of a batch, and return its other messages.
-
-    Raises _ConsumerLostError where a heartbeat reveals a loss.
-    """
+    """Answer the status messages of a batch, and return its other messages."""
     places = find_status_messages(frames.headers)
     for place in places:
         _answer_status(connection, frames, int(place))
     if len(places) == len(frames.line):
-        _check_heartbeat(frames, int(places[-1]), expected)
         return None
     if len(places):
         mask = np.ones(len(frames.line), dtype=bool)
@@ -322,11 +326,19 @@ def _answer_status(connection: RawConnection, frames: MessageColumns, place: int
         connection.send(b"PUB %s 0\r\n\r\n" % stalled)
 
 
-def _check_heartbeat(frames: MessageColumns, place: int, expected: int) -> None:
-    """Raise _ConsumerLostError if the last delivered message of a heartbeat never arrived."""
-    last = _header_value(frames.headers[place].as_py(), b"Nats-Last-Consumer")
-    if last is not None and (not last.isdigit() or int(last[:20]) >= expected):
+def _is_idle(frames: MessageColumns, expected: int) -> bool:
+    """Return True if a heartbeat says that the consumer has nothing to deliver.
+
+    The rest of the range was purged or has expired. Raises _ConsumerLostError if the last message
+    that it has delivered never arrived.
+    """
+    block = frames.headers[-1].as_py()
+    last = _header_value(block, b"Nats-Last-Consumer")
+    if last is None:
+        return False
+    if not last.isdigit() or int(last[:20]) >= expected:
         raise _ConsumerLostError("messages were lost")
+    return _header_value(block, b"Nats-Consumer-Stalled") is None
 
 
 def _header_value(block: bytes, name: bytes) -> bytes | None:

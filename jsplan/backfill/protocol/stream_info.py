@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import ProtocolError
-from jsplan.errors import ServerRefusedError
+from jsplan.errors import RefusedError, ServerRefusedError
+from jsplan.jetstream.identity import KnownObject, is_same_object
 from jsplan.units import SECOND, format_instant
 
 #: Servers store times in 64 bits, which overflow after the year 2262.
@@ -22,10 +23,11 @@ class StreamInfo(Struct, frozen=True):
     """Current state of a stream.
 
     `first` and `last` are sequences (first > last: empty). `created` distinguishes it from another
-    stream of the same name.
+    stream of the same name, `seen_at` is the time of the server (empty before nats-server 2.10).
     """
 
     created: str
+    seen_at: str
     first: int
     last: int
     messages: int
@@ -72,7 +74,22 @@ def fetch_stream_info(connection: RawConnection, api_prefix: str, stream: str) -
     with expect_shape(f"{api_prefix}.STREAM.INFO.{stream}"):
         state = info["state"]
         first, last, messages = (int(state[name]) for name in ("first_seq", "last_seq", "messages"))
-        return StreamInfo(str(info["created"]), first, last, messages, dict(info["config"]))
+        created, seen_at = str(info["created"]), str(info.get("ts") or "")
+        return StreamInfo(created, seen_at, first, last, messages, dict(info["config"]))
+
+
+def require_same_stream(
+    connection: RawConnection, api_prefix: str, stream: str, known: KnownObject
+) -> StreamInfo:
+    """Fetch STREAM.INFO. Raises RefusedError if the stream was recreated since it was known."""
+    info = fetch_stream_info(connection, api_prefix, stream)
+    if not is_same_object(known, info.created, consumer=False):
+        raise RefusedError(
+            f"stream {stream} at {api_prefix} was recreated ({info.created}) while it was read. "
+            "Its sequences no longer match",
+            hint="Start again with the new stream. A backfill needs --reset-range for that.",
+        )
+    return info
 
 
 def find_first_seq_at(connection: RawConnection, api_prefix: str, stream: str, time: int) -> int:

@@ -72,7 +72,8 @@ class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
     `source_names` are names of the origin in `Nats-Stream-Source`. `created_at` is its creation
-    time (ns), `last_possible_seq` its last sequence. `gaps` were deleted before they could be
+    time (ns), `replaced_at` that of its successor of the same name, as far as one is compared, and
+    `last_possible_seq` its last sequence. `gaps` were deleted before they could be
     copied, `skipped` are too large messages.
     """
 
@@ -88,6 +89,12 @@ class ComparedOrigin(Struct, frozen=True):
     ignores_dropped_headers: bool = False
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
+    replaced_at: int = 1 << 62
+
+    def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
+        """Return which times (ns) are those of messages of this stream, not of another one."""
+        inside: np.ndarray[Any, Any] = (times >= self.created_at) & (times < self.replaced_at)
+        return inside
 
 
 def read_origin_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
@@ -128,7 +135,12 @@ class OrderTracker(Struct):
     highest_copied: int = 0
     highest_by_stage: dict[str, int] = field(default_factory=dict)
 
-    def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:
+    def mark_rows(
+        self,
+        names: pa.Array,
+        seqs: SeqArray,
+        subjects: pa.BinaryArray,  # noqa: ARG002 - for an order within each subject
+    ) -> np.ndarray[Any, Any]:
         """Return LATE or REPAIRED for each row.
 
         `names` are staging streams, empty for messages of a source.
@@ -205,11 +217,13 @@ def extract_copied_rows(
         headers = pc.replace_substring_regex(
             strip_transport_headers(rows["headers"]), pattern=_ORIGIN_LINE, replacement=""
         )
-    seq, time = seqs.to_numpy(), parse_times(texts, invalid=1)
-    marks = order.mark_rows(names, seq) | _mark_impossible(origin, seq)
-    wanted = (((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)) & (
-        time >= origin.created_at
-    )
+    time = parse_times(texts, invalid=1)
+    if not (inside := origin.has_times(time)).all():
+        mask, time = pa.array(inside), time[inside]
+        rows, seqs, names, headers = (one.filter(mask) for one in (rows, seqs, names, headers))
+    seq = seqs.to_numpy()
+    marks = order.mark_rows(names, seq, rows["subject"]) | _mark_impossible(origin, seq)
+    wanted = ((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)
     hashes = _hash_messages(
         rows["subject"], _normalize_headers(headers, origin.ignores_dropped_headers), rows["data"]
     )
@@ -261,7 +275,7 @@ def extract_sourced_rows(
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that a source of the target delivered from this origin."""
     seqs = parse_source_seqs(rows["headers"], name)
-    sourced = pc.and_(pc.is_valid(seqs), pc.greater_equal(rows["time"], origin.created_at))
+    sourced = pc.and_(pc.is_valid(seqs), pa.array(origin.has_times(rows["time"].to_numpy())))
     if not pc.any(sourced).as_py():
         return None
     rows, seq = rows.filter(sourced), seqs.filter(sourced).to_numpy()

@@ -33,24 +33,23 @@ _PRESENCE_SIDE: Final = 2
 
 
 class SubjectOrderTracker(OrderTracker):
-    """Order tracker per subject; `subjects` are those of the next rows."""
+    """Order tracker per subject."""
 
-    subjects: pa.BinaryArray | None = None
     trackers: dict[bytes, OrderTracker] = field(default_factory=dict)
 
-    def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:
+    def mark_rows(
+        self, names: pa.Array, seqs: SeqArray, subjects: pa.BinaryArray
+    ) -> np.ndarray[Any, Any]:
         """Return LATE or REPAIRED for each row, within its subject."""
         marks = np.zeros(len(seqs), dtype=np.int64)
-        if self.subjects is None or len(self.subjects) != len(seqs):
-            return marks
-        encoded = pc.dictionary_encode(self.subjects)
+        encoded = pc.dictionary_encode(subjects)
         codes = encoded.indices.to_numpy()
         places = np.argsort(codes, kind="stable")
         cuts = np.searchsorted(codes[places], np.arange(len(encoded.dictionary) + 1))
         for code, subject in enumerate(encoded.dictionary.to_pylist()):
             of_subject = places[cuts[code] : cuts[code + 1]]
             marks[of_subject] = self.trackers.setdefault(subject, OrderTracker()).mark_rows(
-                names.take(pa.array(of_subject)), seqs[of_subject]
+                names.take(pa.array(of_subject)), seqs[of_subject], subjects
             )
         return marks
 
@@ -58,7 +57,12 @@ class SubjectOrderTracker(OrderTracker):
 class UnorderedTracker(OrderTracker):
     """Order tracker that accepts any order."""
 
-    def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:  # noqa: ARG002 - the signature of `OrderTracker`
+    def mark_rows(
+        self,
+        names: pa.Array,  # noqa: ARG002 - the signature of `OrderTracker`
+        seqs: SeqArray,
+        subjects: pa.BinaryArray,  # noqa: ARG002 - as above
+    ) -> np.ndarray[Any, Any]:
         """Return no mark."""
         return np.zeros(len(seqs), dtype=np.int64)
 
@@ -107,10 +111,7 @@ def _extract_rows(
     for origin in origins:
         batches = [extract_sourced_rows(origin, rows, name) for name in origin.source_names]
         if f"{origin.domain}/{origin.stream}" in masks:
-            order = orders[origin.number]
-            if isinstance(order, SubjectOrderTracker):
-                order.subjects = rows["subject"].filter(masks[f"{origin.domain}/{origin.stream}"])
-            batches.append(extract_copied_rows(origin, rows, order))
+            batches.append(extract_copied_rows(origin, rows, orders[origin.number]))
         yield from (batch for batch in batches if batch is not None and batch.num_rows)
 
 

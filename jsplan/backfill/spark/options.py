@@ -47,6 +47,7 @@ READ_OPTIONS: Final = (
     "partitions",
     "maxMessagesPerBatch",
     "pushdown",
+    "failOnDataLoss",
 )
 WRITE_OPTIONS: Final = ("dedupe", "subjectPrefix")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -122,9 +123,9 @@ class Options(Struct, frozen=True):
             raise UsageError(f"option {name} is {text!r}, not a number")
         return int(text) if text is not None else None
 
-    def flag(self, name: str) -> bool:
-        """Return True or False (the default). Raises UsageError."""
-        text = (self[name] or "false").lower()
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return True or False. Raises UsageError."""
+        text = (self[name] or str(default)).lower()
         if text not in ("true", "false"):
             raise UsageError(f"option {name} is {text!r}, not true or false")
         return text == "true"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Reads one side of an entry in batches of `ROW_SCHEMA`. May raise JsplanError.
 SideReader = Callable[[], Iterator[pa.RecordBatch]]
+#: Finds the expiry floor of each origin at the target.
+FloorFinder = Callable[[], dict[int, int]]
 #: Collects the rows of a frame on the driver, like `collect_rows`.
 RowCollector = Callable[..., list[Any]]
 OTHERS: Final = "others"
@@ -47,7 +49,7 @@ _EQUAL_KINDS: Final = frozenset({"equal", "expired", "repaired", "skipped", OTHE
 def compare_sides(
     session: SparkSession,
     sides: Sequence[SideReader],
-    floors: dict[int, int],
+    find_floors: FloorFinder | None,
     listed: int,
     name: str,
     *,
@@ -56,8 +58,9 @@ def compare_sides(
     """Compare both sides of each origin.
 
     Returns `{origin_number, kind, count}`, and the first differences `{origin_number, kind, seq,
-    place}`. `floors` has for each origin the sequence below which everything has expired at the
-    target. `transformed` is as in `compare_rows`. Raises the errors of a side as TaskFailedError.
+    place}`. `find_floors` finds for each origin the sequence below which everything has expired at
+    the target; it is asked after the target was read, since messages may expire meanwhile.
+    `transformed` is as in `compare_rows`. Raises the errors of a side as TaskFailedError.
     """
     equal_counts = compare_checksums(
         results[-1]
@@ -67,7 +70,7 @@ def compare_sides(
         return equal_counts
     # the sums do not prove equality, so every message is compared
     return compare_rows(
-        session, read_sides(session, sides), floors, listed, name, transformed=transformed
+        session, read_sides(session, sides), find_floors, listed, name, transformed=transformed
     )
 
 
@@ -81,7 +84,7 @@ def read_sides(session: SparkSession, sides: Sequence[SideReader]) -> DataFrame:
 def compare_rows(
     session: SparkSession,
     rows: DataFrame,
-    floors: dict[int, int],
+    find_floors: FloorFinder | None,
     listed: int,
     name: str,
     *,
@@ -96,6 +99,11 @@ def compare_rows(
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - a slow import
 
+    gather, floors = collect or collect_rows, dict[int, int]()
+    if find_floors is not None:
+        rows = rows.persist()
+        gather(session, rows.groupBy().count(), name=name)
+        floors = find_floors()
     at_origin, at_target = f.col("side") == 0, f.col("side") == 1
     hashed = at_target & (f.col("time") != 0) if transformed else at_target
     messages = rows.groupBy("origin_number", "seq").agg(
@@ -116,9 +124,9 @@ def compare_rows(
     summary = _classify_messages(messages, floors).mapInArrow(
         _make_summary_mapper(listed), "said STRING"
     )
-    results = [
-        json.loads(row.said) for row in (collect or collect_rows)(session, summary, name=name)
-    ]
+    results = [json.loads(row.said) for row in gather(session, summary, name=name)]
+    if find_floors is not None:
+        rows.unpersist()
     raise_failure(results)
     return results
 

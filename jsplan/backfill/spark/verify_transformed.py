@@ -16,7 +16,13 @@ from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.rows.message_rows import ComparedOrigin, to_stored_rows
 from jsplan.backfill.spark.errors import CarriedError, collect_plan_rows
 from jsplan.backfill.spark.pipeline import build_expected_rows, split_by_runs, to_bytes
-from jsplan.backfill.spark.verify_join import ROW_DDL, SideReader, compare_rows, read_sides
+from jsplan.backfill.spark.verify_join import (
+    ROW_DDL,
+    FloorFinder,
+    SideReader,
+    compare_rows,
+    read_sides,
+)
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import JsplanError
@@ -32,7 +38,7 @@ def compare_transformed(
     plan: PartitionPlan,
     origins: Sequence[ComparedOrigin],
     sides: Sequence[SideReader],
-    floors: dict[int, int],
+    find_floors: FloorFinder | None,
     listed: int,
     name: str,
 ) -> list[dict[str, Any]]:
@@ -48,7 +54,7 @@ def compare_transformed(
     return compare_rows(
         session,
         rows,
-        floors,
+        find_floors,
         listed,
         name,
         transformed=True,

@@ -32,6 +32,7 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 from jsplan.errors import JsplanError, RefusedError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.planning.backfill.windows import Deadline
 from jsplan.units import SECOND
@@ -51,7 +52,7 @@ class ExportChunk(Struct, frozen=True):
     """Input of one task.
 
     `domain` is the name of the origin's domain in `Jsplan-Origin`. `existing` are sequences of the
-    chunk that the archive has.
+    chunk that the archive has. `known` is the stream that was pinned.
     """
 
     source: Endpoint
@@ -65,6 +66,7 @@ class ExportChunk(Struct, frozen=True):
     rate: int | None = None
     subject_transform: SubjectTransform | None = None
     deadline: Deadline | None = None
+    known: KnownObject | None = None
 
 
 def export_chunks(chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
@@ -82,7 +84,7 @@ def _export_chunk(chunk: ExportChunk) -> dict[str, Any]:
         chunk.subject_transform.compile() if chunk.subject_transform is not None else None,
     )
     request = ReadRequest(
-        chunk.source.api_prefix, chunk.stream, chunk.span.first, chunk.span.last, chunk.filters
+        chunk.source.api_prefix, chunk.stream, *chunk.span, chunk.filters, known=chunk.known
     )
     with contextlib.closing(ChunkWriter(chunk)) as writer:
         for rows in read(chunk.source.open, request):

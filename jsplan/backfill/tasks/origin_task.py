@@ -21,6 +21,7 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.planning.backfill.windows import Deadline
 from jsplan.subjects import is_subset
@@ -58,7 +59,7 @@ class OriginTask(Struct, frozen=True):
 
     Messages that are `existing` at the target or in `coverage` are left out. `max_msg_size` is the
     limit of the target for one message in bytes (-1: none). The task reads `files` instead of
-    `source`, if there are any, and stops at `deadline`.
+    `source`, if there are any, and stops at `deadline`. `known` is the stream that was pinned.
     """
 
     source: Endpoint
@@ -72,6 +73,7 @@ class OriginTask(Struct, frozen=True):
     max_msg_size: int = -1
     files: tuple[LocatedFile, ...] = ()
     deadline: Deadline | None = None
+    known: KnownObject | None = None
 
 
 class RateLimiter:
@@ -169,7 +171,13 @@ def read_messages(
     require_unchanged_files(task.files)
     for span, inside in _plan_reads(task.spans):
         request = ReadRequest(
-            task.source.api_prefix, task.stream, span.first, span.last, task.filters, headers_only
+            task.source.api_prefix,
+            task.stream,
+            span.first,
+            span.last,
+            task.filters,
+            headers_only,
+            task.known,
         )
         for rows in (
             read_batches(task.files, span) if task.files else read(task.source.open, request)

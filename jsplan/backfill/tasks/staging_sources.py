@@ -51,14 +51,26 @@ async def attach_staging_streams(
     """Add staging streams to the sources of the target, in one update. Raises ApiError.
 
     One update, because the server scans the whole target for each. Staging streams that are
-    already sources are skipped.
+    already sources are skipped. Without a first sequence, a target whose first messages are gone
+    would take only what is newer than its last message.
     """
     info = await require_stream_info(api, stream)
     present = list_staging_sources(info["config"])
-    if new := [{"name": stage.name} for stage in staged if stage.name not in present]:
+    if new := [
+        {"name": stage.name, "opt_start_seq": 1} for stage in staged if stage.name not in present
+    ]:
         await _update_sources(
             api, stream, info["config"], [*(info["config"].get("sources") or []), *new]
         )
+
+
+async def has_delivered(api: DomainApi, stream: str, staging: StagingStream) -> bool:
+    """Check whether the server reports that the target has received a whole staging stream."""
+    found = (await require_stream_info(api, stream)).get("sources") or []
+    return any(
+        source["name"] == staging.name and source["lag"] == 0 and source["active"] >= 0
+        for source in found
+    )
 
 
 async def detach_staging_streams(api: DomainApi, stream: str) -> None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.message_schema import encode_headers, parse_times
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
+from jsplan.backfill.protocol.row_check import find_invalid_row
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.origin_task import OriginTask, find_existing
 from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
@@ -27,9 +28,6 @@ PARTITIONED_SCHEMA: Final = pa.schema(
     [("partition_number", pa.int32()), ("origin_number", pa.int32()), *MESSAGE_SCHEMA]
 )
 _ORIGIN_PATTERN: Final = r"^(?P<stream>[^/]+/[^/]+)/(?P<seq>[0-9]{1,18})/(?P<time>[^/]+)$"
-#: Invalid in a subject: blanks, empty tokens, wildcards.
-_INVALID_SUBJECT: Final = r"[\x00-\x20]|^$|^\.|\.$|\.\.|(?:^|\.)[*>](?:\.|$)"
-_INVALID_HEADER_NAME: Final = r"^$|[\x00-\x20:]"
 
 
 def check_returned_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -44,16 +42,8 @@ def check_returned_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.Record
         _to_list(batch["headers"]),
         _to_bytes(batch["data"]),
     )
-    _require_rows(plan, origins, subject.is_valid(), "no subject")
-    _require_rows(
-        plan,
-        origins,
-        pc.invert(pc.match_substring_regex(subject, _INVALID_SUBJECT)),
-        "an invalid subject",
-        subject,
-    )
-    _require_rows(plan, origins, data.is_valid(), "no data; an empty payload is X''")
-    _require_headers(plan, origins, headers)
+    if (found := find_invalid_row(subject, headers, data)) is not None:
+        raise _build_refusal(plan, origins, *found)
     rows = pa.RecordBatch.from_arrays(
         [pa.array(seqs), pa.array(times), subject.view(BYTES), encode_headers(headers), data],
         schema=MESSAGE_SCHEMA,
@@ -64,7 +54,7 @@ def check_returned_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.Record
 def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, SeqArray, SeqArray]:
     """Return the origin number, sequence and time of each row."""
     found = pc.extract_regex(pc.fill_null(origins, b""), pattern=_ORIGIN_PATTERN)
-    _require_rows(plan, origins, found.is_valid(), "an origin that was not read", origins)
+    _require_read(plan, origins, found.is_valid())
     stream, seq = pc.struct_field(found, "stream"), pc.struct_field(found, "seq")
     seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
     times = parse_times(pc.struct_field(found, "time"), invalid=0)
@@ -75,7 +65,7 @@ def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, Se
         was_read[selected] &= ~find_existing(
             plan.origin_tasks[origin_number].existing, seqs[selected], times[selected]
         ) & (times[selected] > 0)
-    _require_rows(plan, origins, pa.array(was_read), "an origin that was not read", origins)
+    _require_read(plan, origins, pa.array(was_read))
     return numbers, seqs, times
 
 
@@ -103,44 +93,26 @@ def _select_inside(seqs: SeqArray, spans: tuple[SeqRange, ...]) -> np.ndarray[An
     return inside
 
 
-def _require_headers(plan: PartitionPlan, origins: pa.Array, headers: pa.ListArray) -> None:
-    fields = headers.flatten()
-    name, value = (_to_bytes(pc.struct_field(fields, part)) for part in ("name", "value"))
-    good = pc.and_(
-        pc.fill_null(pc.invert(pc.match_substring_regex(name, _INVALID_HEADER_NAME)), False),
-        pc.invert(pc.match_substring_regex(pc.fill_null(value, b""), r"[\r\n]")),
-    )
+def _require_read(plan: PartitionPlan, origins: pa.Array, was_read: pa.Array) -> None:
+    good = pc.fill_null(was_read, False)
     if not pc.all(good).as_py():
-        rows = pc.list_parent_indices(headers).to_numpy()
-        bad = np.zeros(len(origins), dtype=bool)
-        bad[rows[~good.to_numpy(zero_copy_only=False)]] = True
-        _require_rows(plan, origins, pa.array(~bad), "an invalid header")
+        row = int(np.argmin(good.to_numpy(zero_copy_only=False)))
+        raise _build_refusal(
+            plan,
+            origins,
+            row,
+            "an origin that was not read",
+            hint="Leave the column `origin` unchanged, and return no other rows.",
+        )
 
 
-def _require_rows(
-    plan: PartitionPlan,
-    origins: pa.Array,
-    good: pa.Array,
-    problem: str,
-    shown: pa.Array | None = None,
-) -> None:
-    good = pc.fill_null(good, False)
-    if pc.all(good).as_py():
-        return
-    place = int(np.argmin(good.to_numpy(zero_copy_only=False)))
-    origin, value = (
-        origins[place].as_py(),
-        shown[place].as_py() if shown is not None and shown is not origins else None,
-    )
-    of = origin.decode(errors="replace") if origin is not None else "no origin"
-    shown_value = f": {value.decode(errors='replace')!r}" if value is not None else ""
-    hint = (
-        "Leave the column `origin` unchanged, and return no other rows."
-        if "origin" in problem
-        else None
-    )
-    raise RefusedError(
-        f"transform {plan.transform} returned a row ({of}) with {problem}{shown_value}. "
+def _build_refusal(
+    plan: PartitionPlan, origins: pa.Array, row: int, problem: str, hint: str | None = None
+) -> RefusedError:
+    origin = origins[row].as_py()
+    shown = origin.decode(errors="replace") if origin is not None else "no origin"
+    return RefusedError(
+        f"transform {plan.transform} returned a row ({shown}) with {problem}. "
         "Nothing of this attempt was copied",
         hint=hint,
     )

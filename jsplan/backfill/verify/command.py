@@ -111,7 +111,7 @@ async def _compare(
     from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - imports PySpark
     from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415
 
-    origins, readers, floors = comparison.origins, comparison.readers, comparison.floors
+    origins, readers, floors = comparison.origins, comparison.readers, comparison.find_floors
     if (plan := comparison.plan) is not None:
         return await runner.call_in_thread(
             lambda: compare_transformed(session, plan, origins, readers, floors, listed, title)

@@ -14,8 +14,8 @@ from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinc
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.log import Archive, ArchivedOrigin
 from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.pinning import Endpoints, require_same_streams
-from jsplan.backfill.protocol import read
+from jsplan.backfill.pinning import Endpoints, require_same_stream, require_same_streams
+from jsplan.backfill.protocol import read, stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
 from jsplan.backfill.rows.native import read_restored_rows
@@ -25,6 +25,7 @@ from jsplan.backfill.rows.parquet_rows import (
     read_archived_target_rows,
 )
 from jsplan.backfill.rows.partitioned_rows import read_partitioned_rows, read_presence_rows
+from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
@@ -37,13 +38,13 @@ from jsplan.backfill.transforms import (
 )
 from jsplan.config.model import Backfill
 from jsplan.context import Context
-from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
+from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
 from jsplan.units import parse_instant
 
 if TYPE_CHECKING:
-    from jsplan.backfill.spark.verify_join import SideReader
+    from jsplan.backfill.spark.verify_join import FloorFinder, SideReader
 
 #: An archive may lack messages that the stream had: no sequence is impossible.
 _NO_LAST_SEQ: Final = 1 << 62
@@ -56,17 +57,17 @@ class Comparison(Struct):
     """Both sides of an entry, and how their messages are matched.
 
     `readers` read the rows of both sides. If `tasks` are given, they and `transforms` make the
-    expected messages, and of the origins `readers` only read which messages they have. `floors` has
-    for each origin the sequence below which everything has expired at the target (0: none).
-    `has_transformed_origin`: an archive has changed messages, so a source of the target delivers
-    other ones.
+    expected messages, and of the origins `readers` only read which messages they have.
+    `find_floors` finds for each origin the sequence below which everything has expired at the
+    target by now (0: none). It is None if nothing expires there. `has_transformed_origin`: an
+    archive has changed messages, so a source of the target delivers other ones.
     """
 
     transforms: TransformSpec
     origins: list[ComparedOrigin] = field(default_factory=list)
     readers: list[SideReader] = field(default_factory=list)
     tasks: list[OriginTask] = field(default_factory=list)
-    floors: dict[int, int] = field(default_factory=dict)
+    find_floors: FloorFinder | None = None
     has_transformed_origin: bool = False
 
     @property
@@ -121,23 +122,27 @@ async def _build_stream_comparison(
         compared = _build_compared_origin(number, origin, info, scan.list_source_names(target))
         comparison.origins.append(compared)
         comparison.has_transformed_origin |= origin.reader.is_transformed
-        if origin.state.strategy == "snapshot":
-            # restored messages have their sequences: below the first one everything has expired
-            restored, comparison.floors[number] = True, int(target["state"]["first_seq"])
-        else:
-            comparison.floors[number] = await asyncio.to_thread(
-                _find_expiry_floor, compared, origin.state, origin.endpoints, target
-            )
+        restored |= origin.state.strategy == "snapshot"
+    comparison.origins = [
+        _end_at_successor(each, comparison.origins) for each in comparison.origins
+    ]
     comparison.readers = _read_target(entry, endpoints, target, comparison, restored=restored)
     for origin, compared in zip(origins, comparison.origins, strict=True):
         _add_origin_side(comparison, entry, origin, compared)
-    if comparison.tasks and comparison.transforms.order != "stream":
-        # without stream order, expired and missing messages cannot be distinguished
-        comparison.floors = {
-            number: comparison.origins[number].last + 1 if floor else 0
-            for number, floor in comparison.floors.items()
-        }
+    if restored or any(target["config"].get(limit, -1) > 0 for limit in _EXPIRY_LIMITS):
+        comparison.find_floors = partial(_find_floors, comparison, origins)
     return comparison
+
+
+def _end_at_successor(origin: ComparedOrigin, origins: Sequence[ComparedOrigin]) -> ComparedOrigin:
+    """Return an origin that ends where the next stream of its name in an archive begins."""
+    later = [
+        other.created_at
+        for other in origins
+        if (other.domain, other.stream) == (origin.domain, origin.stream)
+        and other.created_at > origin.created_at
+    ]
+    return replace(origin, replaced_at=min([origin.replaced_at, *later]))
 
 
 def _read_target(
@@ -212,32 +217,56 @@ def _add_origin_side(
     )
 
 
+def _find_floors(comparison: Comparison, origins: Sequence[CopyOrigin]) -> dict[int, int]:
+    """Find the floors of all origins now. Raises ApiError and ConnectError."""
+    endpoint, stream = origins[0].endpoints.target_endpoint, origins[0].state.target_address.stream
+    connection = endpoint.open()
+    try:
+        target = stream_info.fetch_stream_info(connection, endpoint.api_prefix, stream)
+    finally:
+        connection.close()
+    floors = {}
+    for compared, origin in zip(comparison.origins, origins, strict=True):
+        # restored messages have their sequences: below the first one everything has expired
+        floor = (
+            target.first
+            if origin.state.strategy == "snapshot"
+            else _find_expiry_floor(compared, origin.state, endpoint, target)
+        )
+        if comparison.tasks and comparison.transforms.order != "stream" and floor:
+            # without stream order, expired and missing messages cannot be distinguished
+            floor = compared.last + 1
+        floors[compared.number] = floor
+    return floors
+
+
 def _find_expiry_floor(
-    compared: ComparedOrigin, origin_state: OriginState, endpoints: Endpoints, target: StreamInfo
+    compared: ComparedOrigin,
+    origin_state: OriginState,
+    endpoint: Endpoint,
+    target: stream_info.StreamInfo,
 ) -> int:
     """Return the origin sequence below which messages have expired at the target.
 
     The target deletes its oldest messages because of its limits. 0: none.
     """
-    config, state = target["config"], target["state"]
-    if config.get("max_msgs_per_subject", -1) > 0:
+    if target.config.get("max_msgs_per_subject", -1) > 0:
         # messages that such a limit deleted cannot be distinguished from other missing ones
         return origin_state.last + 1 if origin_state.status == "done" else 0
-    first, last = int(state["first_seq"]), int(state["last_seq"])
     if (
-        not any(config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
-        or first <= origin_state.target_next
+        not any(target.config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
+        or target.first <= origin_state.target_next
         or origin_state.status != "done"
     ):
         return 0
     request = ReadRequest(
-        endpoints.target_endpoint.api_prefix,
+        endpoint.api_prefix,
         origin_state.target_address.stream,
-        first,
-        last,
+        target.first,
+        target.last,
         headers_only=True,
     )
-    for rows in read(endpoints.target_endpoint.open, request) if first <= last else ():
+    for rows in read(endpoint.open, request) if target.first <= target.last else ():
         seqs = parse_origin_header(rows["headers"], compared.domain, compared.stream)[0].drop_null()
         if len(seqs):
             return int(seqs[0].as_py())
@@ -257,11 +286,7 @@ async def _build_export_comparison(
     for number, state in enumerate(states):
         origin = await load_origin(context, pool, state, into_archive=True)
         info = await origin.reader.fetch_info()
-        if info["created"] != state.created:
-            raise JsplanError(
-                f"{state.origin} was recreated ({info['created']}) after it was "
-                "archived. Its messages cannot be compared"
-            )
+        require_same_stream(state.origin, KnownObject(state.created, ""), info)
         compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
         archived = ArchivedOrigin(
             origin.endpoints.origin_domain_name, state.origin_address.stream, state.created
@@ -270,7 +295,6 @@ async def _build_export_comparison(
             (store, file) for file in archive.files_of(archived) if file.name not in missing
         )
         comparison.origins.append(compared)
-        comparison.floors[number] = 0
         comparison.readers.append(partial(read_archived_target_rows, placed, compared))
         _add_origin_side(comparison, entry, origin, compared)
         # other entries may have archived messages that this one does not select

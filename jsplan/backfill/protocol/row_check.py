@@ -1,0 +1,89 @@
+"""Check rows before they become protocol.
+
+A blank would end a subject, and a line break would run a command. Servers store any other byte, and
+also wildcards as tokens. Those are refused, because a staging stream cannot give such a message its
+subject again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.protocol.arrow_split import get_buffers
+from jsplan.errors import RefusedError
+
+_INVALID_SUBJECT: Final = r"[ \t\r\n]|^$|^\.|\.$|\.\.|(?:^|\.)[*>](?:\.|$)"
+_INVALID_HEADER_NAME: Final = r"^$|[\r\n:]"
+_DOT: Final = ord(".")
+#: Each invalid subject has one of these, or begins or ends with a dot.
+_SUSPECT: Final = (b" ", b"\t", b"\r", b"\n", b"*", b">", b"..")
+
+
+def find_invalid_row(
+    subject: pa.BinaryArray,
+    headers: pa.ListArray | None = None,
+    data: pa.BinaryArray | None = None,
+) -> tuple[int, str] | None:
+    """Find a row that cannot be published: its number, and what is wrong with it.
+
+    Columns are binary, `headers` are lists of names and values.
+    """
+    for problem, good in _check_columns(subject, headers, data):
+        if not pc.all(good).as_py():
+            row = int(np.argmin(good.to_numpy(zero_copy_only=False)))
+            return row, problem.format(
+                subject=(subject[row].as_py() or b"").decode(errors="replace")
+            )
+    return None
+
+
+def require_valid_subjects(subject: pa.BinaryArray) -> None:
+    """Raise RefusedError for a subject that would become another one, or a command."""
+    if (found := find_invalid_row(subject)) is not None:
+        raise RefusedError(
+            f"a message cannot be published: it has {found[1]}",
+            hint="A subject has no blank, line break, wildcard or empty token.",
+        )
+
+
+def _check_columns(
+    subject: pa.BinaryArray, headers: pa.ListArray | None, data: pa.BinaryArray | None
+) -> Iterator[tuple[str, pa.BooleanArray]]:
+    """Yield what may be wrong with a row, and which rows are good."""
+    if subject.null_count:
+        yield "no subject", subject.is_valid()
+    if not _is_plain(subject):
+        invalid = pc.match_substring_regex(subject, _INVALID_SUBJECT)
+        yield "an invalid subject: {subject!r}", pc.invert(invalid)
+    if data is not None:
+        yield "no data; an empty payload is X''", data.is_valid()
+    if headers is not None:
+        yield "an invalid header", _check_headers(headers)
+
+
+def _is_plain(subject: pa.BinaryArray) -> bool:
+    """Check all subjects at once; False if one may be invalid."""
+    view, offsets = get_buffers(subject)
+    text = view[int(offsets[0]) : int(offsets[-1])].tobytes()
+    if any(part in text for part in _SUSPECT) or not np.diff(offsets).all():
+        return False
+    ends = np.concatenate([offsets[:-1], offsets[1:] - 1])
+    return not (view[ends] == _DOT).any()
+
+
+def _check_headers(headers: pa.ListArray) -> pa.BooleanArray:
+    """Return which rows have headers that are read back as they are."""
+    fields = headers.flatten()
+    name, value = (pc.struct_field(fields, part).cast(pa.binary()) for part in ("name", "value"))
+    invalid = pc.or_(
+        pc.fill_null(pc.match_substring_regex(name, _INVALID_HEADER_NAME), True),
+        pc.match_substring_regex(pc.fill_null(value, b""), r"[\r\n]"),
+    ).to_numpy(zero_copy_only=False)
+    good = np.ones(len(headers), dtype=bool)
+    good[pc.list_parent_indices(headers).to_numpy()[invalid]] = False
+    return pa.array(good)
