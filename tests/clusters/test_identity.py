@@ -28,7 +28,7 @@ MESSAGES = 50
 ALLOWED = ("REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[Sandbox]:
     """Three servers."""
     with start_cluster() as sandbox:
@@ -61,7 +61,7 @@ def write(space: Space, name: str = "S", **stream: Any) -> Space:
 
 
 @pytest.fixture
-def space(tmp_path: Path, cluster: Sandbox, server_version: tuple[int, ...]) -> Iterator[Space]:
+def space(tmp_path: Path, cluster: Sandbox, server_version: tuple[int, ...]) -> Space:
     """A stream that a replacement restored, whose leader is the server that restored it."""
     space = write(make_space(tmp_path, cluster))
     space.apply()
@@ -74,9 +74,7 @@ def space(tmp_path: Path, cluster: Sandbox, server_version: tuple[int, ...]) -> 
     reported = {elect(cluster, server) for server in others}
     assert (own in reported) == (server_version < (2, 15))
     elect(cluster, leader)
-    yield space
-    for stream in ask(cluster, "$JS.API.STREAM.NAMES").get("streams") or ():
-        ask(cluster, f"$JS.API.STREAM.DELETE.{stream}")
+    return space
 
 
 def drifted(space: Space) -> list[tuple[str, str | None]]:
