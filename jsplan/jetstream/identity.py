@@ -8,7 +8,7 @@ of the end of the restore (`tests/clusters/test_identity.py`). The leader's is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jsplan.units import parse_instant
@@ -58,11 +58,16 @@ def restore_created(answer: dict[str, Any], domain: str, find: FindKnownObjects)
         )
         if not isinstance(stream, str):
             continue
-        may_be_older = consumer is not None or bool(info.get("cluster"))
+        may_be_older = consumer is not None or is_clustered(info.get("cluster") or {})
         for known in find(domain, stream, consumer):
             if is_same_object(known, info["created"], may_be_older=may_be_older):
                 info["created"] = known.created
                 break
+
+
+def is_clustered(cluster: Mapping[str, Any]) -> bool:
+    """Check by the `cluster` of an answer: a single server has no name there, or its own."""
+    return cluster.get("name") not in (None, cluster.get("leader"))
 
 
 def _infos_in(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -333,11 +333,16 @@ def test_answers_of_any_shape() -> None:
         == known.created
     )
     assert requested == [("hub", "S", None), ("hub", "S", "C")] * 2
-    older = {"config": {"name": "S"}, "created": "2026-01-01T00:00:03Z"}
-    clustered = older | {"cluster": {"leader": "n1"}}
-    for answer in (older, clustered):
+    older: dict[str, Any] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:03Z"}
+    for cluster, expected in (
+        ({}, older["created"]),
+        ({"name": "leaf", "leader": "leaf"}, older["created"]),
+        ({"name": "c", "leader": "n1"}, known.created),
+        ({"name": "c"}, known.created),
+    ):
+        answer = older | {"cluster": cluster}
         restore_created(answer, "hub", find)
-    assert (older["created"], clustered["created"]) == ("2026-01-01T00:00:03Z", known.created)
+        assert answer["created"] == expected, cluster
     malformed: list[dict[str, Any]] = [
         {"streams": ["S"]},
         {"streams": 5},
