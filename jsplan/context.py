@@ -12,7 +12,7 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.errors import StateError
 from jsplan.jetstream import Pool
-from jsplan.jetstream.identity import FindKnownObject, KnownObject
+from jsplan.jetstream.identity import FindKnownObjects, KnownObject
 from jsplan.options import Observer
 from jsplan.planning.model import (
     apply_moves,
@@ -167,11 +167,14 @@ def open_pool(context: Context, *, read_only: bool, guarded: bool = False) -> Po
     )
 
 
-def _known_objects(context: Context) -> FindKnownObject:
-    """Return a lookup of objects in the current state, by the addresses after `moved` blocks."""
+def _known_objects(context: Context) -> FindKnownObjects:
+    """Return a lookup of objects in the current state, by the addresses after `moved` blocks.
+
+    A stream that an interrupted replacement or relocation has made is known by its record.
+    """
     moved: tuple[State, dict[Address, Address]] | None = None
 
-    def find(domain: str, stream: str, consumer: str | None) -> KnownObject | None:
+    def find(domain: str, stream: str, consumer: str | None) -> list[KnownObject]:
         nonlocal moved
         address = (
             Address.of_stream(domain, stream)
@@ -183,6 +186,15 @@ def _known_objects(context: Context) -> FindKnownObject:
             if moved is None or moved[0] is not context.state:
                 moved = context.state, apply_moves(context.workspace, context.state.resources)[1]
             entry = context.state.resources.get(moved[1].get(address, address))
-        return KnownObject(entry.created, entry.seen) if entry is not None and entry.seen else None
+        record = context.state.replacements.get(str(address), {})
+        made = record.get("new_created") or record.get("target_created")
+        return [
+            KnownObject(created, seen)
+            for created, seen in (
+                (entry.created, entry.seen) if entry is not None else ("", ""),
+                (made, record.get("made_seen")),
+            )
+            if created and seen
+        ]
 
     return find

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from jsplan.address import Address
 from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
 from jsplan.applying.recheck_deletions import DeletionCheck
+from jsplan.applying.scaled_consumers import is_scaled_with_stream
 from jsplan.applying.step_journal import (
     StepFailed,
     StepJournal,
@@ -84,7 +85,8 @@ class StepContext(StepJournal):
     `fingerprints` are those that steps left behind, `stream_versions` the
     streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
     objects that were deleted and restored with their stream to their new ones. `mirrored_at` has
-    for each mirror that this apply created when that was (s, monotonic).
+    for each mirror that this apply created when that was (s, monotonic). `scaled` has the replicas
+    of streams that steps scaled.
     """
 
     apis: Mapping[str, DomainApi]
@@ -96,6 +98,7 @@ class StepContext(StepJournal):
     stream_versions: dict[Address, dict[str, str]] = field(default_factory=dict)
     new_fingerprints: dict[str, str] = field(default_factory=dict)
     mirrored_at: dict[Address, float] = field(default_factory=dict)
+    scaled: dict[Address, int] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
     _awaited: set[str] = field(init=False)
 
@@ -149,7 +152,7 @@ class StepContext(StepJournal):
         wanted, decider = self._wanted_fingerprint(step), self.deciding_parent(step)
         parent = await self.read(decider, known) if decider is not None else None
         is_absent = parent is not None and has_no_consumers(parent)
-        live = None if is_absent else await self.read(address, known)
+        live = None if is_absent else await self._read_scaled(address, known)
         try:
             excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
@@ -158,7 +161,8 @@ class StepContext(StepJournal):
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
         fingerprint = live.fingerprint if live else "absent"
-        if wanted is not None and fingerprint != wanted:
+        scaled = self.scaled.get(address.parent) if address.parent else None
+        if wanted not in (None, fingerprint) and not is_scaled_with_stream(live, wanted, scaled):
             raise StepFailed(
                 f"{address} was changed by another client since it was planned; nothing was written"
             )
@@ -210,6 +214,17 @@ class StepContext(StepJournal):
                 "created": live.created,
                 "retention": get_retention(live.compact),
             }
+        if step.op == "stream.update" and step.moves_in_cluster:
+            self.scaled[live.address] = int(live.raw.get("num_replicas") or 1)
+
+    async def _read_scaled(self, address: Address, known: Found) -> LiveObject | None:
+        """Read an object; wait while a consumer has more replicas than its stream was scaled to."""
+        live, end = await self.read(address, known), time.monotonic() + READ_BACK_TIMEOUT
+        most = self.scaled.get(address.parent) if address.parent else None
+        while most and live and live.raw["num_replicas"] > most and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+            live = await self.read(address)
+        return live
 
     async def _wait_until_stable(self, step: Step) -> None:
         """Wait, where the step asks for it, until a cluster has finished moving or scaling."""

@@ -134,6 +134,7 @@ _STREAM_REPLACED = object_of(
         "quiesced_state": _SEQUENCES,
         "end_marker": UINT64,
         "new_created": TEXT,
+        "made_seen": TEXT,
         "allowed": map_of(UINT64),
         "consumers": map_of(
             object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})
@@ -166,6 +167,7 @@ _RELOCATED = object_of(
     {
         "allowed": map_of(UINT64),
         "target_created": TEXT,
+        "made_seen": TEXT,
         "compared": UINT64,
         "prepared": INSTANT,
         "strategy": one_of("mirror", "snapshot"),

@@ -19,6 +19,7 @@ from jsplan.address import (
     Address,
 )
 from jsplan.documents.base import digest
+from jsplan.jetstream.identity import is_clustered
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
 from jsplan.resources.nested import origin_key
@@ -82,8 +83,8 @@ class LiveObject:
 
     @property
     def is_clustered(self) -> bool:
-        """True in a cluster. A single server has no cluster name, or its own where it is a leaf."""
-        return self.server.get("name") not in (None, self.server.get("leader"))
+        """True in a cluster."""
+        return is_clustered(self.server)
 
     @property
     def peers(self) -> list[dict[str, Any]]:

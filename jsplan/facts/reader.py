@@ -294,7 +294,11 @@ def parse_stream(address: Address, answer: dict[str, Any]) -> LiveObject:
 
 
 def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
-    """Parse a consumer from its INFO, or from an element of a LIST."""
+    """Parse a consumer from its INFO, or from an element of a LIST.
+
+    Up to nats-server 2.11 a durable consumer that a client made without `name` has none, also after
+    an upgrade; later ones leave it out only of consumers that they named themselves.
+    """
     counts = (
         "delivered",
         "ack_floor",
@@ -307,7 +311,7 @@ def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
     )
     consumer = LiveObject(
         address,
-        answer["config"],
+        answer["config"] | {"name": address.consumer},
         answer["created"],
         {k: answer.get(k) for k in counts},
         answer.get("cluster") or {},

@@ -21,7 +21,7 @@ from jsplan.errors import (
 )
 from jsplan.jetstream import answer_schema
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
+from jsplan.jetstream.identity import FindKnownObjects, find_no_objects, restore_created
 from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.jetstream.restore_lock import RestoreLock
@@ -84,7 +84,7 @@ class DomainApi:
         connection: NatsConnection,
         *,
         read_only: bool,
-        known_objects: FindKnownObject = find_no_object,
+        known_objects: FindKnownObjects = find_no_objects,
     ) -> None:
         self.domain = domain
         self.connection = connection

@@ -12,7 +12,7 @@ from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
-from jsplan.jetstream.identity import FindKnownObject, find_no_object
+from jsplan.jetstream.identity import FindKnownObjects, find_no_objects
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
 
@@ -30,7 +30,7 @@ class Pool:
         *,
         read_only: bool,
         guarded: bool = False,
-        known_objects: FindKnownObject = find_no_object,
+        known_objects: FindKnownObjects = find_no_objects,
     ) -> None:
         self._settings = settings
         self._environ = environ

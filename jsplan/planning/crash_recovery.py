@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from jsplan.address import Address
+from jsplan.address import Address, matches_any
 from jsplan.documents.plan_types import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
@@ -180,17 +180,35 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
     """
     streams: dict[Address, InterruptedReplacement] = {}
     previous: list[LiveObject] = []
+    domains = dict(inputs.live.domains)
     for address, record in inputs.interrupted.replacements.items():
+        known = inputs.interrupted.streams.get(address)
+        if known is not None and known.is_lost:
+            streams[address] = known
         if "staging" not in record or not inputs.live.is_reachable(address.domain):
             continue
-        found = streams[address] = _inspect_replacement(inputs, address, record)
-        if found.next_step != "clear":
+        found = _inspect_replacement(inputs, address, record)
+        if found.is_lost and _is_emptied(inputs, address.domain):
+            if matches_any(inputs.options.reinstalled, address.domain):
+                continue
+            facts = domains[address.domain]
+            domains[address.domain] = replace(facts, reachable=False, reason=found.describe_loss())
+        elif found.next_step != "clear":
             previous += _previous_view(address, found)
+        streams[address] = found
     return replace(
         inputs,
         entries={**inputs.entries, **dict(_previous_entries(inputs, previous))},
-        live=inputs.live.with_objects(previous),
+        live=replace(inputs.live.with_objects(previous), domains=domains),
         interrupted=replace(inputs.interrupted, streams=streams),
+    )
+
+
+def _is_emptied(inputs: PlanInputs, domain: str) -> bool:
+    """Check whether a domain that answers has none of the streams of the state."""
+    return not any(
+        (entry := inputs.entries.get(live.address)) and entry.created == live.created
+        for live in inputs.live.streams(domain)
     )
 
 

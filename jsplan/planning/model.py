@@ -216,6 +216,7 @@ class ResourceDecision(Struct):
     `unknown`: fields of `after` whose value is known only during the apply.
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
+    `sources_to_restart`: sources whose origin is created empty, which begin at its first message.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
     `reset`: the position to which a consumer is set, because the files have a new word.
     `leader`: the move of its leader to another server, which changes no field.
@@ -237,6 +238,7 @@ class ResourceDecision(Struct):
     recreates_consumers: bool = False
     sources_to_detach: frozenset[str] = frozenset()
     sources_to_attach: frozenset[str] = frozenset()
+    sources_to_restart: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)

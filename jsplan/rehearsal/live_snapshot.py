@@ -16,7 +16,7 @@ from jsplan.config.model import Domain, Workspace
 from jsplan.documents.plan import Step, config_of_payload
 from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.reader import identify_domain
+from jsplan.facts.reader import identify_domain, parse_consumer
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import INVALID_JSON
 from jsplan.resources.fields import Config
@@ -200,8 +200,7 @@ def _parse_stream(key: str, item: Mapping[str, Any]) -> LiveObject:
 
 
 def _parse_consumer(key: str, stream: str, item: Mapping[str, Any]) -> LiveObject:
-    address = Address(key, "consumer", f"{stream}/{item['name']}")
-    return LiveObject(address, item["config"], item["created"], {}, item.get("cluster") or {})
+    return parse_consumer(Address(key, "consumer", f"{stream}/{item['name']}"), dict(item))
 
 
 def list_configurations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Collection, Iterable
 from typing import Any, Final
@@ -89,7 +90,8 @@ class ReplicationChecker(Struct):
             for address in sorted(set(downstreams))
             if (live := self.live.get(address)) is not None
         )
-        found = list_flows(streams, self.session.context.topology)
+        listed = list_flows(streams, self.session.context.topology)
+        found = [self._without_lost_start(flow) for flow in listed]
         self._unreadable.clear()
         at = time.monotonic()
         for flow in found:
@@ -100,6 +102,21 @@ class ReplicationChecker(Struct):
             seen[:] = [earlier for earlier in seen if at - earlier.at <= MAX_SAMPLE_AGE]
             seen += [sample] if sample is not None else []
         return found
+
+    def _without_lost_start(self, flow: Flow) -> Flow:
+        """Return a flow without a start that jsplan set for an origin that no longer exists.
+
+        The origin of a start that jsplan set had the sequence before it.
+        """
+        entry = self.session.context.state.resources.get(flow.downstream)
+        origin = self.live.get(flow.origin) if flow.origin is not None else None
+        start = entry.starts.get(flow.key) if entry is not None else None
+        if start is None or origin is None or start != flow.start:
+            return flow
+        if int(origin.state.get("last_seq") or 0) >= start - 1:
+            return flow
+        rest = {name: value for name, value in flow.config.items() if name != "opt_start_seq"}
+        return dataclasses.replace(flow, config=rest)
 
     def _first_sample(self, flow: Flow, at: float) -> ReplicationSample | None:
         downstream, origin = self.live.get(flow.downstream), flow.origin

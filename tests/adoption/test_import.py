@@ -11,9 +11,17 @@ from jsplan.cli.main import main
 from jsplan.errors import StalePlanError
 from jsplan.jetstream import DomainApi
 from jsplan.options import PlanOptions
+from jsplan.sandbox import versions
 from jsplan.workflows.import_ import import_with_config
+from tests.support import stream_content
 from tests.support.raw import Raw
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
+from tests.support.workspaces import (
+    RecordingObserver,
+    Space,
+    approve,
+    hub_leaf_space,
+    single_space,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -527,3 +535,62 @@ def test_a_named_stream_is_not_left_out(shop: Shop) -> None:
     code, _, err = shop.adopt("hub/stream/A", "hub/stream/B")
     assert (code, shop.file.exists()) == (1, False)
     assert "does not fit into the workspace: duplicate_window" in err
+
+
+def make_nameless(raw: Raw) -> tuple[str, str]:
+    """Create a durable consumer and an expiring one without `name`, and return their names."""
+    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    durable = {"durable_name": "D", "ack_policy": "explicit"}
+    raw.api_ok("$JS.API.CONSUMER.DURABLE.CREATE.S.D", {"stream_name": "S", "config": durable})
+    expiring = {"ack_policy": "explicit", "inactive_threshold": HOUR}
+    made = raw.api_ok("$JS.API.CONSUMER.CREATE.S", {"stream_name": "S", "config": expiring})
+    raw.publish("s.x", b"message")
+    raw.flush()
+    stream_content.pull_acks(raw, "S", "D", 1)
+    return "D", made["name"]
+
+
+def require_adopted(space: Space, *names: str) -> None:
+    """Import both consumers with a written file, change them, and require convergence."""
+    chosen = tuple(f"main/consumer/S/{name}" for name in names)
+    plan, *_ = import_with_config(
+        space.write().load,
+        ("main/stream/S", *chosen),
+        PlanOptions(),
+        approve,
+        RecordingObserver(),
+        space.folder / "found.jsplan.yaml",
+    )
+    assert [step.op for step in plan.steps] == ["state.import"] * 3
+    assert space.plan().steps == []
+    space.write(overrides=[{"address": address, "description": "x"} for address in chosen])
+    plan, result = space.apply()
+    changed = [step.address for step in plan.steps if step.op == "consumer.update"]
+    assert (sorted(changed), result.exit_code) == (sorted(chosen), 0)
+    assert space.plan().steps == []
+
+
+@pytest.mark.matrix
+def test_a_consumer_without_a_name_is_equal(tmp_path: Path, server: Server) -> None:
+    """A consumer without `name` is imported unchanged, and updated in place."""
+    with Raw(server.url) as raw:
+        names = make_nameless(raw)
+        require_adopted(single_space(tmp_path, server), *names)
+        assert raw.api_ok("$JS.API.CONSUMER.INFO.S.D")["num_ack_pending"] == 1
+
+
+@pytest.mark.download
+def test_a_consumer_without_a_name_after_an_upgrade(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
+    """The same after an upgrade from 2.11, which does not give it a name."""
+    server = make_server(version="2.11.11")
+    with Raw(server.url) as raw:
+        name, _ = make_nameless(raw)
+    server.restart(binary=versions.ensure_version(versions.VERSIONS[-1]))
+    with Raw(server.url) as raw:
+        assert "name" not in raw.api_ok("$JS.API.CONSUMER.INFO.S.D")["config"]
+    space = single_space(tmp_path, server)
+    consumers = [{"name": name, "ack_policy": "explicit"}]
+    plan = space.write(streams=[{"name": "S", "subjects": ["s.>"], "consumers": consumers}])
+    assert [step.op for step in plan.plan().steps] == ["state.import"] * 2

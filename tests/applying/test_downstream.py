@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.planning.replication import impact
+from jsplan.workflows.drift import drift
 from tests.applying.downstream_helpers import (
     PERMITTED,
     message_count,
@@ -16,7 +18,7 @@ from tests.applying.downstream_helpers import (
     wait_until_copied,
 )
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space, single_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -423,3 +425,42 @@ def test_an_aggregate_and_its_origin_are_recreated_in_turn(
         assert message_count(raw, "G", "$JS.hub.API") == 65
         assert message_count(raw, "O", "$JS.leaf.API") == (65 if circle else 35)
         require_converged(space)
+
+
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_start_of_a_deleted_origin_is_dropped(
+    waits: bool, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """An origin that comes back empty is sourced from its start, and health sees it before."""
+    if server_version < (2, 15):
+        return  # older servers detach no source
+    space, downstream = single_space(tmp_path, server), {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", BEFORE)
+        wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE)
+    space.write(streams=[origin_config("preserve", replaced=True), downstream])
+    space.apply(allow_hazards=PERMITTED)
+    with Raw(server.url) as raw:
+        config = raw.api_ok("$JS.API.STREAM.INFO.O")["config"]
+        raw.api_ok("$JS.API.STREAM.DELETE.O")
+        raw.api_ok("$JS.API.STREAM.CREATE.O", config)
+        publish(raw, "o.x", AFTER)
+    found = drift(space.load, DriftOptions(), RecordingObserver())
+    assert [flow["healthy"] for flow in found.replication] == [False]
+    assert "re-created" in found.replication[0]["cause"]
+
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.DELETE.O")
+    plan, result = space.apply()
+    assert [step.op for step in plan.steps] == ["stream.create", "stream.update"]
+    assert result.exit_code == 0
+    with Raw(server.url) as raw:
+        assert "opt_start_seq" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"][0]
+    require_converged(space)
+    if not waits:
+        return
+    with Raw(server.url) as raw:  # the source looks for its origin within twenty seconds
+        publish(raw, "o.x", AFTER)
+        wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE + AFTER)
+    require_converged(space)

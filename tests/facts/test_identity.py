@@ -282,9 +282,9 @@ def test_a_death_at_every_write_and_restarts(
 
 
 def test_the_rule_of_is_same_object() -> None:
-    """An object created before it was last seen is the same; an older stream is another."""
+    """An object created before it was last seen is the same; one that must not be older is not."""
     known = KnownObject("2026-01-01T00:00:05.5Z", "2026-01-01T00:00:09.000000001Z")
-    for created, stream, consumer in (
+    for created, strict, older in (
         ("2026-01-01T00:00:05.5Z", True, True),
         ("2026-01-01T00:00:05.50000001Z", True, True),
         ("2026-01-01T00:00:09Z", True, True),
@@ -295,12 +295,12 @@ def test_the_rule_of_is_same_object() -> None:
         ("not a time", False, False),
     ):
         assert (
-            is_same_object(known, created, consumer=False),
-            is_same_object(known, created, consumer=True),
-        ) == (stream, consumer), created
-    assert is_same_object(KnownObject("a", ""), "a", consumer=False)
+            is_same_object(known, created, may_be_older=False),
+            is_same_object(known, created, may_be_older=True),
+        ) == (strict, older), created
+    assert is_same_object(KnownObject("a", ""), "a", may_be_older=False)
     assert not is_same_object(
-        KnownObject("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True
+        KnownObject("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", may_be_older=True
     )
 
 
@@ -314,9 +314,9 @@ def test_answers_of_any_shape() -> None:
     )
     requested: list[tuple[str, str, str | None]] = []
 
-    def find(domain: str, name: str, of: str | None) -> KnownObject:
+    def find(domain: str, name: str, of: str | None) -> tuple[KnownObject, ...]:
         requested.append((domain, name, of))
-        return known
+        return (known,)
 
     answers: list[dict[str, Any]] = [
         dict(stream),
@@ -333,6 +333,16 @@ def test_answers_of_any_shape() -> None:
         == known.created
     )
     assert requested == [("hub", "S", None), ("hub", "S", "C")] * 2
+    older: dict[str, Any] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:03Z"}
+    for cluster, expected in (
+        ({}, older["created"]),
+        ({"name": "leaf", "leader": "leaf"}, older["created"]),
+        ({"name": "c", "leader": "n1"}, known.created),
+        ({"name": "c"}, known.created),
+    ):
+        answer = older | {"cluster": cluster}
+        restore_created(answer, "hub", find)
+        assert answer["created"] == expected, cluster
     malformed: list[dict[str, Any]] = [
         {"streams": ["S"]},
         {"streams": 5},

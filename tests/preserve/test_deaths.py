@@ -248,22 +248,24 @@ def test_the_old_files_roll_back(tmp_path: Path, server: Server) -> None:
     scene.require_preserved(sequences=True)
 
 
-def test_outside_changes_during_a_replacement_are_an_error(tmp_path: Path, server: Server) -> None:
-    """With both streams gone or replaced outside jsplan, the plan is an error without steps."""
+def test_outside_changes_during_a_replacement_stop_it(tmp_path: Path, server: Server) -> None:
+    """With both streams gone their domain is deferred; another stream is an error."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
     with kill_after(12), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.A")
-        before = scene.space.plan()
+        for stream in streams(raw):
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
+        gone = scene.space.plan()
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
-        after = scene.space.plan()
+        other = scene.space.plan()
 
-    for plan in (before, after):
-        assert plan.errored
-        assert plan.steps == []
-        assert any(d.code == "JS424" and "outside jsplan" in d.summary for d in plan.diagnostics)
+    assert (gone.errored, gone.steps) == (False, [])
+    assert all("jsplan apply --reinstalled main" in found.reason for found in gone.deferred)
+    assert (other.errored, other.steps) == (True, [])
+    assert any(d.code == "JS424" and "outside jsplan" in d.summary for d in other.diagnostics)
 
 
 def test_an_interrupted_replacement_blocks_deletion(tmp_path: Path, server: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from jsplan.workflows.drift import drift
 from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.raw import Raw
+from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -328,6 +330,46 @@ def test_a_reinstalled_leaf(fleet: Fleet, tmp_path: Path) -> None:
 
     assert (result.exit_code, result.summary["added"]) == (0, 2)
     assert plan.options["reinstalled"] == [store]
+    assert not space.plan().has_changes
+
+
+def source_starts(fleet: Fleet) -> dict[str, int | None]:
+    """Return the start of each source of the aggregate, by the domain that it reads."""
+    sources = fleet.ask("STREAM.INFO.ALL_SALES")["config"].get("sources") or ()
+    return {s["external"]["api"].split(".")[1]: s.get("opt_start_seq") for s in sources}
+
+
+def test_a_leaf_that_comes_back_empty_in_the_middle_of_a_replacement(
+    fleet: Fleet, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
+    """The other leaves are attached without it; confirmed, it is sourced from its start."""
+    if server_version < (2, 15):
+        return  # older servers detach no source
+    lifecycle = {"lifecycle": {"on_replace": "preserve"}}
+    space, lost = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=sales_streams(**lifecycle)).apply()
+    for store in fleet.stores:
+        fleet.publish(store, f"sales.{store}.x", 20)
+    fleet.wait("hub", "ALL_SALES", 20 * len(fleet.stores))
+    space.write(streams=sales_streams(persist_mode="async", **lifecycle))
+    allowed = ("REMOVES_SUBJECTS", "IRREVERSIBLE", "BREAKS_REPLICATION")
+    with kill_at_request("STREAM.DELETE.SALES", answered=True), suppress(SimulatedKill):
+        space.apply(allow_hazards=allowed)
+    assert source_starts(fleet) == {}
+    wipe(fleet, lost)
+
+    plan, result = space.apply(allow_hazards=allowed)
+    assert (result.exit_code, plan.domains[lost]["reachable"]) == (0, False)
+    assert f"jsplan apply --reinstalled {lost}" in plan.domains[lost]["reason"]
+    assert source_starts(fleet).keys() >= set(fleet.stores[1:])
+    found = drift(space.load, DriftOptions(), RecordingObserver())
+    assert (found.exit_code, [i["address"] for i in found.interrupted]) == (
+        2,
+        [f"{lost}/stream/SALES"],
+    )
+
+    assert space.apply(reinstalled=(lost,), allow_hazards=allowed)[1].exit_code == 0
+    assert source_starts(fleet) == dict.fromkeys(fleet.stores[1:], 21) | {lost: None}
     assert not space.plan().has_changes
 
 

@@ -64,7 +64,7 @@ async def fill_stream(context: StepContext, step: Step) -> None:
         )
     context.fingerprints[step.id] = live.fingerprint
     done: dict[str, Any] = (
-        {"phase": "refilled", "new_created": live.created}
+        {"phase": "refilled", "new_created": live.created, "made_seen": live.answered_at}
         if params(step)["into_new"]
         else {"phase": "copied"}
     )

@@ -1,8 +1,8 @@
 """The record of a stream replacement in state, from which a later process resumes it.
 
-`{address, id, staging, method, old: {config, created}, consumers, phase, new_created}`: `phase` is
-the last completed phase (`PHASES`), `new_created` the `created` of the new stream, `consumers` the
-configuration and the position of each.
+`{address, id, staging, method, old: {config, created}, consumers, phase, new_created, made_seen}`:
+`phase` is the last completed phase (`PHASES`), `new_created` the `created` of the new stream,
+`made_seen` the server's time then, `consumers` the configuration and the position of each.
 """
 
 from __future__ import annotations

@@ -75,7 +75,13 @@ async def create_mirror(context: StepContext, step: Step) -> None:
         raise StepFailed(
             f"{target_address(step)} is gone again: another client deleted it during the apply"
         )
-    record = await update_record(context, step, target_created=found.created, phase="mirrored")
+    record = await update_record(
+        context,
+        step,
+        target_created=found.created,
+        made_seen=found.answered_at,
+        phase="mirrored",
+    )
     await _wait_until_caught_up(context, step, record)
 
 

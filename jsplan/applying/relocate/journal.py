@@ -1,7 +1,7 @@
 """The record of a relocation in state, and the streams of both sides.
 
 `{address, relocates, id, strategy, old: {config, created}, phase, allowed, prepared,
-target_created, compared,
+target_created, made_seen, compared,
 compared_from, end_marker, last_seq, consumers, record, expect}`: `address` is the target and
 `relocates` the origin. `compared` is the last sequence that was compared from the start on,
 `compared_from` the first one that was compared during the cut-over, and `last_seq` the last one of

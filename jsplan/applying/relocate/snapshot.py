@@ -51,6 +51,7 @@ async def copy_snapshot(context: StepContext, step: Step) -> None:
         durable=False,
         phase="promoted",
         target_created=live.created,
+        made_seen=live.answered_at,
         last_seq=int(origin.state.get("last_seq") or 0),
     )
 

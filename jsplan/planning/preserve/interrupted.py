@@ -52,6 +52,20 @@ class InterruptedReplacement(Struct, frozen=True):
         return self.current is not None and self.current.created == self.record["old"]["created"]
 
     @property
+    def is_lost(self) -> bool:
+        """Check whether neither the stream nor its staging stream exists."""
+        return bool(self.conflict) and self.current is None and self.staging is None
+
+    def describe_loss(self) -> str:
+        """Describe a domain that came back empty in the middle of the replacement."""
+        address = Address.parse(self.record["address"])
+        return (
+            f"it came back empty in the middle of the replacement of {address}, whose messages are "
+            "in no stream that jsplan knows. To create again, empty, what it had: jsplan apply "
+            f"--reinstalled {address.domain}"
+        )
+
+    @property
     def messages_location(self) -> str:
         """The location of the messages, in words."""
         location = str(self.record["staging"])
@@ -95,6 +109,9 @@ class InterruptedReplacement(Struct, frozen=True):
     @property
     def detail(self) -> str:
         """The command that finishes it."""
+        if self.is_lost:
+            domain = Address.parse(self.record["address"]).domain
+            return f"To create it again, empty: jsplan apply --reinstalled {domain}"
         if self.conflict:
             return f"{INSPECT_HINT} {quote_shell(self.record['address'])}"
         return FINISH_HINT

@@ -63,6 +63,7 @@ def _unfinished_checks(
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
     """Yield the checks that an earlier apply did not finish, if the flow still exists."""
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
+    lost = {str(a) for a, replacement in inputs.interrupted.streams.items() if replacement.is_lost}
     for address, begun in inputs.interrupted.steps.items() if not is_state_only(inputs) else ():
         recorded = begun.get("check", begun)
         if (
@@ -76,6 +77,7 @@ def _unfinished_checks(
             origin = names.get(flow["origin"], flow["origin"])
             if (
                 origin_key(flow["config"]) in copied
+                and origin not in lost
                 and Address.parse(origin).domain in inputs.workspace.domains
             ):
                 yield address, flow | {"origin": origin}

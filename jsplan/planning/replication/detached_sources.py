@@ -80,4 +80,6 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
     """Return what the record of the stream adds to close its replacement."""
     record = inputs.interrupted.replacements.get(address, {})
-    return {"replaced": record["address"]} if "detached" in record or "first_seq" in record else {}
+    lost = "staging" in record and address not in inputs.interrupted.streams
+    ends = lost or "detached" in record or "first_seq" in record
+    return {"replaced": record["address"]} if ends else {}
