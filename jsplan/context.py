@@ -11,8 +11,8 @@ from jsplan.address import Address
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.errors import StateError
+from jsplan.identity import FindKnownObjects, KnownObject
 from jsplan.jetstream import Pool
-from jsplan.jetstream.identity import FindKnownObjects, KnownObject
 from jsplan.options import Observer
 from jsplan.planning.model import (
     apply_moves,

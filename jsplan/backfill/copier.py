@@ -46,7 +46,7 @@ from jsplan.backfill.transforms import TransformSpec
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.planning.backfill.windows import WindowClosedError
 

@@ -43,7 +43,7 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.units import format_timestamp
 

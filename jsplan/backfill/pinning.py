@@ -17,9 +17,9 @@ from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.config.model import Backfill, BackfillSide, Domain
 from jsplan.context import Context
 from jsplan.errors import JsplanError, UsageError
+from jsplan.identity import KnownObject, is_clustered, is_same_object
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve_settings
-from jsplan.jetstream.identity import KnownObject, is_same_object
 from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,
@@ -266,7 +266,8 @@ def require_same_stream(address: str, known: KnownObject, info: dict[str, Any]) 
     `created` is empty before it is known.
     """
     now = str(info["created"])
-    if known.created and not is_same_object(known, now, consumer=False):
+    older = is_clustered(info.get("cluster") or {})
+    if known.created and not is_same_object(known, now, may_be_older=older):
         raise JsplanError(
             f"{address} was recreated ({now}) after the range of this backfill was pinned. "
             "Its sequences no longer match",

@@ -22,9 +22,9 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.errors import ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
+from jsplan.identity import KnownObject
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
-from jsplan.jetstream.identity import KnownObject
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState

@@ -19,7 +19,7 @@ from jsplan.address import (
     Address,
 )
 from jsplan.documents.base import digest
-from jsplan.jetstream.identity import is_clustered
+from jsplan.identity import is_clustered
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
 from jsplan.resources.nested import origin_key

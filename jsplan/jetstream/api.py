@@ -19,9 +19,9 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
+from jsplan.identity import FindKnownObjects, find_no_objects, restore_created
 from jsplan.jetstream import answer_schema
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.identity import FindKnownObjects, find_no_objects, restore_created
 from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.jetstream.restore_lock import RestoreLock

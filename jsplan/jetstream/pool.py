@@ -9,10 +9,10 @@ from typing import Self
 
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ConnectError, JsplanError
+from jsplan.identity import FindKnownObjects, find_no_objects
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
-from jsplan.jetstream.identity import FindKnownObjects, find_no_objects
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
 

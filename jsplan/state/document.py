@@ -43,7 +43,7 @@ class Entry(Struct):
     holds the fields that the files named then, in compact form (None: named, at the server's
     default). `created` is the server's RFC 3339 creation time: another one means another object
     under the same name, unless it is not later than `seen`, the server's time when this was last
-    known to be the object (see `jetstream.identity`). `origin` is `created` or `imported`.
+    known to be the object (see `identity`). `origin` is `created` or `imported`.
     `depends_on` are addresses, so that deletion can run in reverse order. `starts` are the
     sequences at which a replacement made the resource continue, instead of the start in the files:
     of a consumer under its own name, of the sources of a stream under the key of each.

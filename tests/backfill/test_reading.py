@@ -21,7 +21,7 @@ from jsplan.errors import (
     RefusedError,
     ServerRefusedError,
 )
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from tests.backfill.conftest import connection_target
 from tests.support.raw import Raw
 

@@ -11,7 +11,7 @@ from jsplan.backfill.message_schema import TABLE_SCHEMA
 from jsplan.backfill.spark.datasource import JetStreamStreamReader, Offset, split_range
 from jsplan.backfill.spark.options import Options
 from jsplan.errors import RefusedError
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.units import parse_instant
 from tests.backfill.test_reading import EDGES, store
 from tests.support.raw import Raw

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import StalePlanError
-from jsplan.jetstream.identity import KnownObject, is_same_object, restore_created
+from jsplan.identity import KnownObject, is_same_object, restore_created
 from jsplan.options import DriftOptions
 from jsplan.sandbox import versions
 from jsplan.units import parse_instant

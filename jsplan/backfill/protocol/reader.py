@@ -37,7 +37,7 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.units import SECOND
 
 #: A batch is parsed at about this number of messages, within these bounds in bytes, or after a

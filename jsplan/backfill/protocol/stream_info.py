@@ -12,7 +12,7 @@ from msgspec import Struct
 from jsplan.backfill.protocol.connection import RawConnection
 from jsplan.backfill.protocol.frames import ProtocolError
 from jsplan.errors import RefusedError, ServerRefusedError
-from jsplan.jetstream.identity import KnownObject, is_same_object
+from jsplan.identity import KnownObject, is_clustered, is_same_object
 from jsplan.units import SECOND, format_instant
 
 #: Servers store times in 64 bits, which overflow after the year 2262.
@@ -24,6 +24,7 @@ class StreamInfo(Struct, frozen=True):
 
     `first` and `last` are sequences (first > last: empty). `created` distinguishes it from another
     stream of the same name, `seen_at` is the time of the server (empty before nats-server 2.10).
+    Each server of a cluster may have its own `created` for it (see `jsplan.identity`).
     """
 
     created: str
@@ -32,6 +33,7 @@ class StreamInfo(Struct, frozen=True):
     last: int
     messages: int
     config: dict[str, Any]
+    clustered: bool = False
 
 
 def request_api(
@@ -75,7 +77,9 @@ def fetch_stream_info(connection: RawConnection, api_prefix: str, stream: str) -
         state = info["state"]
         first, last, messages = (int(state[name]) for name in ("first_seq", "last_seq", "messages"))
         created, seen_at = str(info["created"]), str(info.get("ts") or "")
-        return StreamInfo(created, seen_at, first, last, messages, dict(info["config"]))
+        clustered = is_clustered(info.get("cluster") or {})
+        config = dict(info["config"])
+        return StreamInfo(created, seen_at, first, last, messages, config, clustered)
 
 
 def require_same_stream(
@@ -83,7 +87,7 @@ def require_same_stream(
 ) -> StreamInfo:
     """Fetch STREAM.INFO. Raises RefusedError if the stream was recreated since it was known."""
     info = fetch_stream_info(connection, api_prefix, stream)
-    if not is_same_object(known, info.created, consumer=False):
+    if not is_same_object(known, info.created, may_be_older=info.clustered):
         raise RefusedError(
             f"stream {stream} at {api_prefix} was recreated ({info.created}) while it was read. "
             "Its sequences no longer match",

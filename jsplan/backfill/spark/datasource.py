@@ -45,7 +45,7 @@ from jsplan.backfill.protocol.stream_info import (
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.pushdown import PushedBounds, push_filters
 from jsplan.errors import RefusedError, UsageError
-from jsplan.jetstream.identity import KnownObject, is_same_object
+from jsplan.identity import KnownObject, is_same_object
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -265,7 +265,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 def find_loss(options: Options, start: Offset, info: StreamInfo) -> str:
     """Return what deleted messages after an offset before they were read; empty for nothing."""
     known, begin = KnownObject(str(start["created"]), str(start["seen"])), int(start["seq"])
-    if not is_same_object(known, info.created, consumer=False):
+    if not is_same_object(known, info.created, may_be_older=info.clustered):
         return RECREATED
     if info.first > begin:
         return f"begins at sequence {info.first:,}"

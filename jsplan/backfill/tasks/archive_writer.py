@@ -32,7 +32,7 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 from jsplan.errors import JsplanError, RefusedError
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.planning.backfill.windows import Deadline
 from jsplan.units import SECOND

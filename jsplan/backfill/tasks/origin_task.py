@@ -21,7 +21,7 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
-from jsplan.jetstream.identity import KnownObject
+from jsplan.identity import KnownObject
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.planning.backfill.windows import Deadline
 from jsplan.subjects import is_subset

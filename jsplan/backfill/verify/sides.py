@@ -38,8 +38,8 @@ from jsplan.backfill.transforms import (
 )
 from jsplan.config.model import Backfill
 from jsplan.context import Context
+from jsplan.identity import KnownObject
 from jsplan.jetstream import Pool
-from jsplan.jetstream.identity import KnownObject
 from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
 from jsplan.units import parse_instant
 
