@@ -162,6 +162,12 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "state; what is managed does.",
         "Nothing, if the domain of the state is down: look at it first.",
     ),
+    "JS478": CodeText(
+        "A new mirror or source reads another account over an import.",
+        "Whether the accounts export and import all that it needs shows only when it is tried. "
+        "Without that it copies nothing, and the apply succeeds all the same.",
+        "Run `jsplan access --check` before or after the apply.",
+    ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",

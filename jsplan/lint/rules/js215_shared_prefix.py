@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.rules.js204_delivery_stored import delivery_prefix
 from jsplan.lint.view import View
 from jsplan.subjects import SubjectTree
 
@@ -14,7 +13,7 @@ def check(view: View) -> Iterator[Hit]:
     """Prefixes that are equal, or one within the other, over different connections."""
     tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
     edges = [
-        (edge, prefix) for edge in view.topology.edges if (prefix := delivery_prefix(view, edge))
+        (edge, prefix) for edge in view.topology.edges if (prefix := view.topology.delivery_prefix(edge))
     ]
     wanted = {item.address for item in view.streams()} if edges else set()
     for edge, prefix in edges:
