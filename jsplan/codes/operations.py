@@ -168,6 +168,12 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Without that it copies nothing, and the apply succeeds all the same.",
         "Run `jsplan access --check` before or after the apply.",
     ),
+    "JS479": CodeText(
+        "An environment has no state, and the workspace without one has.",
+        "The files got `environments:` after they were applied. Each environment has a state of "
+        "its own, so everything would be imported again, without the history.",
+        "Move it into the environment that it belongs to: `jsplan -e NAME state take`.",
+    ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",

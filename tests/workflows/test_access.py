@@ -229,7 +229,9 @@ def two_origins(folder: Path, url: str = "nats://127.0.0.1:1") -> Space:
     }
     origins = [{"name": "M", "domain": key, "subjects": ["m.>"]} for key in ("b", "c")]
     sources = [{"name": "M", "domain": key} for key in ("b", "c")]
-    return Space(folder, base).write(streams=[*origins, {"name": "AGG", "domain": "a", "sources": sources}])
+    return Space(folder, base).write(
+        streams=[*origins, {"name": "AGG", "domain": "a", "sources": sources}]
+    )
 
 
 @pytest.mark.matrix

@@ -12,9 +12,8 @@ from jsplan.subjects import SubjectTree
 def check(view: View) -> Iterator[Hit]:
     """Prefixes that are equal, or one within the other, over different connections."""
     tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
-    edges = [
-        (edge, prefix) for edge in view.topology.edges if (prefix := view.topology.delivery_prefix(edge))
-    ]
+    found = ((edge, view.topology.delivery_prefix(edge)) for edge in view.topology.edges)
+    edges = [(edge, prefix) for edge, prefix in found if prefix]
     wanted = {item.address for item in view.streams()} if edges else set()
     for edge, prefix in edges:
         account = view.workspace.domains[
