@@ -191,6 +191,18 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Check the name with `jsplan domains discover`. If the name is right, its resources "
         "stay deferred.",
     ),
+    "JS483": CodeText(
+        "A mirror could not follow its recreated origin.",
+        "The origin becomes the mirror of a stream that has fewer sequences. A mirror stands still "
+        "until its origin passes its own last sequence, and a mirror cannot begin at a higher one.",
+        "Replace the mirror in the same plan, or remove it first.",
+    ),
+    "JS484": CodeText(
+        "A bucket has no room for the entries that the plan writes.",
+        "A bucket refuses what exceeds its `max_bytes`. The plan counts what is there and the new "
+        "values.",
+        "Raise `max_bytes`, or remove entries first.",
+    ),
     "JS490": CodeText(
         "A mute of drift has expired.",
         "Its `until` has passed, so what it covered is reported again.",

@@ -286,6 +286,7 @@ def _diagnostics(
     found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
+    found += checks.check_stuck_mirrors(inputs, decisions)
     found += _diagnose_backfills(inputs, decisions)
     return [
         *found,

@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.errors import StalePlanError
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
