@@ -198,7 +198,7 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Replace the mirror in the same plan, or remove it first.",
     ),
     "JS484": CodeText(
-        "A bucket has no room for the entries that the plan writes.",
+        "A bucket has no capacity for the entries that the plan writes.",
         "A bucket refuses what exceeds its `max_bytes`. The plan counts what is there and the new "
         "values.",
         "Raise `max_bytes`, or remove entries first.",

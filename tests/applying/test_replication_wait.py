@@ -282,7 +282,7 @@ def test_no_check_without_downstream_streams(tmp_path: Path, server: Server) -> 
 
 @pytest.mark.timeout(PATIENT)
 def test_an_interest_copy_that_drops_the_newest_message(tmp_path: Path, server: Server) -> None:
-    """A copy with interest retention is not waited for to store what none of its consumers wants."""
+    """An interest copy need not store a message that none of its consumers wants."""
     space = single_space(tmp_path, server)
     consumer = {"name": "C", "ack_policy": "explicit", "filter_subject": "o.wanted"}
     copy = {"name": "I", "sources": [{"name": "O"}], "retention": "interest"}

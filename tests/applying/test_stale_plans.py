@@ -1,4 +1,4 @@
-"""A saved plan of which something has changed is refused before its first write (exit code 4)."""
+"""A saved plan that is stale is refused before its first write (exit code 4)."""
 
 from __future__ import annotations
 

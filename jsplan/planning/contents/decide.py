@@ -230,7 +230,7 @@ def check_entries(
         yield from check_server_level(inputs, decision)
         yield from _check_bucket(inputs, decision, buckets, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
-    yield from _check_room(inputs, entries, buckets, decisions)
+    yield from _check_capacity(inputs, entries, buckets, decisions)
 
 
 def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnostic]:
@@ -269,7 +269,7 @@ def _check_bucket(
         )
 
 
-def _check_room(
+def _check_capacity(
     inputs: PlanInputs, entries: Decisions, buckets: PlanInputs, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Refuse new entries that exceed the `max_bytes` of their bucket (10077).

@@ -138,7 +138,7 @@ def find_downstream(
 def check_stuck_mirrors(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """Refuse to recreate a stream as the mirror of one that has fewer sequences than its mirrors.
+    """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
 
     A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
     at a higher one (`first_seq` is refused with `mirror`). So no apply would finish.
