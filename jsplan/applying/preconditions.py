@@ -76,7 +76,7 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     wanted = {
         a: step
         for a, step in first.items()
-        if "fingerprint" in step.precondition or step.op == "consumer.create_placeholder"
+        if _expected_before(step) or step.op == "consumer.create_placeholder"
     }
     steps_by_address: dict[Address, list[Step]] = {}
     for step in plan.steps:
@@ -91,16 +91,17 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
             return
         try:
             live = await listed.read(apis[address.domain], address)
+            fingerprint = live.fingerprint if live else "absent"
+            if (_expected_before(wanted[address]) or fingerprint) != fingerprint:
+                stale.append(str(address))
+                return
             difference = exceeded_bound(wanted[address], live) or await _first_difference(
                 deletions, steps_by_address[address], live, apis[address.domain]
             )
         except OFFLINE_ERRORS as error:
             lost.setdefault(address.domain, str(error))
             return
-        fingerprint = live.fingerprint if live else "absent"
-        if wanted[address].precondition.get("fingerprint", fingerprint) != fingerprint:
-            stale.append(str(address))
-        elif difference is not None:
+        if difference is not None:
             stale.append(f"{address} {difference}")
         elif live is not None and address in imported:
             found.imports[address] = live
@@ -126,6 +127,12 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     await run_parallel(check_parent, parents)
     stale.sort()
     return found
+
+
+def _expected_before(step: Step) -> str:
+    """Return the fingerprint that an object must have before the first write of the plan."""
+    expected = step.precondition
+    return str(expected.get("fingerprint") or expected.get("before_apply") or "")
 
 
 def _list_imports(plan: Plan) -> set[Address]:

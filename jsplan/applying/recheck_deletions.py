@@ -332,7 +332,14 @@ class DeletionCheck:
             recreates_consumers=recreated,
             consumers=changes,
             finished=finished,
+            acknowledged_gone=not changes and self._was_interest(step, old),
         )
+
+    def _was_interest(self, step: Step, old: LiveObject) -> bool:
+        """Check the retention before the replacement, which a quiesced stream has no longer."""
+        record = self.replacements.get((step.params or {}).get("state_address", "")) or {}
+        before = (record.get("old") or {}).get("config") or old.compact
+        return bool(before.get("retention") == "interest")
 
     def _changed_consumers(self, stream: Address) -> set[str]:
         """Return the names of the consumers of a stream that the plan changes.

@@ -161,7 +161,12 @@ class ReplicationFlow:
         found = await self._next_message(copied) if copied is not None else None
         if len(self._heartbeats) < 2:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
-        if found is not None and not self._has_progressed and not _is_full(live, found):
+        if (
+            found is not None
+            and not self._has_progressed
+            and not _is_full(live, found)
+            and not _has_dropped(live, flow)
+        ):
             return self._set_reason(
                 f"stands at message {copied:,} of {self.origin}, "
                 f"and message {found['seq']:,} does not arrive"
@@ -294,6 +299,14 @@ class ReplicationFlow:
         return await self.context.apis[self.origin.domain].get_message(
             self.origin.stream, {"seq": seq, "next_by_subj": subject}
         )
+
+
+def _has_dropped(live: LiveObject, flow: dict[str, Any]) -> bool:
+    """Return True if the stream may have received all and dropped what no consumer of it wants.
+
+    That is so of interest retention. No message remains to show it, only the server's count.
+    """
+    return live.compact.get("retention") == "interest" and int(flow.get("lag") or 0) == 0
 
 
 def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:

@@ -162,6 +162,18 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "state; what is managed does.",
         "Nothing, if the domain of the state is down: look at it first.",
     ),
+    "JS478": CodeText(
+        "A new mirror or source reads another account over an import.",
+        "Whether the accounts export and import all that it needs shows only when it is tried. "
+        "Without that it copies nothing, and the apply succeeds all the same.",
+        "Run `jsplan access --check` before or after the apply.",
+    ),
+    "JS479": CodeText(
+        "An environment has no state, and the workspace without one has.",
+        "The files got `environments:` after they were applied. Each environment has a state of "
+        "its own, so everything would be imported again, without the history.",
+        "Move it into the environment that it belongs to: `jsplan -e NAME state take`.",
+    ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",
@@ -178,6 +190,18 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Its name is wrong, or its site is not installed yet.",
         "Check the name with `jsplan domains discover`. If the name is right, its resources "
         "stay deferred.",
+    ),
+    "JS483": CodeText(
+        "A mirror could not follow its recreated origin.",
+        "The origin becomes the mirror of a stream that has fewer sequences. A mirror stands still "
+        "until its origin passes its own last sequence, and a mirror cannot begin at a higher one.",
+        "Replace the mirror in the same plan, or remove it first.",
+    ),
+    "JS484": CodeText(
+        "A bucket has no capacity for the entries that the plan writes.",
+        "A bucket refuses what exceeds its `max_bytes`. The plan counts what is there and the new "
+        "values.",
+        "Raise `max_bytes`, or remove entries first.",
     ),
     "JS490": CodeText(
         "A mute of drift has expired.",

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 FORMAT_VERSION = "1.0"
 
 #: Operations of the history that change the state and no server.
-STATE_COMMANDS: Final = ("state rm", "state mv", "state push")
+STATE_COMMANDS: Final = ("state rm", "state mv", "state push", "state take")
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
 
 

@@ -113,6 +113,7 @@ PRECONDITION = object_of(
     {
         "fingerprint": FINGERPRINT,
         "after_step": TEXT,
+        "before_apply": FINGERPRINT,
         "max_deleted": UINT64,
         "max_consumers": UINT64,
         "wait_until_stable": ADDRESS,

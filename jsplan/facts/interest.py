@@ -278,7 +278,8 @@ class UnwantedMessages(Struct):
     changed, and messages that no consumer wants any more are deleted; `unsure_below` is the floor
     of a deleted one, below which the server does not always look. `sure` are deleted. `doubtful`
     depend on acknowledgements. `passed` depend on how far a consumer with an updated filter has
-    searched, or a downstream stream (`has_downstream`) has read.
+    searched, or a downstream stream (`has_downstream`) has read. `acknowledged_gone`: there are no
+    doubtful ones (see `MeasurementRequest`).
     """
 
     consumers: tuple[ConsumerInterest, ...]
@@ -287,6 +288,7 @@ class UnwantedMessages(Struct):
     last_seq: int
     unsure_below: int = 0
     has_downstream: bool = False
+    acknowledged_gone: bool = False
     sure: DeletionTally = field(default_factory=DeletionTally)
     doubtful: DeletionTally = field(default_factory=DeletionTally)
     passed: DeletionTally = field(default_factory=DeletionTally)
@@ -331,7 +333,8 @@ class UnwantedMessages(Struct):
         ):
             self.sure.add(message)
         elif all(message.seq <= self._possible_done_seq(c) for c in wanting):
-            self.doubtful.add(message)
+            if not self.acknowledged_gone:
+                self.doubtful.add(message)
         else:
             self._note_passed(message, wanting)
         return True

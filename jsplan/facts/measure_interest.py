@@ -66,6 +66,7 @@ async def measure_unwanted(stream: MeasuredStream, request: MeasurementRequest) 
             stream.state["last_seq"],
             unsure,
             has_downstream=stream.has_downstream,
+            acknowledged_gone=request.acknowledged_gone,
         ),
         causes,
         request.since,

@@ -45,7 +45,8 @@ class MeasurementRequest(Struct, frozen=True):
     `has_downstream`: the server reads the stream for a downstream stream with a
     consumer that it may not show, so unwanted messages may stay. `changes_subjects`: its subjects
     change, so some may stay. `target_storage`: the messages are copied to a stream in which they
-    have another size.
+    have another size. `acknowledged_gone`: it was an interest stream before, so a message that all
+    its consumers were given is still there only because one has not acknowledged it: it stays.
     """
 
     address: Address
@@ -65,6 +66,7 @@ class MeasurementRequest(Struct, frozen=True):
     changes_subjects: bool = False
     target_storage: TargetStorage | None = None
     reset: ResetCount | None = None
+    acknowledged_gone: bool = False
 
 
 class Measurement(Struct, frozen=True):

@@ -36,7 +36,7 @@ from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.leader_moves import check_leaders
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
-from jsplan.planning.origins import check_origins
+from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preserve.position_reset import check_resets
@@ -286,6 +286,7 @@ def _diagnostics(
     found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
+    found += checks.check_stuck_mirrors(inputs, decisions)
     found += _diagnose_backfills(inputs, decisions)
     return [
         *found,
@@ -301,7 +302,10 @@ def _check_planned_origins(
     after = {address: decision.after for address, decision in decisions.items()}
     staying = (address for address, config in after.items() if config is not None)
     places = {a: declared.range for a in staying if (declared := inputs.declared(a)) is not None}
-    return list(check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places))
+    return [
+        *check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places),
+        *note_unchecked_imports(inputs.topology, inputs.live, places),
+    ]
 
 
 def _check_parent(

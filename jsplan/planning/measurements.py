@@ -265,6 +265,7 @@ def update_measurement(
         consumers=consumers if becomes_interest else (),
         deletes_later=first and level < IMMEDIATE_LIMIT_LEVEL,
         target_storage=resized if limits.max_bytes else None,
+        acknowledged_gone=not consumers and live.compact.get("retention") == "interest",
     )
 
 

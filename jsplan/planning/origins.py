@@ -136,6 +136,26 @@ def check_origins(
             )
 
 
+def note_unchecked_imports(
+    topology: Topology, live: Live, places: Mapping[Address, SourceRange]
+) -> Iterator[Diagnostic]:
+    """Note each new flow over an import: only trying it shows whether the accounts permit it."""
+    for edge in topology.edges:
+        api = (edge.config.get("external") or {}).get("api")
+        if edge.downstream not in places or not api:
+            continue
+        now = live.get(edge.downstream)
+        raw = now.raw if now is not None else {}
+        known = [*([raw["mirror"]] if raw.get("mirror") else []), *(raw.get("sources") or ())]
+        if topology.routes.is_imported(edge.downstream.domain, api) and origin_key(
+            dict(edge.config)
+        ) not in map(origin_key, known):
+            text = f"reads {edge.origin} in another account; exports and imports are not checked"
+            detail = "Try them: jsplan access --check."
+            place = places[edge.downstream]
+            yield Diagnostic("info", "JS478", text, detail, str(edge.downstream), place)
+
+
 def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] | None:
     if edge.origin not in streams.after and edge.origin in streams.live.unreadable:
         return None

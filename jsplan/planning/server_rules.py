@@ -18,6 +18,8 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_refused_copies, starts_copying
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
 from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unmanaged import (
     StreamReaders,
@@ -86,6 +88,7 @@ def check_server_rules(
     yield from _check_overlaps(inputs, decisions, changed)
     yield from _check_max_consumers(inputs, decisions)
     yield from _check_source_consumers(inputs, decisions)
+    yield from _check_other_copies(inputs, decisions)
     for decision, problem in find_refused_copies(inputs, decisions):
         yield from _to_diagnostics(inputs, decision, iter([problem]))
     yield from _check_unlisted_domains(inputs)
@@ -447,30 +450,52 @@ def _check_source_consumers(
         origin, downstream = (
             planned_config(inputs, decisions, address) for address in (edge.origin, edge.downstream)
         )
-        if origin is None or downstream is None or not _limits_ack_pending(origin):
+        if origin is None or downstream is None or not limits_acks(origin):
             continue
         if has_acknowledging_consumers(
             origin.get("retention", "limits"), inputs.level(edge.origin)
         ):
             continue
         before = inputs.live.get(edge.origin)
-        limited = before is None or not _limits_ack_pending(before.compact)
+        limited = before is None or not limits_acks(before.compact)
         starting = starts_copying(decisions.get(edge.origin)) or starts_copying(
             decisions.get(edge.downstream)
         )
         at = decisions.get(edge.origin if limited else edge.downstream)
         if at is not None and at.writes and (limited or starting):
-            text = (
-                f"{edge.downstream} cannot copy {edge.origin}: its consumer_limits.max_ack_pending "
-                "refuses the server's own consumer (10082)"
-            )
-            detail = "Remove max_ack_pending from these consumer_limits; set it at each consumer."
-            yield from _to_diagnostics(
-                inputs,
-                at,
-                iter([Problem("JS458", "consumer_limits" if limited else edge.kind, text, detail)]),
-            )
+            field = "consumer_limits" if limited else edge.kind
+            yield from _refused_copy(inputs, at, edge.origin, edge.downstream, field)
 
 
-def _limits_ack_pending(config: Config) -> bool:
-    return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
+def _check_other_copies(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
+    """Refuse the same limit for a stream that one outside of the files reads.
+
+    It stops when its server restarts, although nothing in this plan touches it.
+    """
+    for decision in decisions.values():
+        after, live = decision.after, decision.live
+        if not decision.writes or after is None or decision.address.kind == "consumer":
+            continue
+        if not begins_to_limit_acks(live.compact if live is not None else {}, after):
+            continue
+        level = inputs.level(decision.address)
+        if has_acknowledging_consumers(after.get("retention", "limits"), level):
+            continue
+        for downstream, _, _ in find_downstream(inputs, decisions, decision.address):
+            if inputs.declared(downstream) is None:
+                yield from _refused_copy(
+                    inputs, decision, decision.address, downstream, "consumer_limits"
+                )
+
+
+def _refused_copy(
+    inputs: PlanInputs, at: ResourceDecision, origin: Address, downstream: Address, field: str
+) -> Iterator[Diagnostic]:
+    text = (
+        f"{downstream} cannot copy {origin}: its consumer_limits.max_ack_pending "
+        "refuses the server's own consumer (10082)"
+    )
+    detail = "Remove max_ack_pending from these consumer_limits; set it at each consumer."
+    yield from _to_diagnostics(inputs, at, iter([Problem("JS458", field, text, detail)]))

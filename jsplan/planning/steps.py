@@ -387,6 +387,8 @@ def _restored_consumers(
 
 def _final_consumer_config(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
     assert decision.live is not None
+    if inputs.declared(decision.address) is None:
+        return decision.live.raw  # it left the files, and this plan does not delete it
     body, table, live = inputs.body(decision.address), table_of(decision.address), decision.live
     if decision.preserves:
         return with_owner_tag(

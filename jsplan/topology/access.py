@@ -187,7 +187,7 @@ class _GrantBuilder:
         ends = (edge.origin.domain, self._topology.routes.canonicalize(edge.downstream.domain), why)
         self._add_grant("service", f"{remote}.{make}", f"{api}.{make}", ends)
         self._add_replies("FC", f"{stream}.>", ends)
-        prefix = self._delivery_subject(edge, api, external.get("deliver") or "")
+        prefix = self._delivery_subject(edge, api)
         if prefix:
             self._add_grant("stream", f"{prefix}.>", f"{prefix}.>", ends)
         else:
@@ -205,7 +205,7 @@ class _GrantBuilder:
         )
         return one == other
 
-    def _delivery_subject(self, edge: Edge, api: str, written: str) -> str:
+    def _delivery_subject(self, edge: Edge, api: str) -> str:
         """Return the subject to export: that of the row if the prefix is below it.
 
         So one import serves many flows.
@@ -219,14 +219,7 @@ class _GrantBuilder:
             None,
         )
         below = row.deliver if row is not None and row.deliver else ""
-        prefix = written or next(
-            (
-                p
-                for p in self._topology.delivery_prefixes.get(edge.downstream, {}).values()
-                if below
-            ),
-            "",
-        )
+        prefix = self._topology.delivery_prefix(edge)
         return below if below and is_subset(prefix, f"{below}.>") else prefix
 
     def add_used_consumer(self, address: Address, into: str, api: str) -> None:

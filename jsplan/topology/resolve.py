@@ -60,6 +60,14 @@ class Topology(Struct):
                 self._edges_from.setdefault(edge.origin, []).append(edge)
                 self._edges_into.setdefault(edge.downstream, []).append(edge)
 
+    def delivery_prefix(self, edge: Edge) -> str:
+        """Return the delivery prefix of a flow, as far as the files have it."""
+        external = edge.config.get("external") or {}
+        if not external or external.get("deliver"):
+            return str(external.get("deliver") or "")
+        known = self.delivery_prefixes.get(edge.downstream, {})
+        return known.get(origin_key(dict(edge.config)), "")
+
     def dependency_names(self, address: Address) -> list[str]:
         """Return what must exist before the resource, as text and sorted."""
         found = self.dependencies.get(address)

@@ -23,6 +23,7 @@ from jsplan.planning.leader_moves import decide_leaders
 from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
+from jsplan.workflows.state_take import find_state_to_take
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
@@ -63,6 +64,7 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
         [
             *lint_plan(inputs, decisions),
             *await find_replication_warnings(session, inputs, decisions),
+            *await find_state_to_take(session.context),
         ],
     )
     if options.rehearse:

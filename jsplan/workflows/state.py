@@ -90,19 +90,20 @@ async def _push(
     observer: Observer | None = None,
 ) -> PushResult:
     async with open_backend(load) as (workspace, backend):
-        _require_same_workspace(pushed, workspace, name)
+        moved = _environment_reasons(pushed, workspace, name)
         async with backend.lock(
             LockInfo.for_this_process("state push"),
             lock_timeout,
             make_wait_reporter(backend, observer),
         ):
             present, reasons = await _read_present(backend, force)
-            reasons += _push_conflicts(pushed, present)
+            reasons += [*moved, *_push_conflicts(pushed, present)]
             if reasons and not force:
                 raise StateError(
                     f"{name} {'; it '.join(reasons)}. Nothing was written",
                     hint="Compare both: jsplan state pull. To put it in place anyway: --force",
                 )
+            pushed.environment = workspace.environment
             pushed.serial = max(pushed.serial, present.serial if present else 0)
             pushed.begin_session()
             _record_push(pushed, present)
@@ -150,13 +151,22 @@ def _push_conflicts(pushed: State, present: State | None) -> list[str]:
     return reasons
 
 
-def _require_same_workspace(state: State, workspace: Workspace, name: str) -> None:
-    if (state.workspace, state.environment) != (workspace.name, workspace.environment):
+def _environment_reasons(state: State, workspace: Workspace, name: str) -> list[str]:
+    """Return the reason to refuse a document of another environment, if it is of one.
+
+    Raises StateError for one of another workspace.
+    """
+    theirs = state.environment or "none"
+    if state.workspace != workspace.name:
         raise StateError(
-            f"{name} is the state of workspace {state.workspace},"
-            f" environment {state.environment or 'none'}",
+            f"{name} is the state of workspace {state.workspace}, environment {theirs}",
             hint="Push it in that workspace, with its -e.",
         )
+    return (
+        [f"is the state of environment {theirs}"]
+        if state.environment != workspace.environment
+        else []
+    )
 
 
 def unlock(load: LoadOptions, lock_id: str) -> LockInfo:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.applying import replication_wait
 from jsplan.documents.plan_types import VERIFY_OP
-from tests.support.raw import Raw
+from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -277,3 +278,25 @@ def test_no_check_without_downstream_streams(tmp_path: Path, server: Server) -> 
         ["stream.delete", "stream.create"],
         0,
     )
+
+
+@pytest.mark.timeout(PATIENT)
+def test_an_interest_copy_that_drops_the_newest_message(tmp_path: Path, server: Server) -> None:
+    """An interest copy need not store a message that none of its consumers wants."""
+    space = single_space(tmp_path, server)
+    consumer = {"name": "C", "ack_policy": "explicit", "filter_subject": "o.wanted"}
+    copy = {"name": "I", "sources": [{"name": "O"}], "retention": "interest"}
+    copy["consumers"] = [consumer]
+    with Raw(server.url) as raw:
+        delete_all_streams(raw)
+        space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+        raw.api_ok("o.wanted", b"x")
+        raw.api_ok("o.unwanted", b"x")
+        while message_count(raw, "I") != 1:
+            time.sleep(0.05)
+        space.write(streams=[origin_config("preserve", replaced=True), copy])
+        _, result = space.apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, [s.error for s in result.steps if s.error]
+        raw.api_ok("o.wanted", b"x")
+        while message_count(raw, "I") != 2:
+            time.sleep(0.05)

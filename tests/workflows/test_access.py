@@ -211,6 +211,57 @@ def test_the_form_of_replies_that_a_server_uses_is_enough(
     assert len(found.with_status("missing")) == is_new
 
 
+def two_origins(folder: Path, url: str = "nats://127.0.0.1:1") -> Space:
+    """A workspace whose stream AGG has sources of one name in the accounts B and C."""
+    keys = ("a", "b", "c")
+    connections = {
+        key: {"url": url, "user": key, "password": key, "account": key.upper()} for key in keys
+    }
+    base = {
+        "jsplan": 1,
+        "workspace": "test",
+        "connections": connections,
+        "domains": {key: {"connection": key, "js_domain": "hub"} for key in keys},
+        "imports": [
+            {"from": key, "into": "a", "api": f"JS.{key}.API", "deliver": f"deliver.{key}"}
+            for key in ("b", "c")
+        ],
+    }
+    origins = [{"name": "M", "domain": key, "subjects": ["m.>"]} for key in ("b", "c")]
+    sources = [{"name": "M", "domain": key} for key in ("b", "c")]
+    return Space(folder, base).write(
+        streams=[*origins, {"name": "AGG", "domain": "a", "sources": sources}]
+    )
+
+
+@pytest.mark.matrix
+def test_sources_from_two_accounts(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
+    """Each account exports the delivery subject of its own flow, and all messages arrive.
+
+    The plan says of each new flow that its exports are not checked.
+    """
+    printed = required_access(two_origins(tmp_path))
+    assert "deliver.c" not in lines(printed, "B")
+    assert "deliver.b" not in lines(printed, "C")
+    blocks = {name: lines(printed, name) for name in ("A", "B", "C")}
+    sandboxes.append(start_servers(static_accounts(blocks), static_user("A"), binary=PROGRAM))
+    sandboxes[-1].start()
+    url = sandboxes[-1]["hub"].url
+    workspace = two_origins(tmp_path, url)
+    plan, result = workspace.apply()
+
+    assert result.exit_code == 0
+    notes = [(d.code, d.address) for d in plan.diagnostics if d.code == "JS478"]
+    assert notes == [("JS478", "a/stream/AGG")] * 2
+    assert {need.status for need in check_access(workspace).needs} == {"ok"}
+    for key in ("b", "c"):
+        with Raw(url, key, key, timeout=60) as raw:
+            publish_many(raw, {f"m.{key}": 1_500}, 4_096)
+    with Raw(url, "a", "a", timeout=60) as raw:
+        assert wait_for_messages(raw, {"AGG": 3_000}) == {"AGG": 3_000}
+    assert workspace.plan().diagnostics == []
+
+
 def jwt_server(
     folder: Path, sandboxes: list[Sandbox], accounts: list[str], commands: list[str]
 ) -> tuple[dict[str, Path], str]:

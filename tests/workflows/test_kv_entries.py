@@ -13,20 +13,23 @@ import pytest
 
 from jsplan.config import kv_entries, load
 from jsplan.config.model import LoadOptions
+from jsplan.documents.apply import StepStarted
 from jsplan.errors import ConfigError, ConflictError, RefusedError, StalePlanError
-from jsplan.options import DriftOptions
+from jsplan.options import DriftOptions, PlanOptions
+from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import save_plan
 from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from jsplan.documents.apply import ApplyEvent
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
@@ -447,12 +450,21 @@ def test_a_preserved_bucket_keeps_its_entries(space: Space, raw: Raw) -> None:
 
 def test_an_application_that_writes_during_a_replacement_wins(space: Space, raw: Raw) -> None:
     """The step after the replacement finds another value than planned, and writes nothing."""
+
+    class Application(RecordingObserver):
+        """Writes the key when the first step begins: all preconditions were checked before."""
+
+        def event(self, event: ApplyEvent) -> None:
+            if isinstance(event, StepStarted) and not self.texts.count("written"):
+                put(raw, "a", "theirs")
+                self.texts.append("written")
+
     keep = {"lifecycle": {"on_replace": "preserve"}}
     space.write(kv=[bucket({"a": "one"}, storage="file", **keep)]).apply()
     plan = space.write(kv=[bucket({"a": "new"}, storage="memory", **keep)]).plan()
-    put(raw, "a", "theirs")
     codes = tuple({h.code for c in plan.resource_changes for h in c.hazards})
-    result = space.apply_saved(plan, allow_hazards=codes)
+    options = PlanOptions(allow_hazards=codes)
+    _, result = applying.apply(space.load, options, approve, Application())
 
     assert result.exit_code == 6
     assert get(raw, "a") == "theirs"

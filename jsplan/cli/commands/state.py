@@ -14,6 +14,7 @@ from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob
 from jsplan.errors import StateError
+from jsplan.units import count_text
 
 _TABLE = {
     "list": CommandEntry("List the addresses in the state.", "state", "list_"),
@@ -22,6 +23,7 @@ _TABLE = {
     "mv": CommandEntry("Give a resource another address.", "state", "mv"),
     "pull": CommandEntry("Print the state document.", "state", "pull"),
     "push": CommandEntry("Replace the state with a document.", "state", "push"),
+    "take": CommandEntry("Move the state of another environment here.", "state", "take"),
     "unlock": CommandEntry("Remove a lock that an earlier run left.", "state", "unlock"),
 }
 
@@ -163,6 +165,44 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
         document,
         [*lines, f"The state is at serial {done.serial} now. See what that means: jsplan plan"],
     )
+    return 0
+
+
+@declare("take", connects=True, examples=["jsplan -e prod state take --from none"])
+@click.option(
+    "--from",
+    "environment",
+    default="none",
+    show_default=True,
+    metavar="ENVIRONMENT",
+    help="The environment that has the state; none: the workspace without one.",
+)
+@lock_timeout_option
+@click.pass_context
+def take(ctx: click.Context, environment: str, lock_timeout: int) -> int:
+    """Move the state of another environment into the chosen one. No server is changed.
+
+    For a workspace that gets `environments:`, loses them, or renames one. Both are in the same
+    backend. The other state is empty afterwards.
+    """
+    settings, output = start(ctx)
+    from jsplan.workflows.state_take import take as take_workflow
+
+    load, before = settings.load_options(), None if environment == "none" else environment
+    done = take_workflow(load, before, lock_timeout, output.progress)
+    document = _document(
+        "state-take",
+        environment=done.environment,
+        lineage=done.lineage,
+        serial=done.serial,
+        resources=done.resources,
+    )
+    text = (
+        f"Moved the state with {count_text(done.resources, 'resource')} from environment "
+        f"{environment} to {settings.environment or 'none'}; it is at serial {done.serial} now. "
+        f"The state of environment {environment} is empty. See what that means: jsplan plan"
+    )
+    _lines(output, document, [text])
     return 0
 
 

@@ -6,29 +6,15 @@ from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.resources.nested import origin_key
 from jsplan.subjects import SubjectTree
 from jsplan.topology import Edge
-
-
-def delivery_prefix(view: View, edge: Edge) -> str:
-    """Return the delivery prefix of the flow, as far as the files have it."""
-    external = edge.config.get("external") or {}
-    written = str(external.get("deliver") or "")
-    return written or (
-        view.topology.delivery_prefixes.get(edge.downstream, {}).get(
-            origin_key(dict(edge.config)), ""
-        )
-        if external
-        else ""
-    )
 
 
 def check(view: View) -> Iterator[Hit]:
     """Streams whose subjects overlap with a delivery prefix of a domain that shares messages."""
     trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
     for edge in view.topology.edges:
-        if prefix := delivery_prefix(view, edge):
+        if prefix := view.topology.delivery_prefix(edge):
             trees.setdefault(
                 view.connected_domains.group_of(edge.downstream.domain), SubjectTree()
             ).add(f"{prefix}.>", (prefix, edge))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.rules.js204_delivery_stored import delivery_prefix
 from jsplan.lint.view import View
 from jsplan.subjects import SubjectTree
 
@@ -13,9 +12,8 @@ from jsplan.subjects import SubjectTree
 def check(view: View) -> Iterator[Hit]:
     """Prefixes that are equal, or one within the other, over different connections."""
     tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
-    edges = [
-        (edge, prefix) for edge in view.topology.edges if (prefix := delivery_prefix(view, edge))
-    ]
+    found = ((edge, view.topology.delivery_prefix(edge)) for edge in view.topology.edges)
+    edges = [(edge, prefix) for edge, prefix in found if prefix]
     wanted = {item.address for item in view.streams()} if edges else set()
     for edge, prefix in edges:
         account = view.workspace.domains[

@@ -230,6 +230,7 @@ def check_entries(
         yield from check_server_level(inputs, decision)
         yield from _check_bucket(inputs, decision, buckets, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
+    yield from _check_capacity(inputs, entries, buckets, decisions)
 
 
 def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnostic]:
@@ -266,6 +267,45 @@ def _check_bucket(
             str(decision.address),
             declared.range if declared else None,
         )
+
+
+def _check_capacity(
+    inputs: PlanInputs, entries: Decisions, buckets: PlanInputs, decisions: Decisions
+) -> Iterable[Diagnostic]:
+    """Refuse new entries that exceed the `max_bytes` of their bucket (10077).
+
+    That is certain where the bucket has more already, or where nothing in it is replaced.
+    """
+    written: dict[Address, list[ResourceDecision]] = {}
+    for decision in entries.values():
+        if decision.after is not None and decision.actions != ["no-op"]:
+            written.setdefault(_bucket_of(buckets, decision.address), []).append(decision)
+    for bucket, writes in written.items():
+        planned, live = decisions.get(bucket), buckets.live.get(bucket)
+        config = (planned.after if planned is not None else None) or (live.compact if live else {})
+        limit = int(config.get("max_bytes") or 0)
+        if limit <= 0 or config.get("discard") != "new":
+            continue
+        keeps = live is not None and not (planned is not None and planned.loses_content)
+        held = int(live.state.get("bytes") or 0) if live is not None and keeps else 0
+        added = sum(_least_size(inputs, decision) for decision in writes)
+        if held <= limit and any("create" not in decision.actions for decision in writes):
+            continue
+        if held + added > limit:
+            text = (
+                f"its max_bytes is {limit:,}; it has {held:,} bytes, and this plan writes at least "
+                f"{added:,}. The server refuses that (10077)"
+            )
+            declared = buckets.declared(bucket)
+            place = declared.range if declared is not None else None
+            detail = "Raise max_bytes, or remove entries first."
+            yield Diagnostic("error", "JS484", text, detail, str(bucket), place)
+
+
+def _least_size(inputs: PlanInputs, decision: ResourceDecision) -> int:
+    """Return the bytes that a new entry adds at least: its value, without subject and headers."""
+    declared = inputs.workspace.resources.get(decision.address)
+    return len(declared.content or b"") if declared is not None else 0
 
 
 def _check_deleted_buckets(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:

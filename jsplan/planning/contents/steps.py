@@ -18,6 +18,7 @@ from jsplan.planning.contents.decide import (
     decide_entries,
     deferral,
 )
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
 from jsplan.planning.guards import is_refusal
 from jsplan.planning.hazard_permissions import check_permissions
@@ -198,17 +199,21 @@ class _Drafter:
 
     def _expected_value(self, decision: ResourceDecision) -> dict[str, Any]:
         """Return the value that the key must have, where its fingerprint is not known yet."""
-        if self._precondition(decision) or decision.live is None:
+        if "fingerprint" in self._precondition(decision) or decision.live is None:
             return {}
         return {"before": decision.live.raw[VALUE]}
 
     def _precondition(self, decision: ResourceDecision) -> dict[str, Any]:
-        """Return the fingerprint, if no step before this one gives the entry another one."""
-        bucket = self._bucket(decision.address)
-        if bucket is not None and (bucket.deletes or bucket.relocation is not None):
-            return {}
-        live = decision.live
-        return {"fingerprint": live.fingerprint if live is not None else "absent"}
+        """Return the fingerprint; where an earlier step gives it another one, that before it.
+
+        It has none where its bucket was relocated, or is in the middle of a replacement.
+        """
+        bucket, live = self._bucket(decision.address), decision.live
+        now = live.fingerprint if live is not None else "absent"
+        if bucket is None or not (bucket.deletes or bucket.relocation is not None):
+            return {"fingerprint": now}
+        is_interrupted = bucket.reason == REPLACEMENT_INTERRUPTED
+        return {} if bucket.relocation is not None or is_interrupted else {"before_apply": now}
 
     def _bucket(self, address: Address) -> ResourceDecision | None:
         for name in (*self.inputs.topology.dependencies.get(address, ()), address.parent):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.measurement import Measurement, MeasurementRequest
@@ -195,6 +195,12 @@ def _find_problem(
         return (
             "its stream is replaced or relocated by this plan",
             "Remove `position`, apply that first, then write it again.",
+        )
+    if any(found.at_most for found in inputs.measured.deletions.get(parent, ())):
+        command = f"jsplan apply --exclude {quote_shell(decision.address)}"
+        return (
+            "its stream deletes messages in this plan, and a server acknowledges those",
+            f"Apply the stream first: {command}. Then set the position.",
         )
     retentions = {(stream.compact if stream else {}).get("retention", "limits")}
     if planned is not None and planned.after is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import STAGING_PREFIX, Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.replication.impact import (
@@ -133,6 +133,40 @@ def find_downstream(
             and (planned is None or planned.actions != ["delete"])
         ):
             yield flow
+
+
+def check_stuck_mirrors(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
+    """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
+
+    A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
+    at a higher one (`first_seq` is refused with `mirror`). So no apply would finish.
+    """
+    for decision in replaced_streams(decisions):
+        if decision.preserves or not (decision.after or {}).get("mirror"):
+            continue
+        edges = inputs.topology.edges_into(decision.address)
+        origins = [inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"]
+        last = max((int(o.state.get("last_seq") or 0) for o in origins if o is not None), default=0)
+        for downstream, kind, _ in find_downstream(inputs, decisions, decision.address):
+            copy, planned = inputs.live.get(downstream), decisions.get(downstream)
+            if kind != "mirror" or copy is None or (planned is not None and planned.deletes):
+                continue
+            before = decision.live.state if decision.live is not None else {}
+            has = max(int(state.get("last_seq") or 0) for state in (copy.state, before))
+            if has > last:
+                text = (
+                    f"{downstream} mirrors it up to sequence {has:,}; the stream that it is to "
+                    f"mirror is at {last:,}. {downstream} would copy nothing until that is passed"
+                )
+                detail = (
+                    f"Replace {downstream} in the same plan: jsplan apply --replace "
+                    f"{quote_shell(downstream)}. Or remove it first."
+                )
+                declared = inputs.declared(decision.address)
+                place = declared.range if declared else None
+                yield Diagnostic("error", "JS483", text, detail, str(decision.address), place)
 
 
 def _flow_params(

@@ -383,15 +383,34 @@ def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
 def downstream_domains(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> set[str]:
-    """Return the domains that may have downstream streams of a recreated stream."""
+    """Return the domains that may have downstream streams of a stream that they depend on.
+
+    It is recreated, or begins to limit the acknowledgements that it waits for.
+    """
     if not any(
-        (decision.replaces or decision.relocation is not None)
-        and decision.live is not None
-        and decision.address.kind != "consumer"
+        (
+            decision.replaces
+            or decision.relocation is not None
+            or begins_to_limit_acks(decision.live.compact, decision.after)
+        )
         for decision in decisions.values()
+        if decision.live is not None and decision.address.kind != "consumer"
     ):
         return set()
     return {key for key, facts in inputs.live.domains.items() if facts.reachable}
+
+
+def begins_to_limit_acks(before: Config, after: Config | None) -> bool:
+    """Check whether a stream gets `consumer_limits.max_ack_pending`.
+
+    That refuses the consumer by which a server reads it for a mirror or source (10082).
+    """
+    return limits_acks(after or {}) and not limits_acks(before)
+
+
+def limits_acks(config: Config) -> bool:
+    """Check whether a stream has `consumer_limits.max_ack_pending`."""
+    return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
 
 
 def _preserves_messages(decision: ResourceDecision) -> bool:
