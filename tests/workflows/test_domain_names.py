@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.errors import ConnectError
+from tests.support.relay import Relay
 from tests.support.workspaces import HUB_LEAF_DOMAINS, hub_leaf_space
 
 if TYPE_CHECKING:
@@ -26,3 +27,33 @@ def test_a_name_that_was_changed_to_an_unknown_one(tmp_path: Path, clean_hub_lea
     with pytest.raises(ConnectError, match="calls its JetStream domain hub") as caught:
         space.write(streams=streams).plan()
     assert "js_domain: hub" in (caught.value.hint or "")
+
+
+class LosingRelay(Relay):
+    """A relay that sends the first question about domain hub to a domain that does not exist."""
+
+    lost = False
+
+    def _up(self, data: bytes) -> bytes:
+        if self.lost or b" $JS.hub.API.INFO " not in data:
+            return data
+        self.lost = True
+        return data.replace(b" $JS.hub.API.INFO ", b" $JS.hbu.API.INFO ", 1)
+
+
+def test_a_domain_that_answers_a_moment_later(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A domain without an answer is offline, not misnamed, if its server then names it.
+
+    A cluster that has no leader answers nothing, and may have one at the next question.
+    """
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    space.base["domains"] = {"hub": HUB_LEAF_DOMAINS["hub"]}
+    space.write(streams=[{"name": "A", "domain": "hub"}])
+    with LosingRelay() as relay:
+        relay.target = hub.port
+        space.base["connections"]["hub"]["url"] = f"nats://127.0.0.1:{relay.port}"
+        with pytest.raises(ConnectError) as caught:
+            space.write(streams=[{"name": "A", "domain": "hub"}]).plan()
+    assert relay.lost
+    assert "calls its JetStream domain" not in str(caught.value)
+    assert "domain hub does not answer" in str(caught.value)
