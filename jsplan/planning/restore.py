@@ -324,7 +324,7 @@ def _redelivery_hazards(target: RestoreTarget, consumer: SavedConsumer) -> Itera
     if target.saved.resets_to_ack_floor(consumer) and above:
         text = (
             f"up to {above:,} messages that it had acknowledged are delivered again: "
-            "a cluster saves a consumer at its ack floor"
+            "it may have been saved at its ack floor"
         )
         yield Hazard(
             "DUPLICATES_MESSAGES", text, messages=above, exact=False, at_least=0, at_most=above
