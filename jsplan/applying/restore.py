@@ -43,7 +43,8 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.restore import RestoreTarget, position_differences, restore_differences
+from jsplan.planning.restore import position_differences, restore_differences
+from jsplan.planning.restore_target import RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.

@@ -1,4 +1,4 @@
-"""Consumers that an archive lacks come back at the positions in the manifest."""
+"""A restore on other servers, and of consumers that the archive lacks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.backup.run import BackupOptions
+from jsplan.errors import PlanError
 from jsplan.sandbox import Sandbox, versions
+from jsplan.sandbox.sites import Account, Site
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
-from tests.clusters.scene import PASSWORD, SITE, connect, make_space
+from tests.clusters.scene import PASSWORD, SITE, connect, make_space, start_cluster
+from tests.conftest import PROGRAM
 from tests.support import stream_content
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, approve, single_space
@@ -63,3 +66,48 @@ def test_consumers_with_fewer_replicas_come_back_at_their_positions(
         space = write_positions(make_space(tmp_path, cluster), num_replicas=1)
         with connect(cluster, timeout=30) as raw:
             require_positions_restored(space, raw)
+
+
+ONE = Site("one", (Account("A", {"max_streams": 1, "max_consumers": 1, "max_file": 10_000}),))
+
+
+@pytest.fixture
+def backup_of_a_cluster(tmp_path: Path) -> Path:
+    """A backup of three streams with three replicas, one of them with such a consumer."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with start_cluster() as cluster:
+        space = make_space(folder, cluster)
+        own: dict[str, Any] = {"name": "C", "ack_policy": "explicit"}
+        streams: list[dict[str, Any]] = [
+            {"name": "A", "subjects": ["A.*"], "consumers": [own]},
+            {"name": "B", "consumers": [own | {"num_replicas": 3}]},
+            {"name": "BIG", "max_bytes": 20_000},
+        ]
+        space.write(streams=[stream | {"num_replicas": 3} for stream in streams]).apply()
+        with connect(cluster) as raw:
+            stream_content.fill(raw, "A", 20)
+        backup(space.load, BackupOptions(("main/**",), folder / "out"), RecordingObserver())
+    return folder / "out"
+
+
+def test_a_restore_on_fewer_servers(tmp_path: Path, backup_of_a_cluster: Path) -> None:
+    """Replicas and limits that the servers lack are refused; --replicas restores with others."""
+    with Sandbox.of_sites([ONE], PASSWORD, binary=PROGRAM) as sandbox:
+        space = make_space(tmp_path, sandbox, "one").write()
+
+        def find_errors(target: str, replicas: int | None = None) -> list[tuple[str, str]]:
+            options = RestoreOptions(backup_of_a_cluster, targets=(target,), replicas=replicas)
+            with pytest.raises(PlanError) as caught:
+                restore(space.load, options, approve, RecordingObserver())
+            return [(found.code, found.address or "") for found in caught.value.diagnostics]
+
+        assert find_errors("main/stream/A") == [("JS430", "main/stream/A")]
+        assert find_errors("main/stream/B", replicas=1) == [("JS430", "main/consumer/B/C")]
+        assert [code for code, _ in find_errors("main/stream/BIG", replicas=1)] == ["JS441"]
+        options = RestoreOptions(backup_of_a_cluster, targets=("main/stream/A",), replicas=1)
+        result = restore(space.load, options, approve, RecordingObserver())[1]
+        assert result.exit_code == 0
+        with Raw(sandbox["one"].url, "A", PASSWORD) as raw:
+            found = raw.api_ok("$JS.API.STREAM.INFO.A")
+        assert (found["config"]["num_replicas"], found["state"]["messages"]) == (1, 20)
