@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from jsplan.applying.preserve.new_stream import (
+    RestoredConsumer,
+    create_consumer,
+    find_position,
+)
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
 from jsplan.backup.folder import BackupError, find_damage
@@ -33,7 +39,12 @@ from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
 from jsplan.planning.decide import table_of
-from jsplan.planning.restore import RestoreTarget, position_differences, restore_differences
+from jsplan.planning.preserve.consumer_position import (
+    choose_position_method,
+    with_start_sequence,
+)
+from jsplan.planning.restore import position_differences, restore_differences
+from jsplan.planning.restore_target import RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.
@@ -130,9 +141,17 @@ class RestoreOperations(Struct, frozen=True):
     async def verify_consumer(self, context: StepContext, step: Step) -> None:
         """Verify a restored consumer and its position. Raises StepFailed with the differences."""
         stream, saved = self.consumers[step.address]
-        end, since, lost = time.monotonic() + RECOVERY_TIMEOUT, time.monotonic(), list[str]()
+        began = since = time.monotonic()
+        end, lost, is_created = began + RECOVERY_TIMEOUT, list[str](), False
         while True:
             live = await _read_consumer(context, step)
+            if is_created and live is not None:
+                break
+            may_lack = live is None and not is_created and time.monotonic() - began > STABLE_TIME
+            if may_lack and await _is_not_in_archive(context, step):
+                await _create_at_position(context, step, saved)
+                is_created = True
+                continue
             lost = (
                 position_differences(stream, saved, extract_position(live.state))
                 if live is not None
@@ -172,6 +191,49 @@ async def _read_consumer(context: StepContext, step: Step) -> LiveObject | None:
             return None
         raise
     return parse_consumer(address, answer)
+
+
+async def _is_not_in_archive(context: StepContext, step: Step) -> bool:
+    """Check whether a consumer is none of those that the server took from the archive.
+
+    Clusters before 2.15 save the consumers of the server that leads the stream, no server before
+    2.15 those in memory. The stream counts what came with it, also before a cluster knows it.
+    """
+    address, api = step.target_address, context.api(step)
+    try:
+        stream = await api.request(f"STREAM.INFO.{address.stream}", timeout=ANSWER_TIMEOUT)
+    except ApiTimeoutError:
+        return False
+    names = await api.consumer_names(address.stream)
+    count = int(stream["state"].get("consumer_count") or 0)
+    return address.consumer not in names and len(names) >= count
+
+
+async def _create_at_position(context: StepContext, step: Step, saved: SavedConsumer) -> None:
+    """Create a consumer at the position in the manifest, in one request, so that a kill is safe.
+
+    State records the start that it gets in place of its own. Raises StepFailed and ApiError.
+    """
+    assert step.target_address.parent is not None
+    stream = await context.read(step.target_address.parent)
+    if stream is None:
+        raise StepFailed(f"{step.target_address.parent} is gone: another client deleted it")
+    own = replace(step, params={"api_level": context.plan.domains[step.domain]["api_level"]})
+    before = {"config": saved.config, "created": saved.created, "state": saved.before}
+    wanted = {"config": saved.config}
+    consumer = RestoredConsumer(saved.name, before, wanted, stream, {"method": "snapshot"})
+    position = await find_position(context, own, consumer)
+    method = choose_position_method(
+        position,
+        consumer.old.compact,
+        0,
+        retention=stream.compact.get("retention", "limits"),
+        first_seq=int(stream.state.get("first_seq") or 0),
+    )
+    config = with_start_sequence(position, saved.config) if method == "start" else saved.config
+    if method == "start" and step.record is not None:
+        step.record["starts"] = {saved.name: position}
+    await create_consumer(context, own, consumer, config)
 
 
 async def _wait_for_leader(context: StepContext, step: Step) -> None:

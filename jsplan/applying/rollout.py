@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct, field
 
-from jsplan.address import Address
+from jsplan.address import Address, compress_names
 from jsplan.applying.executor import INTERRUPTED, Execution
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import Domain
@@ -76,6 +76,7 @@ def split_into_waves(
     touched = {step.domain for step in plan.steps}
     hubs = _find_hubs(topology)
     members = _wave_members(terms, [d for key, d in domains.items() if key in touched], hubs)
+    _require_tried(terms, members, plan, domains)
     wave_by_domain = {key: number for number, keys in enumerate(members) for key in keys}
     fleet = [key for key in domains if key in touched and key not in hubs]
     if missing := [key for key in fleet if key not in wave_by_domain]:
@@ -90,6 +91,24 @@ def split_into_waves(
         Wave(term, members[n], tuple(s for s in plan.steps if wave_by_step[s.id] == n))
         for n, term in enumerate(terms)
     ]
+
+
+def _require_tried(
+    terms: Sequence[str],
+    members: Sequence[tuple[str, ...]],
+    plan: Plan,
+    domains: Mapping[str, Domain],
+) -> None:
+    """Raise UsageError where all domains that a wave names are offline: the rest runs untried."""
+    offline = {item.address.partition("/")[0] for item in plan.deferred}
+    for term, chosen in list(zip(terms, members, strict=True))[:-1]:
+        named = [key for key, domain in domains.items() if _matches_term(term, domain)]
+        if silent := [key for key in named if key in offline and not chosen]:
+            raise UsageError(
+                f"--wave {term}: {compress_names(silent)} is offline, so that nothing would be "
+                "tried before the next wave. Nothing was changed",
+                hint="Start it, or let another domain be the first: --wave NAME,100%",
+            )
 
 
 def _find_hubs(topology: Topology) -> set[str]:

@@ -9,6 +9,7 @@ from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan
 from jsplan.state import Backend, State
+from jsplan.state.document import former_names
 
 
 def record_owner(backend: Backend, state: State, plan: Plan) -> None:
@@ -31,6 +32,8 @@ def record_servers(
             continue
         known = state.domains.get(key, {})
         server = (facts["server"] or known) | {"js_domain": domain.js_domain}
+        former = [n for n in former_names(known) if n != domain.js_domain]
+        server |= {"former": former} if former else {}
         server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
         if server != known and server["seen"]:
             backend.append(state, {"domain": {"key": key, "server": server}})

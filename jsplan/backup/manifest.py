@@ -78,16 +78,20 @@ class SavedStream(Struct, frozen=True):
     taken_at: str
 
     def resets_to_ack_floor(self, consumer: SavedConsumer) -> bool:
-        """Return True if the archive has the consumer only at its ack floor.
+        """Return True if the archive may have the consumer only at its ack floor, or not at all.
 
         Messages delivered or acknowledged above it are not recorded. Clusters since 2.15 save it so
-        while anything waits for acknowledgement (measured).
+        while anything waits for acknowledgement. Before, they save the consumers of the server that
+        leads the stream, and none in memory (measured); the manifest has the position of each.
         """
-        return (
-            self.archive.format == "natsarc1"
-            and bool(self.server.get("clustered"))
-            and consumer.before["num_ack_pending"] > 0
-        )
+        if consumer.before["num_ack_pending"] == 0:
+            return False
+        is_clustered = bool(self.server.get("clustered"))
+        if self.archive.format == "natsarc1":
+            return is_clustered
+        replicas = consumer.config.get("num_replicas") or self.config.get("num_replicas")
+        is_elsewhere = is_clustered and replicas != self.config.get("num_replicas")
+        return is_elsewhere or bool(consumer.config.get("mem_storage"))
 
     @property
     def messages(self) -> int:

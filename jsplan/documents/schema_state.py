@@ -294,7 +294,9 @@ CHANGES_BY_HAND = list_of(object_of(_CHANGE, _CHANGE_OPTIONAL))
 # --- the documents --------------------------------------------------------------------------------
 
 SERVER = object_of(
-    {}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT}
+    {},
+    {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT}
+    | {"former": list_of(or_null(TEXT))},
 )
 OWNER = object_of({}, {"id": TEXT})
 DEFERRED_STEPS = object_of({"plan": TEXT, "steps": _TEXTS})

@@ -200,9 +200,9 @@ async def _require_right_server(
     except ApiError:
         return
     answered = info.get("domain") or None
-    if domain.key in known or any(
-        other.js_domain == answered for other in _others_on_connection(domain, domains)
-    ):
+    if answered == domain.js_domain or domain.key in known:
+        return  # it answers by now: a cluster has elected its leader
+    if any(other.js_domain == answered for other in _others_on_connection(domain, domains)):
         return
     raise _wrong_name_error(domain, answered)
 

@@ -127,8 +127,12 @@ async def _read_domain(
         on_read(len(absent))
         await read_rest(streams, absent)
         for stream in streams:
-            if stream not in live.objects and stream not in live.unreadable:
-                on_read(len(consumers.pop(stream, ())))  # it has no consumers either
+            if stream in live.objects:
+                continue
+            theirs = consumers.pop(stream, [])  # it has no consumers either, or none to read
+            if (why := live.unreadable.get(stream)) is not None:
+                live.unreadable |= dict.fromkeys(theirs, why)
+            on_read(len(theirs))
         lists = [s for s, found in consumers.items() if is_list_shorter(live.get(s), found)]
         await run_parallel(read_list, lists, workers)
         await read_rest(chain.from_iterable(consumers.values()))

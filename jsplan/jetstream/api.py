@@ -26,9 +26,11 @@ from jsplan.jetstream.leftovers import create_without_leftovers, has_leftovers
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.jetstream.restore_lock import RestoreLock
 from jsplan.resources.error_codes import (
+    CONSUMER_WITHOUT_SERVER,
     NO_MESSAGE,
     NOT_FOUND,
     STORE_NOT_CREATED,
+    STREAM_WITHOUT_SERVER,
 )
 
 T = TypeVar("T")
@@ -40,8 +42,9 @@ NO_SERVER_OF_CONSUMER = "consumer is offline"
 _CHANGE_STREAMS: Final = ("STREAM.CREATE.", "STREAM.DELETE.")
 #: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
-#: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
-ELECTION_TIMEOUT: Final = 60.0
+#: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer. The second
+#: is for commands that only read.
+ELECTION_TIMEOUT, READING_TIMEOUT = 60.0, 15.0
 #: Seconds for a consumer that was just created to be found.
 NEW_CONSUMER_TIMEOUT: Final = 3.0
 #: Seconds before a stream is created again whose store the server could not create. A server that
@@ -55,6 +58,14 @@ def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
         f"{who} answered {api} with something that is not JetStream's: {wrong}",
         hint="Check that only nats-server subscribes to the subject.",
     )
+
+
+def _no_server_error(api: str) -> dict[str, Any]:
+    """Return the error that INFO has for an object whose servers are all down."""
+    if api.startswith("STREAM."):
+        return {"code": 500, "err_code": STREAM_WITHOUT_SERVER, "description": NO_SERVER}
+    found = {"err_code": CONSUMER_WITHOUT_SERVER, "description": NO_SERVER_OF_CONSUMER}
+    return {"code": 500, **found}
 
 
 def _lacks_store(error: ApiError | None, api: str) -> bool:
@@ -355,9 +366,9 @@ class DomainApi:
         """Send an INFO request. Return None where the object does not exist.
 
         Without an answer the request is repeated while the domain answers, for up to
-        `ELECTION_TIMEOUT`.
+        `ELECTION_TIMEOUT`. Then no server of the object is up: raises ServerRefusedError.
         """
-        end = time.monotonic() + ELECTION_TIMEOUT
+        end = time.monotonic() + (READING_TIMEOUT if self.read_only else ELECTION_TIMEOUT)
         while True:
             try:
                 return await self.request(api)
@@ -366,9 +377,9 @@ class DomainApi:
                     return None
                 raise
             except ApiTimeoutError:
-                if time.monotonic() > end:
-                    raise
                 await self.request("INFO")
+                if time.monotonic() > end:
+                    raise self._refused_error(api, _no_server_error(api)) from None
 
     async def request_infos(
         self,

@@ -6,10 +6,8 @@ A backup is never restored over an existing object. An object that is equal to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
@@ -18,52 +16,14 @@ from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange, Step
 from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import build_redelivery, max_by_state
-from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.planning.account_limits import check_account_limits
 from jsplan.planning.build import build_plan
 from jsplan.planning.decide import table_of
-from jsplan.planning.guards import REFUSALS, RESTORE_OVER
+from jsplan.planning.guards import REFUSALS
 from jsplan.planning.hazard_permissions import check_plan_permissions, is_permitted
 from jsplan.planning.model import PlanInputs
-from jsplan.resources.buckets import alias_of
-from jsplan.resources.fields import Config
-from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
-from jsplan.subjects import SubjectTree
-from jsplan.units import format_duration, instant_of, parse_instant
-
-NOT_RESTORABLE, WILL_EXPIRE, SUBJECT_TAKEN = "JS470", "JS471", "JS438"
-
-
-class RestoreTarget(Struct, frozen=True):
-    """One saved stream, with the address and the configuration that it will have."""
-
-    saved: SavedStream
-    address: Address
-    config: Config
-
-    @classmethod
-    def of(
-        cls, saved: SavedStream, address: Address, subjects: tuple[str, ...] = ()
-    ) -> RestoreTarget:
-        """Return the stream as it was saved, except its name and, where given, its subjects."""
-        return cls(
-            saved,
-            address,
-            saved.config
-            | {"name": address.stream}
-            | ({"subjects": list(subjects)} if subjects else {}),
-        )
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """Return the request of STREAM.RESTORE."""
-        return {
-            "api": f"STREAM.RESTORE.{self.address.stream}",
-            "payload": {"config": self.config, "state": self.saved.before},
-        }
-
-    def consumer_address(self, consumer: SavedConsumer) -> Address:
-        """Return the address that one of its consumers will have."""
-        return Address(self.address.domain, "consumer", f"{self.address.stream}/{consumer.name}")
+from jsplan.planning.restore_checks import NOT_RESTORABLE, check_overlaps, check_target
+from jsplan.planning.restore_target import RestoreTarget, decide_creations
 
 
 def build_restore_plan(
@@ -85,9 +45,12 @@ def build_restore_plan(
         d
         for target in listed
         if target.address not in restored
-        for d in _check_target(inputs, target)
+        for d in check_target(inputs, target)
     ]
-    plan.diagnostics += _check_overlaps(
+    plan.diagnostics += check_account_limits(
+        inputs, decide_creations([target for target in listed if target.address not in restored])
+    )
+    plan.diagnostics += check_overlaps(
         [target for target in listed if target.address not in restored], domain_streams
     )
     plan.diagnostics += [
@@ -138,136 +101,6 @@ def _is_restored(inputs: PlanInputs, target: RestoreTarget) -> bool:
         now.get(name) == was.get(name) or (empty and name == "first_seq")
         for name in ("messages", "first_seq", "last_seq")
     )
-
-
-def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnostic]:
-    address, archive, level = (
-        str(target.address),
-        target.saved.archive,
-        inputs.level(target.address),
-    )
-    if target.address in inputs.live.unreadable:
-        yield Diagnostic(
-            "error",
-            NOT_RESTORABLE,
-            f"exists and is offline: {inputs.live.unreadable[target.address]}",
-            "",
-            address,
-        )
-    elif inputs.live.get(target.address) is not None:
-        yield Diagnostic(
-            "error",
-            RESTORE_OVER,
-            "exists already and differs from the saved one",
-            "A restore never overwrites. Delete it first, restore elsewhere with --as, or leave it "
-            "out with --exclude",
-            address,
-        )
-    if (
-        archive.format != "tar"
-        and level < RESTORE_ANY_NAME_LEVEL
-        and inputs.live.is_reachable(target.address.domain)
-    ):
-        yield Diagnostic(
-            "error",
-            NOT_RESTORABLE,
-            "its archive was written by nats-server 2.15 or later, which older servers cannot read",
-            f"Domain {target.address.domain} is older. "
-            "Restore it into a domain with 2.15 or later.",
-            address,
-        )
-    if target.address.stream != target.saved.address.stream:
-        yield from _check_rename(target)
-    yield from _check_expiry(target, inputs.now)
-
-
-def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
-    address, saved = str(target.address), target.saved
-    if target.address.kind in ("kv", "object_store"):
-        yield Diagnostic(
-            "error",
-            NOT_RESTORABLE,
-            "a bucket cannot be restored under another name",
-            f"Stored messages keep their subjects, which contain the name {saved.address.name}.",
-            address,
-        )
-    elif saved.archive.format == "tar":
-        yield Diagnostic(
-            "error",
-            NOT_RESTORABLE,
-            "its archive was written before nats-server 2.15 and can only keep its name",
-            f"Restore it as {saved.address.stream}, for instance into another domain.",
-            address,
-        )
-
-
-def _check_expiry(target: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
-    """Warn about messages that the limits of the stream will delete.
-
-    The times of the oldest and the newest message prove it. A ttl of a message is unknown here.
-    """
-    age, was = target.config.get("max_age") or 0, target.saved.before
-    if not target.saved.messages:
-        return
-    which, content = "", nouns_of(target.address).content
-    if age:
-        border = instant_of(now) - age
-        oldest, newest = (parse_instant(was[name]) for name in ("first_ts", "last_ts"))
-        limit = f"{alias_of(target.address.kind, 'max_age')} ({format_duration(age)}) by now"
-        which = (
-            f"all of its {content} are older than {limit}"
-            if newest < border
-            else f"its oldest {content} are older than {limit}"
-        )
-        which = which if oldest < border else ""
-    if not which and target.config.get("allow_msg_ttl"):
-        which = f"{content} may have outlived a ttl of their own"
-    if which:
-        text = f"{which}: those are deleted as soon as they are restored"
-        yield Diagnostic(
-            "warning",
-            WILL_EXPIRE,
-            text,
-            f"They were saved on {target.saved.taken_at}.",
-            str(target.address),
-        )
-
-
-def _check_overlaps(
-    targets: list[RestoreTarget], domain_streams: Mapping[Address, LiveObject]
-) -> Iterable[Diagnostic]:
-    """Refuse subjects that another stream of the domain has, or two of the restored streams."""
-    trees: dict[str, SubjectTree[Address]] = {}
-    new = {target.address for target in targets}
-    existing = [
-        (address, live.raw.get("subjects") or ())
-        for address, live in domain_streams.items()
-        if address not in new
-    ]
-    for address, subjects in [
-        *existing,
-        *((target.address, target.config.get("subjects") or ()) for target in targets),
-    ]:
-        tree = trees.setdefault(address.domain, SubjectTree())
-        for subject in subjects:
-            owner = next(
-                (other for other in tree.find_overlapping(subject) if other != address), None
-            )
-            if owner is not None and address in new:
-                detail = (
-                    "A subject has one stream in a domain. "
-                    "Give the restored stream other subjects: --subjects SUBJECT"
-                )
-                yield Diagnostic(
-                    "error",
-                    SUBJECT_TAKEN,
-                    f"subject {subject} is stored by {owner} already",
-                    detail,
-                    str(address),
-                )
-                break
-        for subject in subjects:
-            tree.add(subject, address)
 
 
 def _changes(inputs: PlanInputs, target: RestoreTarget, *, stays: bool) -> Iterable[ResourceChange]:
@@ -324,7 +157,7 @@ def _redelivery_hazards(target: RestoreTarget, consumer: SavedConsumer) -> Itera
     if target.saved.resets_to_ack_floor(consumer) and above:
         text = (
             f"up to {above:,} messages that it had acknowledged are delivered again: "
-            "a cluster saves a consumer at its ack floor"
+            "it may have been saved at its ack floor"
         )
         yield Hazard(
             "DUPLICATES_MESSAGES", text, messages=above, exact=False, at_least=0, at_most=above

@@ -11,7 +11,7 @@ from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import Domain
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import JsplanError, UsageError
-from jsplan.planning.restore import RestoreTarget
+from jsplan.planning.restore_target import RestoreTarget
 from jsplan.subjects import is_valid
 
 
@@ -20,7 +20,7 @@ class RestoreSelection:
     """`folder` is a backup; `targets` and `excludes` are globs over saved addresses.
 
     `rename` is an address, or `DOMAIN/**`. `subjects` replace those of the one stream that is
-    restored.
+    restored, `replicas` those of all.
     """
 
     folder: Path
@@ -28,6 +28,7 @@ class RestoreSelection:
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
+    replicas: int | None = None
 
 
 def select_streams(
@@ -56,6 +57,7 @@ def select_streams(
             stream,
             _target_address(stream.address, options, len(chosen)),
             _checked_subjects(options, len(chosen)),
+            options.replicas,
         )
         for stream in chosen
     ]

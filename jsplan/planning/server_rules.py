@@ -286,19 +286,21 @@ def _server_context(
     decisions: Mapping[Address, ResourceDecision],
     readers: StreamReaders,
 ) -> ServerContext:
-    address, facts, level = (
-        decision.address,
-        inputs.live.domains.get(decision.address.domain),
-        inputs.level(decision.address),
-    )
-    standalone = bool(facts and facts.server) and not (facts and facts.server.get("cluster"))
+    address, level = decision.address, inputs.level(decision.address)
     stream = planned_config(inputs, decisions, address.parent) if address.parent else None
     others = (
         readers.earlier_queue_readers(address, level)
         if stream and stream.get("retention") == "workqueue"
         else ()
     )
+    standalone = is_standalone(inputs, address.domain)
     return ServerContext(level, standalone, stream or {}, tuple(others))
+
+
+def is_standalone(inputs: PlanInputs, domain: str) -> bool:
+    """Check whether a domain is known to be one server without a cluster."""
+    facts = inputs.live.domains.get(domain)
+    return facts is not None and bool(facts.server) and not facts.server.get("cluster")
 
 
 def _check_push_bound(decision: ResourceDecision) -> Problems:

@@ -307,3 +307,8 @@ class State(Struct):
         self.replacements.pop(str(change.get("replaced")), None)
         for ended in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
             self.pending.pop(str(ended), None)
+
+
+def former_names(server: Mapping[str, Any]) -> list[str | None]:
+    """Return the names under which a domain was asked, by its record in state."""
+    return [*server.get("former", ()), *([server["js_domain"]] if "js_domain" in server else ())]

@@ -21,8 +21,9 @@ from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.refusals import require_permission
-from jsplan.planning.restore import RestoreTarget, build_restore_plan
+from jsplan.planning.restore import build_restore_plan
 from jsplan.planning.restore_selection import RestoreSelection, select_streams
+from jsplan.planning.restore_target import RestoreTarget
 from jsplan.server_reader import ServerReader
 from jsplan.units import SECOND, count_text
 from jsplan.workflows.apply import execute_plan

@@ -33,9 +33,9 @@ def start_cluster() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def make_space(folder: Path, cluster: Sandbox) -> Space:
-    """Return a workspace whose one domain, `main`, is reached through `c-1`."""
-    connection = {"url": cluster["c-1"].url, "user": "A", "password": PASSWORD}
+def make_space(folder: Path, cluster: Sandbox, server: str = "c-1") -> Space:
+    """Return a workspace whose one domain, `main`, is reached through this server."""
+    connection = {"url": cluster[server].url, "user": "A", "password": PASSWORD}
     return Space(
         folder,
         {

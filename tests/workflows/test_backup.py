@@ -652,12 +652,12 @@ def test_a_refused_restore_leaves_nothing(tmp_path: Path, server: Server) -> Non
         for name in ("GOOD", "BAD"):
             raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
         document = manifest(space)
-        document["streams"][0]["config"]["num_replicas"] = 3
+        document["streams"][0]["config"]["subjects"] = ["$JS.API.>"]
         (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
         _, result = restore_backup(space)
         assert result.exit_code == 6
         failed = {step.address: step for step in result.steps if step.status == "failed"}
-        assert "replicas" in str(failed["main/stream/BAD"].error)
+        assert "subjects" in str(failed["main/stream/BAD"].error)
         assert raw.api(f"{PLAIN}.STREAM.INFO.BAD")["error"]["err_code"] == 10059
         assert raw.api_ok(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
 

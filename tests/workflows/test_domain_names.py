@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from jsplan.errors import ConnectError
+from tests.support.raw import Raw
+from tests.support.relay import Relay
+from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.workspaces import HUB_LEAF_DOMAINS, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
+    from tests.conftest import MakeHubLeaf
 
 
 def test_a_name_that_was_changed_to_an_unknown_one(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -26,3 +32,84 @@ def test_a_name_that_was_changed_to_an_unknown_one(tmp_path: Path, clean_hub_lea
     with pytest.raises(ConnectError, match="calls its JetStream domain hub") as caught:
         space.write(streams=streams).plan()
     assert "js_domain: hub" in (caught.value.hint or "")
+
+
+class LosingRelay(Relay):
+    """A relay that sends the first question about domain hub to a domain that does not exist."""
+
+    lost = False
+
+    def _up(self, data: bytes) -> bytes:
+        if self.lost or b" $JS.hub.API.INFO " not in data:
+            return data
+        self.lost = True
+        return data.replace(b" $JS.hub.API.INFO ", b" $JS.hbu.API.INFO ", 1)
+
+
+def test_a_domain_that_answers_a_moment_later(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A domain without an answer is offline, not misnamed, if its server then names it.
+
+    A cluster that has no leader answers nothing, and may have one at the next question.
+    """
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    space.base["domains"] = {"hub": HUB_LEAF_DOMAINS["hub"]}
+    space.write(streams=[{"name": "A", "domain": "hub"}])
+    with LosingRelay() as relay:
+        relay.target = hub.port
+        space.base["connections"]["hub"]["url"] = f"nats://127.0.0.1:{relay.port}"
+        with pytest.raises(ConnectError) as caught:
+            space.write(streams=[{"name": "A", "domain": "hub"}]).plan()
+    assert relay.lost
+    assert "calls its JetStream domain" not in str(caught.value)
+    assert "domain hub does not answer" in str(caught.value)
+
+
+def count(raw: Raw) -> int:
+    """Return the messages of the aggregate."""
+    return int(raw.api_ok("$JS.hub.API.STREAM.INFO.ALL")["state"]["messages"])
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("moves", [False, True])
+def test_sources_of_a_renamed_domain_resume(
+    moves: bool, kills: bool, tmp_path: Path, make_hub_leaf: MakeHubLeaf
+) -> None:
+    """A leaf that gets another JetStream name, or key too, is copied once; also after a death."""
+    sandbox = make_hub_leaf()
+    space, hub, leaf = hub_leaf_space(tmp_path, sandbox), sandbox["hub"], sandbox["leaf"]
+    streams = [
+        {"name": "SALES", "domain": "label:edge", "subjects": ["sales"]},
+        {"name": "ALL", "domain": "hub", "sources": [{"name": "SALES", "domain": "label:edge"}]},
+    ]
+    space.write(streams=streams).apply()
+    with Raw(hub.url, hub.user, hub.password) as raw, Raw(leaf.url, leaf.user, leaf.password) as at:
+        for _ in range(20):
+            at.publish("sales", b"message")
+        at.flush()
+        hub.wait_until(lambda: count(raw) == 20, "copy the messages", 60)
+    leaf.stop()
+    leaf.node = replace(leaf.node, domain="shop")
+    leaf.start()
+    sandbox.wait_ready()
+    sections: dict[str, Any] = {"streams": streams}
+    if moves:
+        space.base["domains"] = {"hub": HUB_LEAF_DOMAINS["hub"], "shop": HUB_LEAF_DOMAINS["leaf"]}
+        sections["moved"] = [{"from": "leaf/**", "to": "shop/**"}]
+    else:
+        renamed = {"connection": "hub", "labels": ["edge"], "js_domain": "shop"}
+        space.base["domains"] = HUB_LEAF_DOMAINS | {"leaf": renamed}
+    if kills:
+        with kill_at_request("STREAM.UPDATE.ALL", answered=True), suppress(SimulatedKill):
+            space.write(**sections).apply()
+    plan, result = space.write(**sections).apply()
+    assert (result.exit_code, [c.hazards for c in plan.resource_changes if c.hazards]) == (0, [])
+    assert not space.plan().has_changes
+    with Raw(hub.url, hub.user, hub.password) as raw, Raw(leaf.url, leaf.user, leaf.password) as at:
+        at.publish("sales", b"last")
+        at.flush()
+        hub.wait_until(lambda: count(raw) > 20, "copy the last message", 90)
+        assert count(raw) == 21
+        last = raw.api_ok("$JS.hub.API.STREAM.INFO.ALL")["state"]["last_seq"]
+        found = raw.api_ok("$JS.hub.API.STREAM.MSG.GET.ALL", {"seq": last})["message"]["data"]
+        assert found == "bGFzdA=="

@@ -11,7 +11,7 @@ from jsplan.address import Address
 from jsplan.applying.rollout import Wave, split_into_waves
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepFinished
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import Deferred, Plan, Step
 from jsplan.errors import UsageError
 from jsplan.options import PlanOptions
 from jsplan.topology import Edge
@@ -32,7 +32,7 @@ def planned(*steps: tuple[str, str, list[str]]) -> Plan:
         Step(name, f"{domain}/stream/S", "stream.create", "", {}, {}, waits)
         for name, domain, waits in steps
     ]
-    return cast("Plan", SimpleNamespace(steps=made))
+    return cast("Plan", SimpleNamespace(steps=made, deferred=[]))
 
 
 def domains(**labels: str) -> dict[str, Domain]:
@@ -117,6 +117,20 @@ def test_a_fleet_that_is_not_covered() -> None:
     """Waves that leave domains out are wrong usage."""
     with pytest.raises(UsageError, match="s1 and 7 more are in no wave"):
         split_into_waves(["label:canary", "20%"], planned(*ALONE), FLEET, TO_HUB)
+
+
+def test_an_offline_canary() -> None:
+    """A first wave whose domains are all offline is wrong usage; one without a change is empty."""
+    plan = planned(*(step for step in ALONE if step[1] != "s3"))
+    terms = ["label:canary", "100%"]
+    assert [wave.domains[:1] for wave in split_into_waves(terms, plan, FLEET, TO_HUB)] == [
+        (),
+        ("s0",),
+    ]
+    plan.deferred.append(Deferred("s3/stream/SALES", "domain s3 is offline"))
+    with pytest.raises(UsageError, match="--wave label:canary: s3 is offline"):
+        split_into_waves(terms, plan, FLEET, TO_HUB)
+    assert split_into_waves(["50%", "100%"], plan, FLEET, TO_HUB)
 
 
 # --- on servers ------------------------------------------------------------------------------------------------

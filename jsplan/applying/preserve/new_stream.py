@@ -168,7 +168,7 @@ async def _save_consumer(
 async def _recreate_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
     """Create a consumer at its position: with a reset where servers can, else as its start."""
     level, first = int(params(step)["api_level"]), int(consumer.stream.state.get("first_seq") or 0)
-    position = await _find_position(context, step, consumer)
+    position = await find_position(context, step, consumer)
     config = {name: value for name, value in consumer.wanted["config"].items() if name != PAUSE}
     retention = consumer.stream.compact.get("retention", "limits")
     compact = table_of(consumer.address).compact(config)
@@ -176,7 +176,7 @@ async def _recreate_consumer(context: StepContext, step: Step, consumer: Restore
     if method == "start":
         config, consumer.starts = with_start_sequence(position, config), {consumer.name: position}
     pause = {PAUSE: PAUSED_UNTIL} if level >= PAUSE_LEVEL else {}
-    await _create_consumer(context, step, consumer, config | pause)
+    await create_consumer(context, step, consumer, config | pause)
     if method != "reset":
         return
     try:
@@ -186,14 +186,15 @@ async def _recreate_consumer(context: StepContext, step: Step, consumer: Restore
             raise
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
         consumer.starts = {consumer.name: position}
-        await _create_consumer(
+        await create_consumer(
             context, step, consumer, with_start_sequence(position, config) | pause
         )
 
 
-async def _create_consumer(
+async def create_consumer(
     context: StepContext, step: Step, consumer: RestoredConsumer, config: Config
 ) -> None:
+    """Create a consumer with this configuration. Raises what `StepContext.send` raises."""
     config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(
         config
     )
@@ -225,14 +226,14 @@ async def _purge_finished(
     present = await context.api(step).all_consumers(stream.address.stream)
     if any(info["name"] in names for info in present):  # an interrupted apply has purged
         return
-    positions = [(c, await _find_position(context, step, c)) for c in consumers]
+    positions = [(c, await find_position(context, step, c)) for c in consumers]
     for consumer, position in positions:
         for subject in filters_of(consumer.old.raw) or ("",) if position > 1 else ():
             payload = {"seq": position} | ({"filter": subject} if subject else {})
             await context.send(step, f"STREAM.PURGE.{stream.address.stream}", payload)
 
 
-async def _find_position(context: StepContext, step: Step, consumer: RestoredConsumer) -> int:
+async def find_position(context: StepContext, step: Step, consumer: RestoredConsumer) -> int:
     """Return the first unfinished sequence in the new stream; count back where it is unknown."""
     level = int(params(step)["api_level"])
     position = position_of(consumer.old.compact, consumer.before["state"], level)

@@ -49,6 +49,12 @@ QUESTION = "Do you want jsplan to restore this?"
     metavar="SUBJECT",
     help="Give the stream this subject instead of its own ones; repeatable.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 5),
+    metavar="N",
+    help="Give each stream N replicas instead of its own.",
+)
 @hazard_option
 @click.option(
     "--parallelism",
@@ -68,6 +74,7 @@ def command(
     target: tuple[str, ...],
     exclude: tuple[str, ...],
     subjects: tuple[str, ...],
+    replicas: int | None,
     allow_hazard: tuple[str, ...],
     parallelism: int,
     lock_timeout: int,
@@ -81,9 +88,8 @@ def command(
     from jsplan.workflows.restore import RestoreOptions
     from jsplan.workflows.restore import restore as restore_workflow
 
-    options = RestoreOptions(
-        folder, given["as"], target, exclude, subjects, allow_hazard, parallelism, lock_timeout
-    )
+    selected = (folder, given["as"], target, exclude, subjects, replicas)
+    options = RestoreOptions(*selected, allow_hazard, parallelism, lock_timeout)
     approval = RestoreApproval(
         output, auto_approve=auto_approve, no_input=no_input, question=QUESTION
     )

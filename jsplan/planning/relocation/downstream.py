@@ -6,13 +6,14 @@ source is removed first, and the new one begins after the last message that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
 from jsplan.planning.relocation.sources import find_old_source
 from jsplan.planning.replication.impact import attach_sources, reads_origin
+from jsplan.planning.replication.renamed_domains import find_renamed_sources
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 def plan_relocated_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> None:
-    """Complete the decisions about streams that will read a target instead of its origin."""
+    """Complete the decisions about streams that will read a target instead of its origin.
+
+    So do those that read a domain under its new name.
+    """
+    for decision in decisions.values():
+        if decision.actions == ["update"] and decision.address.kind != "consumer":
+            _resume_sources(inputs, decision, find_renamed_sources(inputs, decision))
     for relocation in inputs.relocations.values():
         sides = (decisions.get(side) for side in (relocation.target, relocation.origin))
         reasons = {side.reason for side in sides if side is not None}
@@ -32,11 +39,13 @@ def plan_relocated_sources(
             continue
         for decision in decisions.values():
             if decision.actions == ["update"] and decision.address.kind != "consumer":
-                _plan_sources(inputs, relocation, decision)
+                _resume_sources(inputs, decision, _moved_sources(inputs, relocation, decision))
 
 
-def _plan_sources(inputs: PlanInputs, relocation: Relocation, decision: ResourceDecision) -> None:
-    for key, old in _moved_sources(inputs, relocation, decision):
+def _resume_sources(
+    inputs: PlanInputs, decision: ResourceDecision, moved: Iterable[tuple[str, Config]]
+) -> None:
+    for key, old in moved:
         detached = inputs.interrupted.detached_sources.get(decision.address, set())
         decision.sources_to_detach |= {origin_key(old)} - detached
         decision.relocated_sources[key] = old

@@ -23,10 +23,15 @@ def find_old_source(
             old
             for old in downstream.compact.get("sources") or ()
             if reads_origin(inputs, downstream.address, old, relocation.origin)
-            and _takes(old) == _takes(source)
+            and takes_the_same(old, source)
         ),
         None,
     )
+
+
+def takes_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Check whether two sources have the same filter and transforms."""
+    return _takes(one) == _takes(other)
 
 
 def _takes(source: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
