@@ -88,6 +88,29 @@ def test_a_source_that_begins_at_a_time(pair: Pair) -> None:
     assert sorted(target_numbers(pair)) == list(range(1, 11))
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("start", [{}, {"opt_start_time": "2000-01-01T00:00:00Z"}], ids=str)
+def test_a_source_that_began_late(pair: Pair, start: dict[str, Any]) -> None:
+    """Messages that a source left out, as the first ones of its target were gone, are copied."""
+    pair.stream("leaf", "S", numbered_rows(10))
+    pair.stream("hub", "T", [(b"t.a", b"", b"0")] * 2)
+    pair.ask("hub", "STREAM.PURGE.T", {"keep": 1})
+    pair.update("hub", "T", sources=[{"name": "S", **LEAF, **start}])
+    with pytest.raises(RefusedError, match="a source of leaf/stream/S without opt_start_seq"):
+        pair.run()
+
+    def is_followed() -> bool:
+        pair.publish("leaf", [(b"s.x", b"", b"11")])
+        return bool(pair.state("hub", "T")["messages"] > 1)
+
+    pair.sandbox["hub"].wait_until(is_followed, "deliver new messages")
+    assert pair.run(reset_range=True).copied == 10
+    numbers = target_numbers(pair)
+    assert [n for n in numbers if n < 11].count(0) == 1
+    assert sorted(n for n in numbers if n < 11) == list(range(11))
+    pair.require_nothing_left()
+
+
 def test_messages_of_a_removed_source_are_recognized(pair: Pair) -> None:
     """Messages of a removed source are recognized by the header of the server."""
     pair.stream("leaf", "S", numbered_rows(10))
