@@ -68,7 +68,7 @@ async def has_delivered(api: DomainApi, stream: str, staging: StagingStream) -> 
     """Check whether the server reports that the target has received a whole staging stream."""
     found = (await require_stream_info(api, stream)).get("sources") or []
     return any(
-        source["name"] == staging.name and source["lag"] == 0 and source["active"] >= 0
+        source["name"] == staging.name and source.get("lag") == 0 and source.get("active", -1) >= 0
         for source in found
     )
 
