@@ -20,9 +20,10 @@ from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
-from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
+from jsplan.backfill.tasks.source_resume import SourcedQuery, find_sourced_range
 from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
+from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
@@ -126,7 +127,8 @@ class PendingScan(Struct):
         """Find the messages that a source delivers by itself.
 
         An earlier source resumes after its last message in the target, even if it says that it
-        begins later.
+        begins later. One without a first sequence may have begun at the last message of a target
+        whose first messages were gone. Raises RefusedError if no message shows that.
         """
         filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(
             filter(None, [source.get("filter_subject")])
@@ -137,8 +139,14 @@ class PendingScan(Struct):
         elif source.get("opt_start_time"):
             start = parse_instant(source["opt_start_time"])
             first = await self.origin.reader.find_first_seq_at(start)
-        if (existing.seq[existing.time == 0] < first).any():
-            query = LastSourcedQuery(
+        may_begin_late = (
+            not source.get("opt_start_seq")
+            and int(target["state"]["first_seq"]) > 1
+            and self.state.status != "done"
+            and self.state.seq_range.size > 0
+        )
+        if may_begin_late or (existing.seq[existing.time == 0] < first).any():
+            query = SourcedQuery(
                 self.origin.endpoints.target_endpoint,
                 self.state.target_address.stream,
                 int(target["state"]["first_seq"]),
@@ -146,9 +154,23 @@ class PendingScan(Struct):
                 source_name(source),
                 parse_instant(self.state.created),
             )
-            last = await asyncio.to_thread(find_last_sourced, query)
-            first = min(first, last + 1) if last else first
+            sourced = await asyncio.to_thread(find_sourced_range, query)
+            if may_begin_late:
+                first = max(first, self._require_sourced(sourced).first)
+            elif sourced is not None:
+                first = min(first, sourced.last + 1)
         return SourceCoverage(first, filters)
+
+    def _require_sourced(self, sourced: SeqRange | None) -> SeqRange:
+        if sourced is None:
+            raise RefusedError(
+                f"{self.state.target} has a source of {self.state.origin} without opt_start_seq, "
+                "and its own first messages are gone. A server begins such a source at the last "
+                "message of the target, so it is not known what the source will deliver",
+                hint="Give the source opt_start_seq, the first sequence that it is to deliver. The "
+                "backfill copies what is before it.",
+            )
+        return sourced
 
     # --- the target -------------------------------------------------------------------------------
 

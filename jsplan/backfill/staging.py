@@ -151,7 +151,9 @@ class Staging(Struct):
                 scan["reached"] >= staging.messages
                 or (
                     await self._has_deleted(first)
-                    and await staging_sources.has_delivered(self.api, self.stream, staging)
+                    and await staging_sources.has_delivered(
+                        self.api, self.stream, staging, scan["reached"]
+                    )
                 )
             )
             equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)

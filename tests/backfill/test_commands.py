@@ -24,11 +24,13 @@ from jsplan.backfill.tasks.staging_streams import (
 from jsplan.cli.main import main
 from jsplan.config import load
 from jsplan.documents.schema import schemas
-from jsplan.errors import NotAvailableError
+from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
+from jsplan.workflows.backfill import VerifyOptions
 from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.backfill.test_reading import EDGES
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +185,28 @@ def test_messages_that_expire_meanwhile_are_not_missing(
     code, document = command(pair, capsys, "verify", "x")
 
     assert (code, verify_counts(document)) == (0, {"equal": 11, "expired": 19})
+
+
+@pytest.mark.parametrize(("domain", "name"), [("leaf", "S"), ("hub", "T")])
+def test_a_stream_that_is_recreated_meanwhile(
+    pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, domain: str, name: str
+) -> None:
+    """`verify` compares no stream that was created after it has looked at both sides."""
+    del spark  # it runs already
+    pair.stream("leaf", "S", numbered_rows(3))
+    pair.stream("hub", "T")
+    pair.run()
+    start = SparkRunner.start
+
+    async def recreate_then_start(runner: SparkRunner) -> None:
+        await asyncio.to_thread(pair.ask, domain, f"STREAM.DELETE.{name}")
+        await asyncio.to_thread(pair.stream, domain, name)
+        await start(runner)
+
+    monkeypatch.setattr(SparkRunner, "start", recreate_then_start)
+    options = VerifyOptions(name="x")
+    with pytest.raises(JsplanError, match=f"stream {name} .* was recreated .* while it was read"):
+        backfill.verify(pair.space.load, options, RecordingObserver())
 
 
 def test_order_is_checked_per_copy() -> None:

@@ -45,6 +45,32 @@ def test_every_byte_arrives(pair: Pair) -> None:
     assert pair.require_copied(others=1)[0].seq == 2
 
 
+@pytest.mark.parametrize("block", [b"NATS/1.0\r\nA: 1", b"NATS/1.0\r\nA: 1\r\n", b"X"])
+def test_headers_without_an_end(pair: Pair, block: bytes) -> None:
+    """A message whose headers cannot name its origin is refused, and nothing is copied."""
+    pair.stream("leaf", "S", [(b"s.a", b"", b"1"), (b"s.a", block, b"2")])
+    pair.stream("hub", "T")
+
+    with pytest.raises(RefusedError, match="message 2 of stream S has headers without an end"):
+        pair.run()
+    assert pair.stored("hub", "T") == []
+    pair.require_nothing_left()
+    pair.delete("leaf", "S", 2)
+    assert pair.run().copied == 1
+
+
+@pytest.mark.matrix
+def test_subjects_that_are_wildcards(pair: Pair) -> None:
+    """Servers store wildcards as tokens of a subject. A copy refuses them before it writes."""
+    pair.stream("leaf", "S", [(b"s.a", b"", b"1"), (b"s.*", b"", b"2")])
+    pair.stream("hub", "T")
+
+    with pytest.raises(RefusedError, match=r"a message cannot be published: .* 's\.\*'"):
+        pair.run()
+    assert pair.stored("hub", "T") == []
+    pair.require_nothing_left()
+
+
 @pytest.mark.matrix
 def test_a_message_that_just_fits(pair: Pair) -> None:
     """A payload of max_payload minus 256 is copied, and read over the leafnode connection."""

@@ -4,7 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backfill import staging
 from jsplan.backfill.spark_runner import use_runner
+from jsplan.backfill.tasks import staging_sources
+from jsplan.backfill.tasks.promotion_scan import PromotionScan, scan_promotions
+from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
@@ -13,8 +17,10 @@ from tests.backfill.thread_runner import run_then
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from jsplan.jetstream import DomainApi
     from jsplan.sandbox import Sandbox
 
 
@@ -86,6 +92,29 @@ def test_a_source_that_begins_at_a_time(pair: Pair) -> None:
 
     assert pair.run().copied == 6
     assert sorted(target_numbers(pair)) == list(range(1, 11))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("start", [{}, {"opt_start_time": "2000-01-01T00:00:00Z"}], ids=str)
+def test_a_source_that_began_late(pair: Pair, start: dict[str, Any]) -> None:
+    """Messages that a source left out, as the first ones of its target were gone, are copied."""
+    pair.stream("leaf", "S", numbered_rows(10))
+    pair.stream("hub", "T", [(b"t.a", b"", b"0")] * 2)
+    pair.ask("hub", "STREAM.PURGE.T", {"keep": 1})
+    pair.update("hub", "T", sources=[{"name": "S", **LEAF, **start}])
+    with pytest.raises(RefusedError, match="a source of leaf/stream/S without opt_start_seq"):
+        pair.run()
+
+    def is_followed() -> bool:
+        pair.publish("leaf", [(b"s.x", b"", b"11")])
+        return bool(pair.state("hub", "T")["messages"] > 1)
+
+    pair.sandbox["hub"].wait_until(is_followed, "deliver new messages")
+    assert pair.run(reset_range=True).copied == 10
+    numbers = target_numbers(pair)
+    assert [n for n in numbers if n < 11].count(0) == 1
+    assert sorted(n for n in numbers if n < 11) == list(range(11))
+    pair.require_nothing_left()
 
 
 def test_messages_of_a_removed_source_are_recognized(pair: Pair) -> None:
@@ -268,6 +297,39 @@ def test_a_target_that_deletes_gets_every_staging_stream(pair: Pair, limit: dict
         assert sorted(n for n in numbers if n) == list(range(65, 81))
     pair.require_nothing_left()
     assert pair.run().copied == 0
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_what_is_gone_before_it_is_compared(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_delivered: bool
+) -> None:
+    """Messages count as deleted by the target only if its source was delivered."""
+    write_subjects(pair, 16, max_msgs_per_subject=2)
+    attach = staging_sources.attach_staging_streams
+
+    async def attach_nothing(api: DomainApi, stream: str, staged: Sequence[StagingStream]) -> None:
+        await attach(api, stream, [] if not is_delivered else staged)
+
+    def delete_then_scan(tasks: Sequence[PromotionScan]) -> Iterator[dict[str, Any]]:
+        if is_delivered:
+            pair.sandbox["hub"].wait_until(
+                lambda: pair.state("hub", "T")["last_seq"] >= 19, "receive all"
+            )
+        pair.ask("hub", "STREAM.PURGE.T")
+        return scan_promotions(tasks, patience=0.2)
+
+    monkeypatch.setattr(staging_sources, "attach_staging_streams", attach_nothing)
+    monkeypatch.setattr(staging, "scan_promotions", delete_then_scan)
+    if is_delivered:
+        found = pair.run(allow_hazards=("DELETES_MESSAGES",))
+        assert (found.copied, found.verified) == (16, False)
+    else:
+        with pytest.raises(JsplanError, match="took only 0 of 8 messages of staging stream"):
+            pair.run(allow_hazards=("DELETES_MESSAGES",))
+        monkeypatch.undo()
+        assert pair.run(allow_hazards=("DELETES_MESSAGES",)).copied == 16
+        assert sorted(target_numbers(pair)) == list(range(1, 17))
+    pair.require_nothing_left()
 
 
 @pytest.mark.matrix

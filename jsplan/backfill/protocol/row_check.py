@@ -51,6 +51,15 @@ def require_valid_subjects(subject: pa.BinaryArray) -> None:
         )
 
 
+def find_unended_headers(block: pa.BinaryArray) -> int | None:
+    """Find a header block without an empty line at its end, to which no line can be added.
+
+    Servers store any bytes as headers.
+    """
+    good = pc.or_(pc.ends_with(block, b"\r\n\r\n"), pc.equal(pc.binary_length(block), 0))
+    return None if pc.all(good).as_py() else good.to_pylist().index(False)
+
+
 def _check_columns(
     subject: pa.BinaryArray, headers: pa.ListArray | None, data: pa.BinaryArray | None
 ) -> Iterator[tuple[str, pa.BooleanArray]]:

@@ -37,6 +37,7 @@ from jsplan.backfill.tasks.hashes import (
     strip_transport_headers,
 )
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
+from jsplan.identity import KnownObject
 from jsplan.resources.source_header import SOURCE_HEADER
 
 #: `side` is 0 at the origin and 1 at the target. `time` is ns (0: unknown). `place` is the sequence
@@ -71,10 +72,10 @@ _SOURCE_PATTERN: Final = (
 class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
-    `source_names` are names of the origin in `Nats-Stream-Source`. `created_at` is its creation
-    time (ns), `replaced_at` that of its successor of the same name, as far as one is compared, and
-    `last_possible_seq` its last sequence. `gaps` were deleted before they could be
-    copied, `skipped` are too large messages.
+    `known` is the stream that is read, `source_names` are its names in `Nats-Stream-Source`.
+    `created_at` is its creation time (ns), `replaced_at` that of its successor of the same name, as
+    far as one is compared, and `last_possible_seq` its last sequence. `gaps` were deleted before
+    they could be copied, `skipped` are too large messages.
     """
 
     number: int
@@ -90,6 +91,7 @@ class ComparedOrigin(Struct, frozen=True):
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
+    known: KnownObject | None = None
 
     def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
         """Return which times (ns) are those of messages of this stream, not of another one."""
@@ -99,13 +101,23 @@ class ComparedOrigin(Struct, frozen=True):
 
 def read_origin_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
     """Read the origin's side. Raises the errors of `read`."""
-    if origin.first > origin.last:
-        return
-    for rows in read(
-        endpoint.open,
-        ReadRequest(endpoint.api_prefix, origin.stream, origin.first, origin.last, origin.filters),
-    ):
+    for rows in read(endpoint.open, build_request(endpoint, origin)):
         yield to_stored_rows(origin, rows)
+
+
+def build_request(
+    endpoint: Endpoint, origin: ComparedOrigin, *, headers_only: bool = False
+) -> ReadRequest:
+    """Build the request that reads an origin."""
+    return ReadRequest(
+        endpoint.api_prefix,
+        origin.stream,
+        origin.first,
+        origin.last,
+        origin.filters,
+        headers_only,
+        origin.known,
+    )
 
 
 def to_stored_rows(origin: ComparedOrigin, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -171,18 +183,14 @@ def _running_maximum(highest: int, seqs: SeqArray) -> tuple[SeqArray, int]:
 
 
 def read_target_rows(
-    endpoint: Endpoint, stream: str, first: int, last: int, origins: tuple[ComparedOrigin, ...]
+    endpoint: Endpoint, request: ReadRequest, origins: tuple[ComparedOrigin, ...]
 ) -> Iterator[pa.RecordBatch]:
     """Read the target's side of all origins at once, then the number of other messages.
 
     Raises the errors of `read`.
     """
     orders, others = {origin.number: OrderTracker() for origin in origins}, 0
-    for rows in (
-        read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last))
-        if first <= last
-        else ()
-    ):
+    for rows in read(endpoint.open, request):
         taken = 0
         for origin in origins:
             for batch in (

@@ -13,6 +13,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import (
     NO_ORIGIN,
     ComparedOrigin,
@@ -93,7 +94,8 @@ def tally_sourced(
 
     Returns False if there are none. Raises the errors of `read`.
     """
-    return tally.add(read_target_rows(endpoint, stream, first, last, (origin,))) > 0
+    request = ReadRequest(endpoint.api_prefix, stream, first, last)
+    return tally.add(read_target_rows(endpoint, request, (origin,))) > 0
 
 
 def read_restored_rows(
@@ -103,7 +105,8 @@ def read_restored_rows(
 
     Raises the errors of `read`.
     """
-    for batch in read_origin_rows(endpoint, replace(origin, stream=stream, skipped=(), filters=())):
+    target = replace(origin, stream=stream, skipped=(), filters=(), known=None)
+    for batch in read_origin_rows(endpoint, target):
         columns: dict[str, Any] = {name: batch[name] for name in batch.schema.names}
         columns |= {
             "side": pa.array(np.ones(batch.num_rows, dtype=np.int32)),

@@ -22,6 +22,7 @@ from jsplan.backfill.rows.message_rows import (
     ROW_SCHEMA,
     ComparedOrigin,
     OrderTracker,
+    build_request,
     extract_copied_rows,
     extract_sourced_rows,
 )
@@ -75,23 +76,14 @@ _TRACKERS: Final = {
 
 
 def read_partitioned_rows(
-    endpoint: Endpoint,
-    stream: str,
-    first: int,
-    last: int,
-    origins: Sequence[ComparedOrigin],
-    order: str,
+    endpoint: Endpoint, request: ReadRequest, origins: Sequence[ComparedOrigin], order: str
 ) -> Iterator[pa.RecordBatch]:
     """Read the target's side of any number of origins, like `read_target_rows`.
 
     Raises the errors of `read`.
     """
     orders, others = {origin.number: _TRACKERS[order]() for origin in origins}, 0
-    for rows in (
-        read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last))
-        if first <= last
-        else ()
-    ):
+    for rows in read(endpoint.open, request):
         batches = list(_extract_rows(rows, origins, orders))
         yield from batches
         others += rows.num_rows - sum(batch.num_rows for batch in batches)
@@ -117,19 +109,7 @@ def _extract_rows(
 
 def read_presence_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
     """Read which messages the origin has. Raises the errors of `read`."""
-    if origin.first > origin.last:
-        return
-    for rows in read(
-        endpoint.open,
-        ReadRequest(
-            endpoint.api_prefix,
-            origin.stream,
-            origin.first,
-            origin.last,
-            origin.filters,
-            headers_only=True,
-        ),
-    ):
+    for rows in read(endpoint.open, build_request(endpoint, origin, headers_only=True)):
         yield to_presence_rows(origin, rows["seq"].to_numpy())
 
 

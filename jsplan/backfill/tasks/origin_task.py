@@ -18,6 +18,7 @@ from jsplan.backfill.message_schema import add_origin_header, build_origin_parts
 from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_unchanged_files
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.row_check import find_unended_headers
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
@@ -154,7 +155,17 @@ class OversizeFilter:
 
 
 def build_target_headers(task: OriginTask, rows: pa.RecordBatch) -> pa.BinaryArray:
-    """Build the header blocks of rows at the target."""
+    """Build the header blocks of rows at the target.
+
+    Raises RefusedError for headers that cannot name their origin.
+    """
+    if (place := find_unended_headers(rows["headers"])) is not None:
+        raise RefusedError(
+            f"message {rows['seq'][place].as_py():,} of stream {task.stream} has headers without "
+            f"an end: {rows['headers'][place].as_py()!r:.80}. A copy could not name its origin. "
+            "Nothing of this attempt was copied",
+            hint="Delete it at the origin, or leave it out of the range.",
+        )
     return add_origin_header(
         rows["headers"], *build_origin_parts(task.domain, task.stream, rows["seq"], rows["time"])
     )

@@ -1,10 +1,12 @@
-"""Find the sequence after which the server resumes a source of a target.
+"""Find which messages of a target one of its sources has delivered.
 
 The server resumes an earlier source after the last message that it delivered, even if the source
 says that it begins later. It finds that message by the name, filters and transforms of the source.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import pyarrow.compute as pc
 from msgspec import Struct
@@ -13,11 +15,14 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import escape_regex
+from jsplan.planning.backfill.model import SeqRange
 from jsplan.resources.source_header import SOURCE_HEADER, SourceName
 
+_NO_SEQ: Final = 1 << 63
 
-class LastSourcedQuery(Struct, frozen=True):
-    """Find the last message of one source in a target.
+
+class SourcedQuery(Struct, frozen=True):
+    """Find the first and last message of one source in a target.
 
     Messages before `created_at` (ns) are of another stream of that name.
     """
@@ -30,11 +35,11 @@ class LastSourcedQuery(Struct, frozen=True):
     created_at: int
 
 
-def find_last_sourced(task: LastSourcedQuery) -> int:
-    """Return its origin sequence; 0 if there is none. Raises the errors of `read`."""
+def find_sourced_range(task: SourcedQuery) -> SeqRange | None:
+    """Return the lowest and highest origin sequence, or None. Raises the errors of `read`."""
     name, filters, destinations = (escape_regex(part) for part in task.source)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
-    last = 0
+    lowest, highest = 0, 0
     for rows in read(
         task.target.open,
         ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True),
@@ -46,6 +51,7 @@ def find_last_sourced(task: LastSourcedQuery) -> int:
             ),
             "seq",
         )
-        texts = seq.drop_null()
-        last = max([last, *(int(text) for text in texts.to_pylist())])
-    return last
+        found = [int(text) for text in seq.drop_null().to_pylist()]
+        lowest = min([lowest or _NO_SEQ, *found]) if found else lowest
+        highest = max([highest, *found])
+    return SeqRange(lowest, highest) if highest else None

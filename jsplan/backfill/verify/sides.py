@@ -153,24 +153,29 @@ def _read_target(
     *,
     restored: bool,
 ) -> list[SideReader]:
-    endpoint, stream, origins = (
-        endpoints.target_endpoint,
+    endpoint, origins = endpoints.target_endpoint, tuple(comparison.origins)
+    request = ReadRequest(
+        endpoint.api_prefix,
         entry.target.stream,
-        tuple(comparison.origins),
+        # the first sequence of a stream without messages is 0
+        max(1, int(target["state"]["first_seq"])),
+        int(target["state"]["last_seq"]),
+        known=_known(target),
     )
-    # the first sequence of a stream without messages is 0
-    first, last = max(1, int(target["state"]["first_seq"])), int(target["state"]["last_seq"])
     if is_joint_copy(entry):
         order = comparison.transforms.order
-        return [partial(read_partitioned_rows, endpoint, stream, first, last, origins, order)]
-    if restored:
-        return [
-            partial(read_restored_rows, endpoint, stream, origins[0]),
-            partial(
-                read_target_rows, endpoint, stream, max(first, origins[0].last + 1), last, origins
-            ),
-        ]
-    return [partial(read_target_rows, endpoint, stream, first, last, origins)]
+        return [partial(read_partitioned_rows, endpoint, request, origins, order)]
+    if not restored:
+        return [partial(read_target_rows, endpoint, request, origins)]
+    rest = replace(request, first=max(request.first, origins[0].last + 1))
+    return [
+        partial(read_restored_rows, endpoint, entry.target.stream, origins[0]),
+        partial(read_target_rows, endpoint, rest, origins),
+    ]
+
+
+def _known(info: StreamInfo) -> KnownObject:
+    return KnownObject(info["created"], str(info.get("ts") or ""))
 
 
 def _build_compared_origin(
@@ -191,6 +196,7 @@ def _build_compared_origin(
         bool(source_names),
         tuple((first, last) for first, last in gaps),
         tuple(state.skipped),
+        known=_known(info),
     )
 
 
@@ -207,9 +213,8 @@ def _add_origin_side(
         )
         return
     is_empty = compared.first > compared.last
-    comparison.tasks.append(
-        origin.build_task(() if is_empty else [SeqRange(compared.first, compared.last)])
-    )
+    task = origin.build_task(() if is_empty else [SeqRange(compared.first, compared.last)])
+    comparison.tasks.append(replace(task, known=compared.known))
     comparison.readers.append(
         partial(read_archived_presence, files, compared)
         if origin.state.archive
