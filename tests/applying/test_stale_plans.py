@@ -36,12 +36,6 @@ def schedule_of(every: str, how: str, **fields: Any) -> dict[str, Any]:
     return {"streams": [stream | {"schedules": {"s.a": schedule}} | replaced(how, **fields)]}
 
 
-def object_of(content: str, how: str, **fields: Any) -> dict[str, Any]:
-    """Return the sections with one object."""
-    objects = {"o": {"content": content}}
-    return {"object_stores": [{"bucket": "O", "objects": objects, **replaced(how, **fields)}]}
-
-
 def write_key(raw: Raw) -> None:
     raw.request("$KV.B.mode", b"of an application")
 

@@ -266,13 +266,19 @@ def test_a_client_that_uploads_meanwhile_wins(
     assert shown_changes(space.plan()) == {"a": ["update"]}
 
 
-def test_a_saved_plan_over_a_changed_object_is_stale(space: Space, client: Client) -> None:
-    """A write of the same content counts too."""
-    space.write(object_stores=[store({"a": {"file": "note.txt"}})]).apply()
-    plan = space.write(object_stores=[store({"a": {"file": "logo.png"}})]).plan()
+@pytest.mark.parametrize("storage", ["file", "memory"], ids=["kept", "replaced"])
+def test_a_saved_plan_over_a_changed_object_is_stale(
+    storage: str, space: Space, client: Client
+) -> None:
+    """A write of the same content counts too, also where the plan replaces the store."""
+    keep = {"lifecycle": {"on_replace": "preserve"}}
+    space.write(object_stores=[store({"a": {"file": "note.txt"}}, **keep)]).apply()
+    changed = store({"a": {"file": "logo.png"}}, storage=storage, **keep)
+    plan = space.write(object_stores=[changed]).plan()
     client.put("a", b"hello")
+    codes = tuple({hazard.code for c in plan.resource_changes for hazard in c.hazards})
     with pytest.raises(StalePlanError, match="hub/object/ASSETS/a"):
-        space.apply_saved(plan)
+        space.apply_saved(plan, allow_hazards=codes)
 
 
 def test_a_kill_at_every_moment_leaves_no_chunks(
