@@ -119,6 +119,19 @@ def test_the_old_files_bring_the_origin_back(
     assert scene.space.plan().steps == []
 
 
+def test_the_old_files_after_the_activation(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """The plan says that the messages have moved, and how to go back, and names no other entry."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    die_before_phase(scene, "activated")
+    scene.declare_before()
+
+    plan = scene.space.plan()
+    (found,) = [d for d in plan.diagnostics if d.severity == "error"]
+    assert "was interrupted after its messages had moved, and the files declare" in found.summary
+    assert "relocate: [{from: hub/stream/A, to: leaf/stream/A}]" in found.detail
+
+
 def test_without_the_entry_an_interrupted_relocation_is_an_error(
     tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:

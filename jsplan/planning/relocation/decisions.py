@@ -73,13 +73,7 @@ def _decide_relocation(
         and not relocation.is_origin_lost
         and problem is None
     ):
-        problem = (
-            (
-                f"cannot be relocated from {relocation.origin}: a `removed` entry leaves it on the "
-                "server"
-            ),
-            "Remove one of the two entries.",
-        )
+        problem = _kept_origin(inputs, relocation)
     problem = problem or _replaced_downstream(inputs, relocation, decisions)
     problem = problem or _unprepared(inputs, relocation)
     if relocation.conflict and not relocation.record:
@@ -108,6 +102,20 @@ def _decide_relocation(
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
     return found
+
+
+def _kept_origin(inputs: PlanInputs, relocation: Relocation) -> tuple[str, str]:
+    """Return why an origin that stays is a problem, and what to do."""
+    if inputs.declared(relocation.origin) is not None:
+        entry = f"relocate: [{{from: {relocation.target}, to: {relocation.origin}}}]"
+        return (
+            f"{relocation.summary}, and the files declare {relocation.origin} again",
+            f"Declare {relocation.target} and apply, which finishes it. To go back then: {entry}.",
+        )
+    return (
+        f"cannot be relocated from {relocation.origin}: a `removed` entry leaves it on the server",
+        "Remove one of the two entries.",
+    )
 
 
 def _give_up_hint(relocation: Relocation) -> str:
