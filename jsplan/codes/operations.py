@@ -172,7 +172,7 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "An environment has no state, and the workspace without one has.",
         "The files got `environments:` after they were applied. Each environment has a state of "
         "its own, so everything would be imported again, without the history.",
-        "Move it into the environment that it belongs to: `jsplan -e NAME state take`.",
+        "Move it into the environment that it belongs to: `jsplan state take -e NAME`.",
     ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",

@@ -80,7 +80,7 @@ async def find_state_to_take(context: Context) -> list[Diagnostic]:
         f"environment {workspace.environment} has no state, and {other.location}, without an "
         f"environment, has {count_text(len(found.resources), 'resource')}"
     )
-    move = f"To move it here: jsplan -e {quote_shell(workspace.environment)} state take."
+    move = f"To move it here: jsplan state take -e {quote_shell(workspace.environment)}."
     return [Diagnostic("warning", "JS479", text, move)]
 
 

@@ -53,7 +53,7 @@ def without_system(text: str) -> str:
 def converge(load: LoadOptions, count: int) -> None:
     """Apply everything; check that the second plan is empty and nothing drifted."""
     first, result = apply(load, PlanOptions(), approve, RecordingObserver())
-    assert [d.summary for d in first.diagnostics] == []
+    assert {d.code for d in first.diagnostics} == {"JS478"}  # the imports are not checked
     assert (result.exit_code, first.summary["add"]) == (0, count)
     assert plan(load, PlanOptions(), RecordingObserver()).steps == []
     found = drift(load, DriftOptions(), RecordingObserver())

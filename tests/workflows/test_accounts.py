@@ -88,8 +88,9 @@ def external(system: Sandbox, stream: str = "COPY") -> Any:
 
 
 def codes(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return severity, code and address of all findings."""
-    return sorted((d.severity, d.code, str(d.address)) for d in plan.diagnostics)
+    """Return severity, code and address of all findings but notes of unchecked imports."""
+    found = (d for d in plan.diagnostics if d.code != "JS478")
+    return sorted((d.severity, d.code, str(d.address)) for d in found)
 
 
 @pytest.mark.matrix

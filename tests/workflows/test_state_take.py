@@ -110,7 +110,7 @@ def test_a_new_environment_names_the_state_that_is_there(
     code, text = scene.run("-e", "prod", "plan")
     assert code in (0, 2)
     assert "[JS479]" in text
-    assert "jsplan -e prod state take" in text
+    assert "jsplan state take -e prod" in text
 
 
 def test_a_document_of_another_environment_is_pushed_with_force(

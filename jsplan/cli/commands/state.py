@@ -168,18 +168,21 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     return 0
 
 
-@declare("take", connects=True, examples=["jsplan -e prod state take --from none"])
+@declare(
+    "take",
+    connects=True,
+    examples=["jsplan state take -e prod", "jsplan state take -e eu --from prod"],
+)
 @click.option(
     "--from",
-    "environment",
     default="none",
     show_default=True,
-    metavar="ENVIRONMENT",
+    metavar="NAME",
     help="The environment that has the state; none: the workspace without one.",
 )
 @lock_timeout_option
 @click.pass_context
-def take(ctx: click.Context, environment: str, lock_timeout: int) -> int:
+def take(ctx: click.Context, /, lock_timeout: int, **named: Any) -> int:
     """Move the state of another environment into the chosen one. No server is changed.
 
     For a workspace that gets `environments:`, loses them, or renames one. Both are in the same
@@ -188,6 +191,7 @@ def take(ctx: click.Context, environment: str, lock_timeout: int) -> int:
     settings, output = start(ctx)
     from jsplan.workflows.state_take import take as take_workflow
 
+    environment = str(named["from"])
     load, before = settings.load_options(), None if environment == "none" else environment
     done = take_workflow(load, before, lock_timeout, output.progress)
     document = _document(
