@@ -91,11 +91,14 @@ def _find_missed(live: LiveObject, stream: LiveObject) -> Breach | None:
     count = count_text(missed, "message")
     if _reads_everything(live.raw, stream.raw):
         return _critical(
-            MISSED, f"it missed at most {count}: they were deleted before it was to read them"
+            MISSED, f"it missed at most {count}, which were deleted before it read them"
         )
     if stream.compact.get("retention", "limits") != "limits" or not live.state.get("num_pending"):
         return None
-    text = f"it may have missed messages: at most {count}, of all subjects, were deleted since"
+    text = (
+        f"it may have missed messages: at most {missed:,}, of all subjects, were deleted before it "
+        "read on"
+    )
     return Breach(MISSED, "warning", "", text)
 
 

@@ -100,7 +100,7 @@ def write_consumer(space: Space, stream: dict[str, Any], **consumer: Any) -> Non
     [
         ({}, {}, ("critical", "it missed at most 15 messages")),
         ({}, {"filter_subject": "l.>"}, ("critical", "it missed at most 15 messages")),
-        ({}, {"filter_subject": "l.a"}, ("warning", "at most 15 messages, of all subjects")),
+        ({}, {"filter_subject": "l.a"}, ("warning", "at most 15, of all subjects")),
         ({}, {"filter_subject": "l.other"}, None),
         ({}, {"deliver_policy": "last_per_subject", "filter_subject": "l.>"}, None),
         ({"max_msgs_per_subject": 1}, {}, None),
