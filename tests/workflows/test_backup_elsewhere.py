@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 
+DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "REMOVES_SUBJECTS")
+
+
 def write_positions(space: Space, **consumer: Any) -> Space:
     """Write a stream of six consumers."""
     consumers = [{"name": f"C{n}", "ack_policy": "explicit"} | consumer for n in range(6)]
@@ -31,16 +34,24 @@ def write_positions(space: Space, **consumer: Any) -> Space:
     return space.write(streams=[body | ({"num_replicas": 3} if "num_replicas" in consumer else {})])
 
 
-def require_positions_restored(space: Space, raw: Raw) -> None:
-    """Acknowledge messages, back up, delete, restore: each consumer continues where it was."""
+def require_positions_restored(space: Space, raw: Raw, *, by_apply: bool = False) -> None:
+    """Acknowledge messages, back up, delete, restore: each consumer continues where it was.
+
+    `by_apply`: an apply saves the stream before it deletes it.
+    """
     assert space.apply()[1].exit_code == 0
     stream_content.fill(raw, "S", 40)
     for n in range(6):
         acks = stream_content.pull_acks(raw, "S", f"C{n}", 5 * (n + 1))
         stream_content.acknowledge(raw, acks)
     folder = space.folder / "out"
-    backup(space.load, BackupOptions(("main/**",), folder), RecordingObserver())
-    raw.api_ok("$JS.API.STREAM.DELETE.S")
+    if by_apply:
+        _, deleted = space.apply(destroy=True, allow_hazards=DELETING, backup=folder)
+        assert deleted.exit_code == 0
+    else:
+        backup(space.load, BackupOptions(("main/**",), folder), RecordingObserver())
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
+    folder = next(folder.rglob("manifest.json")).parent
     result = restore(space.load, RestoreOptions(folder), approve, RecordingObserver())[1]
     assert [step.error for step in result.steps if step.error] == []
     infos = [raw.api_ok(f"$JS.API.CONSUMER.INFO.S.C{n}") for n in range(6)]
@@ -49,11 +60,14 @@ def require_positions_restored(space: Space, raw: Raw) -> None:
 
 
 @pytest.mark.matrix
-def test_consumers_in_memory_come_back_at_their_positions(tmp_path: Path, server: Server) -> None:
+@pytest.mark.parametrize("by_apply", [False, True], ids=["backup", "apply --backup"])
+def test_consumers_in_memory_come_back_at_their_positions(
+    by_apply: bool, tmp_path: Path, server: Server
+) -> None:
     """A consumer that no archive before 2.15 has is created at the position in the manifest."""
     space = write_positions(single_space(tmp_path, server), mem_storage=True)
     with Raw(server.url) as raw:
-        require_positions_restored(space, raw)
+        require_positions_restored(space, raw, by_apply=by_apply)
 
 
 @pytest.mark.download
