@@ -24,7 +24,6 @@ SECTIONS = {
     "Everyday": {
         "init": CommandEntry("Create a workspace from a template.", "init"),
         "validate": CommandEntry("Check the files; never use the network.", "validate"),
-        "fmt": CommandEntry("Format the YAML files of the workspace.", "fmt"),
         "lint": CommandEntry("Check for valid but risky configuration.", "lint"),
         "plan": CommandEntry("Show what apply would do.", "plan"),
         "apply": CommandEntry("Plan, show, ask, apply; or apply a saved plan.", "apply"),

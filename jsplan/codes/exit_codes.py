@@ -23,8 +23,8 @@ EXIT_CODES: Final[Mapping[int, CodeText]] = {
     2: CodeText(
         "There are differences.",
         "`plan --detailed-exitcode` found changes, `drift` found drift (`--fail-on`), "
-        "`backfill verify` found differences, or `fmt --check` a file to format.",
-        "Look at the result, then apply, correct what changed, or format the files.",
+        "or `backfill verify` found differences.",
+        "Look at the result, then apply, or correct what changed.",
     ),
     3: CodeText(
         "Refused. Nothing was changed.",

@@ -134,12 +134,6 @@ class WorkspaceFiles:
             return None
         return self._merge_files(main, self._read_includes(main))
 
-    def list_files(self) -> list[Path]:
-        """Return the main file and its includes, of which nothing but `include` must be right."""
-        path = self.root / MAIN_FILE
-        main = self.parse_file(path)
-        return [path, *(self._find_includes(main) if main is not None else [])]
-
     def _read_includes(self, main: Node) -> list[Node]:
         out = []
         for path in self._find_includes(main):

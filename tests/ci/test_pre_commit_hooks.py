@@ -52,21 +52,11 @@ def run_hook(repository: Path, name: str, *args: str) -> ProcessResult:
 
 def test_the_hooks_pass_on_a_tidy_workspace(repository: Path) -> None:
     """Every hook ends with 0 and changes nothing."""
-    assert set(HOOKS) == {"jsplan-fmt", "jsplan-validate", "jsplan-lint"}
+    assert set(HOOKS) == {"jsplan-validate", "jsplan-lint"}
     for name in HOOKS:
-        args = [] if name == "jsplan-fmt" else ["-C", "deploy"]
-        ended = run_hook(repository, name, *args)
+        ended = run_hook(repository, name, "-C", "deploy")
         assert ended.code == 0, ended.text
     assert (repository / "deploy" / "a.jsplan.yaml").read_text() == TIDY
-
-
-def test_fmt_changes_the_staged_files_alone(repository: Path) -> None:
-    """The file is formatted, which pre-commit takes for a failure; other files stay."""
-    (repository / "deploy" / "a.jsplan.yaml").write_text(TIDY.replace("name: A", "name:   A"))
-
-    assert run_hook(repository, "jsplan-fmt").code == 0
-    assert (repository / "deploy" / "a.jsplan.yaml").read_text() == TIDY
-    assert (repository / "other.yaml").read_text() == "a:   1\n"
 
 
 @pytest.mark.parametrize("name", ["jsplan-validate", "jsplan-lint"])
@@ -92,7 +82,7 @@ def test_pre_commit_itself_runs_them(
     monkeypatch.setenv("PRE_COMMIT_HOME", str(tmp_path / "cache"))
     config = repository / ".pre-commit-config.yaml"
     config.write_text(
-        f"repos:\n- repo: {ROOT}\n  rev: {read_commit()}\n  hooks:\n  - id: jsplan-fmt\n"
+        f"repos:\n- repo: {ROOT}\n  rev: {read_commit()}\n  hooks:\n"
         "  - {id: jsplan-validate, args: [-C, deploy]}\n  - {id: jsplan-lint, args: [-C, deploy]}\n"
     )
     subprocess.run([GIT, "add", "."], cwd=repository, check=True)
@@ -106,9 +96,7 @@ def test_pre_commit_itself_runs_them(
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert (
-        len(re.findall(r"^jsplan (fmt|validate|lint)\.+Passed$", ended.stdout, re.MULTILINE)) == 3
-    )
+    assert len(re.findall(r"^jsplan (validate|lint)\.+Passed$", ended.stdout, re.MULTILINE)) == 2
 
 
 def read_commit() -> str:

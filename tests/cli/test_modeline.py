@@ -44,7 +44,6 @@ def test_init_writes_the_line_and_the_schema(template: str, tmp_path: Path) -> N
     require_valid(tmp_path / "jsplan.yaml")
     printed = jsplan(tmp_path, "schema").out
     assert (tmp_path / "workspace-v1.json").read_text("utf-8") == printed
-    assert jsplan(tmp_path, "fmt", "--check").code == 0
 
 
 def test_a_schema_that_exists_stays(tmp_path: Path) -> None:
@@ -74,4 +73,3 @@ def test_an_import_writes_the_line(name: str, server: Server, tmp_path: Path) ->
 
     assert done.code == 0, done.text
     require_valid(tmp_path / name)
-    assert jsplan(tmp_path, "fmt", "--check", name).code == 0
