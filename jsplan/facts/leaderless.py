@@ -31,7 +31,12 @@ async def name_silent_servers(
         except ApiError:
             continue
         peers = (info.get("cluster") or {}).get("replicas") or ()
-        silent = sorted(str(peer.get("name")) for peer in peers if not peer.get("current"))
+        answers = pool.connections[domains[key].connection].server.get("server_name")
+        silent = sorted(
+            str(peer["name"])
+            for peer in peers
+            if not peer.get("current") and peer.get("name") not in (None, answers)
+        )
         if silent:
             reason = f"{facts.reason}; no answer from {', '.join(silent)}"
             live.domains[key] = replace(facts, reason=reason)

@@ -262,11 +262,11 @@ class Lease:
     async def write(self, key: str, data: bytes, *, after: KeyRevision | None = None) -> int:
         """Store a value under the lock and return its revision.
 
-        With `after`, only while the key is at that revision. Retries for the length of a lease:
-        that is safe, since the same key gets the same value. Raises LeaseLostError, StateError for
+        With `after`, only while the key is at that revision. Retries for the length of two leases
+        at most: that is safe, since the same key gets the same value. Raises LeaseLostError, StateError for
         a key that another process wrote, ApiError and ConnectError where a retry does not help.
         """
-        end = clock() + self._length
+        end = clock() + 2 * self._length
         while True:
             async with self._write_lock:
                 self._require_held()
