@@ -263,8 +263,9 @@ class Lease:
         """Store a value under the lock and return its revision.
 
         With `after`, only while the key is at that revision. Retries for the length of two leases
-        at most: that is safe, since the same key gets the same value. Raises LeaseLostError, StateError for
-        a key that another process wrote, ApiError and ConnectError where a retry does not help.
+        at most: that is safe, since the same key gets the same value. Raises LeaseLostError,
+        StateError for a key that another process wrote, ApiError and ConnectError where a retry
+        does not help.
         """
         end = clock() + 2 * self._length
         while True:
