@@ -80,6 +80,21 @@ def test_a_value_written_after_the_plan(
         assert space.plan().steps == []
 
 
+def test_a_value_written_into_a_bucket_that_goes(tmp_path: Path, server: Server) -> None:
+    """A key that another client wrote since refuses the plan that deletes its bucket."""
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        delete_all_streams(raw)
+        space.write(**key_of("v1", "recreate")).apply()
+        plan = space.write(streams=[{"name": "OTHER"}]).plan(allow_hazards=PERMITTED)
+        write_key(raw)
+        with pytest.raises(StalePlanError, match="kv_entry/B/mode"):
+            space.apply_saved(plan, allow_hazards=PERMITTED)
+        assert raw.api_ok("$JS.API.STREAM.INFO.KV_B")["state"]["messages"] == 1
+        assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+        assert space.plan().steps == []
+
+
 @pytest.mark.parametrize("how", ["preserve", "recreate"])
 def test_the_stream_of_a_plan_is_gone(how: str, tmp_path: Path, server: Server) -> None:
     """A stream that another client deleted since refuses the plan."""

@@ -136,7 +136,9 @@ class _Drafter:
                 self._add_delete(decision)
             case ["delete"] | ["forget"]:
                 record = previous_address(self.inputs, decision.address)
-                self._add(decision.address, "state.forget", "forget", {}, record=record)
+                # What goes with its bucket must be what the plan showed.
+                before = self._precondition(decision) if decision.deletes else {}
+                self._add(decision.address, "state.forget", "forget", before, record=record)
             case _ if decision.adopts and not self.inputs.options.refresh_only:
                 self._add_state(decision, "state.import", "import", "imported")
             case _ if self._is_state_outdated(decision):
