@@ -7,6 +7,7 @@ does not need `--adopt` (contract, promise 7).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.pauses import PAUSE
+from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.planning.preserve.methods import choose_preserve_method
 from jsplan.planning.preserve.staging import (
@@ -130,17 +131,23 @@ def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
             continue
         if entry is not None and entry.created == live.created:
             continue
-        unfinished = (
-            begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
-        )
-        if not unfinished and differing_fields(
-            table_of(address), live.compact, begun.get("expect") or {}
-        ):
+        pause, expect = live.compact.get(PAUSE), begun.get("expect") or {}
+        is_held = pause is not None and pause == begun.get("hold_until")
+        is_waking = begun.get("hold_until") is not None and _is_waking(inputs, live)
+        if is_waking:
+            expect = expect | {PAUSE: pause}
+        if not is_held and differing_fields(table_of(address), live.compact, expect):
             continue
         found[address] = Entry.of_record(record, live.config, live.created, live.answered_at)
-        if unfinished:
+        if is_held or is_waking:
             unready.add(address)
     return _with_recovered(inputs, found, unready)
+
+
+def _is_waking(inputs: PlanInputs, live: LiveObject) -> bool:
+    """Check for a pause that is over, or in a moment: the one that wakes clients by its end."""
+    pause = live.compact.get(PAUSE)
+    return pause is not None and is_expired(pause, inputs.now + timedelta(seconds=1))
 
 
 def _was_written(
