@@ -37,7 +37,7 @@ from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.planning.decide import table_of
-from jsplan.planning.pauses import PAUSE
+from jsplan.planning.pauses import PAUSE, is_held
 from jsplan.planning.preserve.consumer_position import (
     START_FIELDS,
     PositionMethod,
@@ -64,7 +64,7 @@ async def replace_consumer(context: StepContext, step: Step) -> None:
     elif (
         interrupted is not None
         and live.created != interrupted["created"]
-        and live.compact.get(PAUSE) == interrupted["hold_until"]
+        and is_held(live.compact, interrupted)
     ):
         await replacement.delete()
         await replacement.create_new()
@@ -84,7 +84,7 @@ async def clean_up_consumer(context: StepContext, step: Step) -> None:
         return
     address = Address.parse(step.address)
     live = await context.read(address)
-    if live is not None and live.compact.get(PAUSE) == interrupted["hold_until"]:
+    if live is not None and is_held(live.compact, interrupted):
         await resume_consumers(context, step, {address: interrupted.get(PAUSE)})
         await _record_resumed(context, address)
     await context.record({"replaced": recorded})

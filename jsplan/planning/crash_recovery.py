@@ -19,7 +19,7 @@ from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.pauses import PAUSE, is_expired
+from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
 from jsplan.planning.preserve.methods import choose_preserve_method
 from jsplan.planning.preserve.staging import (
@@ -109,10 +109,7 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     begun, live = inputs.interrupted.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
-    is_held = live is None or (
-        begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
-    )
-    return "its position is kept" if is_held else ""
+    return "its position is kept" if live is None or is_held(live.compact, begun) else ""
 
 
 def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
@@ -131,15 +128,14 @@ def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
             continue
         if entry is not None and entry.created == live.created:
             continue
-        pause, expect = live.compact.get(PAUSE), begun.get("expect") or {}
-        is_held = pause is not None and pause == begun.get("hold_until")
-        is_waking = begun.get("hold_until") is not None and _is_waking(inputs, live)
-        if is_waking:
-            expect = expect | {PAUSE: pause}
-        if not is_held and differing_fields(table_of(address), live.compact, expect):
+        held, expect = is_held(live.compact, begun), begun.get("expect") or {}
+        waking = begun.get("hold_until") is not None and _is_waking(inputs, live)
+        if waking:
+            expect = expect | {PAUSE: live.compact[PAUSE]}
+        if not held and differing_fields(table_of(address), live.compact, expect):
             continue
         found[address] = Entry.of_record(record, live.config, live.created, live.answered_at)
-        if is_held or is_waking:
+        if held or waking:
             unready.add(address)
     return _with_recovered(inputs, found, unready)
 

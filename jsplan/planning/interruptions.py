@@ -9,7 +9,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.pauses import PAUSE
+from jsplan.planning.pauses import is_held
 from jsplan.planning.preserve.interrupted import FINISH_HINT, list_interrupted
 from jsplan.planning.relocation.progress import RELOCATES, list_unfinished
 from jsplan.planning.replication.impact import source_names
@@ -62,7 +62,7 @@ def _describe_consumer(inputs: PlanInputs, address: Address, record: dict[str, A
     live = inputs.live.get(address)
     if live is None:
         text = f"{address.name} does not exist: its clients get nothing"
-    elif record.get("hold_until") is not None and live.compact.get(PAUSE) == record["hold_until"]:
+    elif is_held(live.compact, record):
         text = f"{address.name} is paused: its clients get nothing"
     else:
         return f"the replacement of {address.name} was interrupted. Its position is kept"

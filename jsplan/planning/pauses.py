@@ -24,6 +24,12 @@ def is_expired(until: str | None, now: datetime) -> bool:
     return parse_instant(until) <= instant_of(now)
 
 
+def is_held(config: Config, record: Mapping[str, Any]) -> bool:
+    """Check for the pause by which the replacement with this record in state holds a consumer."""
+    until = record.get("hold_until")
+    return until is not None and config.get(PAUSE) == until
+
+
 def with_effective_pause(
     target: Config,
     body: Mapping[str, Any],

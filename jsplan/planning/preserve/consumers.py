@@ -15,7 +15,7 @@ from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.redelivery import build_redelivery
-from jsplan.planning.pauses import PAUSE, is_expired
+from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.preserve.consumer_position import (
     START_FIELDS,
     PositionMethod,
@@ -94,8 +94,8 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
     live, after, address = decision.live, decision.after, decision.address
     assert after is not None
     recorded = inputs.interrupted.replacements.get(address) or {}
-    paused = live.compact.get(PAUSE) if live is not None else None
-    pause = recorded.get(PAUSE) if paused == recorded.get("hold_until") else paused
+    before = live.compact if live is not None else {}
+    pause = recorded.get(PAUSE) if is_held(before, recorded) else before.get(PAUSE)
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
