@@ -21,13 +21,15 @@ from jsplan.resources.message_schedule import (
     check_cron,
     is_schedule_subject,
 )
-from jsplan.subjects import is_covered, is_literal
+from jsplan.subjects import is_covered
 from jsplan.units import SECOND
 
 SCHEDULE_KEYS: Final = ("schedules",)
 #: The fields that the files may have.
 SCHEDULE_FIELDS: Final = (*WHEN, TARGET, TIME_ZONE, RESULT_TTL)
 _KEYS: Final = (*SCHEDULE_FIELDS, "payload", "file", "sensitive", "lifecycle")
+#: What servers keep in a header, and an address can name.
+_SUBJECT_RULE: Final = "It has no blank, none of / * ? and >, and no control character."
 
 
 class ScheduleReader(KvEntryReader):
@@ -35,7 +37,7 @@ class ScheduleReader(KvEntryReader):
 
     kind: ClassVar[Kind] = "schedule"
     keys: ClassVar[tuple[str, ...]] = SCHEDULE_KEYS
-    name_hint: ClassVar[str] = "It is a subject of the stream, without wildcards and slashes."
+    name_hint: ClassVar[str] = f"It is a subject of the stream. {_SUBJECT_RULE}"
 
     def is_name(self, name: str) -> bool:
         """Check whether it is the subject of one schedule."""
@@ -84,7 +86,7 @@ class ScheduleReader(KvEntryReader):
             content = self._read_file(path, file.place) if path is not None else None
             if content is None or path is None:
                 return None
-            return content, file.secret or self._is_outside(path)
+            return content, file.secret or not self.files.shown.may_show(path)
         if payload is None or payload.value is None:
             return b"", False
         if payload.unknown:
@@ -121,8 +123,8 @@ def _find_problem(
         return "needs one of `at`, `every` and `cron`", "Write exactly one of them."
     if not stream.body.get("allow_msg_schedules"):
         return "is refused by its stream", "Give the stream `allow_msg_schedules: true`."
-    if not target or not is_literal(target) or target == subject:
-        return "has no `target`", "Write a subject of the stream that is another one."
+    if not target or not is_schedule_subject(target) or target == subject:
+        return "has no `target`", f"Write another subject of the stream. {_SUBJECT_RULE}"
     if missing is not None:
         return f"uses {missing}, which its stream does not store", "Add it to `subjects`."
     if any(fields.get(name, 0) % SECOND for name in (EVERY, RESULT_TTL)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.resources.fields import Config, Field, Table
 from jsplan.resources.kv_entry import VALUE
-from jsplan.subjects import is_literal
+from jsplan.subjects import is_valid
 from jsplan.units import SECOND, format_instant, parse_duration, parse_instant, parse_moment
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ _TIME_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 
 def is_schedule_subject(subject: str) -> bool:
-    """Check whether an address can name the subject: literal, without a slash or control signs."""
-    return is_literal(subject) and subject.isprintable() and not set(subject) & {"/", "?"}
+    """Check whether an address can name the subject: printable, without blanks and glob signs."""
+    return is_valid(subject) and subject.isprintable() and not set(subject) & set("/*?>")
 
 
 def check_cron(line: str, zone: str = "") -> str:

@@ -5,7 +5,7 @@ Everything that may wait for a disk or a network is async, so a slow backend blo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -50,8 +50,10 @@ class Backend(Journal, Protocol):
     def location(self) -> str:
         """Location of the state for messages, without secrets."""
 
-    async def read(self) -> State:
+    async def read(self, without: Collection[str] = ()) -> State:
         """Read the state and apply its journal. An empty state if there is none yet.
+
+        What it has under the addresses `without` is left out, and may be damaged.
 
         Takes no lock and writes nothing. Raises StateError for a damaged or foreign document, which
         is never taken for an empty one.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.documents.base import DocumentError, check_format, parse
-from jsplan.documents.validation import require_valid
+from jsplan.documents.validation import find_flaw, require_valid
 from jsplan.errors import StateError
 from jsplan.state.history import with_entry
 
@@ -27,6 +27,8 @@ _ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {
     "backfills": dict,
     "history": list,
 }
+#: Sections whose keys are addresses.
+_BY_ADDRESS: Final = ("resources", "pending", "replacements")
 #: Partly applied plans whose deferred steps state remembers.
 MAX_DEFERRED_PLANS = 20
 DAMAGED_HINT = (
@@ -159,6 +161,12 @@ class State(Struct):
     history: list[dict[str, Any]] = field(default_factory=list)
     newer_format: str = ""
 
+    def encode(self) -> dict[str, Any]:
+        """Return the document to write. Raises StateError for one that no reader would accept."""
+        document = self.to_json()
+        require_readable(document, "state")
+        return document
+
     @property
     def exists(self) -> bool:
         """True if it was ever written."""
@@ -187,14 +195,20 @@ class State(Struct):
         }
 
     @classmethod
-    def from_json(cls, raw: Any, where: str, hint: str = DAMAGED_HINT) -> State:
+    def from_json(
+        cls, raw: Any, where: str, hint: str = DAMAGED_HINT, without: Collection[str] = ()
+    ) -> State:
         """Parse a state document. `hint` says what to do about a damaged one.
 
-        Raises StateError for a foreign, damaged or newer document.
+        What it has under the addresses `without` is left out, and may be damaged. Raises StateError
+        for a foreign, damaged or newer document.
         """
         try:
             raw = check_format(raw, "state", FORMAT_VERSION, where)
             raw = {name: empty() for name, empty in _ADDED_SECTIONS.items()} | raw
+            for name in _BY_ADDRESS if without else ():
+                if isinstance(found := raw.get(name), dict):
+                    raw[name] = {key: found[key] for key in found.keys() - without}
             require_valid(raw, "state", where, hint)
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
@@ -217,14 +231,19 @@ class State(Struct):
 
     @classmethod
     def parse(
-        cls, data: bytes, where: str, hint: str = DAMAGED_HINT, wrong: str = "is damaged"
+        cls,
+        data: bytes,
+        where: str,
+        hint: str = DAMAGED_HINT,
+        wrong: str = "is damaged",
+        without: Collection[str] = (),
     ) -> State:
         """Parse a state document from bytes. Raises StateError as `from_json` does."""
         try:
             raw = parse(data, where, hint, wrong)
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
-        return cls.from_json(raw, where, hint)
+        return cls.from_json(raw, where, hint, without)
 
     def require_writable(self, place: str) -> None:
         """Raise StateError for a state of a newer release, whose additions would be lost."""
@@ -312,3 +331,12 @@ class State(Struct):
 def former_names(server: Mapping[str, Any]) -> list[str | None]:
     """Return the names under which a domain was asked, by its record in state."""
     return [*server.get("former", ()), *([server["js_domain"]] if "js_domain" in server else ())]
+
+
+def require_readable(document: dict[str, Any], schema: str) -> None:
+    """Raise StateError for a part of the state that its own reader would take for damaged."""
+    if (flaw := find_flaw(document, schema)) is not None:
+        raise StateError(
+            f"the state was not written, since no command could read it again: {flaw}",
+            hint="This is a bug in jsplan: please report it with this line.",
+        )

@@ -7,7 +7,7 @@ under its own keys, which are removed once the document contains them. `lease` g
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 from typing import Any
@@ -87,21 +87,21 @@ class KvBackend:
 
     # --- read ------------------------------------------------------------------------------------
 
-    async def read(self) -> State:
+    async def read(self, without: Collection[str] = ()) -> State:
         """Read the state and apply its journal. An empty state if there is no bucket or no key.
 
         Raises StateError for a damaged or foreign value, which is never taken for an empty state.
         """
         with self._raise_state_error("read"):
             for _ in range(MAX_READ_ATTEMPTS):
-                if (state := await self._read()) is not None:
+                if (state := await self._read(without)) is not None:
                     return state
         raise StateError(
             f"{self.location} changes faster than it can be read",
             hint="Run the command again when fewer processes write it.",
         )
 
-    async def _read(self) -> State | None:
+    async def _read(self, without: Collection[str]) -> State | None:
         """Read once; None where a writer ended its session at the same time."""
         contents = await self._bucket.read_contents(f"_journal.{self.key}.*.*")
         head = await self._bucket.get(self.key) if contents else KeyRevision(0, None)
@@ -109,7 +109,7 @@ class KvBackend:
         # Set before the document is parsed: `push --force` may replace one that cannot be read.
         self._head, self._journal_keys, self._has_unfolded_journal = head, unremoved, False
         try:
-            state = await self._read_document(head)
+            state = await self._read_document(head, without)
             segments = self._segments_after(unremoved, state.serial)
             data = self._join_segments(await asyncio.gather(*map(self._bucket.get, segments)))
         except StateError:
@@ -118,7 +118,8 @@ class KvBackend:
                 if now != head:
                     return None
             raise
-        journal.replay(state, data, f"{self.location}, its journal", self._damaged_hint)
+        where = f"{self.location}, its journal"
+        journal.replay(state, data, where, self._damaged_hint, without)
         self._has_unfolded_journal = bool(segments)
         return state
 
@@ -130,7 +131,7 @@ class KvBackend:
             "jsplan state push --force writes one."
         )
 
-    async def _read_document(self, head: KeyRevision) -> State:
+    async def _read_document(self, head: KeyRevision, without: Collection[str] = ()) -> State:
         """Read the document of a head. Raises StateError if it is damaged or foreign."""
         if head.data is None:
             return State(self._workspace, self._environment)
@@ -139,9 +140,9 @@ class KvBackend:
             whole = join_parts(
                 document, await self._read_parts(document), self.location, self._damaged_hint
             )
-            state = State.parse(whole, self.location, self._damaged_hint)
+            state = State.parse(whole, self.location, self._damaged_hint, without=without)
         else:
-            state = State.from_json(document, self.location, self._damaged_hint)
+            state = State.from_json(document, self.location, self._damaged_hint, without)
         state.require_owner(
             self._workspace,
             self._environment,
@@ -229,9 +230,9 @@ class KvBackend:
         """Apply changes in memory and send their lines. Lines of one moment share a message."""
         if self._failure is not None:
             raise self._failure
+        lines = journal.encode_lines(changes)
         for change in changes:
             state.apply_change(change)
-        lines = journal.encode_lines(changes)
         self._unsent += lines
         self._appended += len(lines)
         if self._sender is None or self._sender.done():
@@ -289,7 +290,7 @@ class KvBackend:
     async def replace(self, state: State) -> None:
         """Write a whole document. Earlier ones stay in the history of the key."""
         state.require_writable(self.location)
-        head, parts = split_document(state.to_json(), self._bucket.max_value_bytes)
+        head, parts = split_document(state.encode(), self._bucket.max_value_bytes)
         if any(int(key.rsplit(".", 2)[1]) > state.serial for key in self._journal_keys):
             # They belong to a document that cannot be read, and must not apply to this one.
             await self._remove_journals()

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -66,16 +66,17 @@ class LocalBackend:
     def _path_with_suffix(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
-    async def read(self) -> State:
+    async def read(self, without: Collection[str] = ()) -> State:
         """Read the state and apply its journal. An empty state if there is no file.
 
         Raises StateError for a damaged or foreign file, which is never taken for an empty state.
         """
         for _ in range(MAX_READ_ATTEMPTS):
             seen = self._document_identity()
-            state, lines = self._read_document(), self._read_journal()
+            state, lines = self._read_document(without), self._read_journal()
             if self._document_identity() == seen:
-                journal.replay(state, lines, str(self._path_with_suffix(".journal")), DAMAGED_HINT)
+                where = str(self._path_with_suffix(".journal"))
+                journal.replay(state, lines, where, DAMAGED_HINT, without)
                 return state
         raise StateError(
             f"{self.location} changes faster than it can be read",
@@ -90,7 +91,7 @@ class LocalBackend:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    def _read_document(self) -> State:
+    def _read_document(self, without: Collection[str]) -> State:
         try:
             data = files.read_file(self.path, self.location)
         except FileNotFoundError:
@@ -100,7 +101,7 @@ class LocalBackend:
                 f"cannot read the state {self.path}: {error.strerror}",
                 hint=_error_hint(error, reading=True),
             ) from None
-        return self._parse_document(data, self.path)
+        return self._parse_document(data, self.path, without)
 
     def _read_journal(self) -> bytes:
         try:
@@ -115,8 +116,8 @@ class LocalBackend:
                 hint=_error_hint(error, reading=True),
             ) from None
 
-    def _parse_document(self, data: bytes, path: Path) -> State:
-        state = State.parse(data, f"the state {path}")
+    def _parse_document(self, data: bytes, path: Path, without: Collection[str] = ()) -> State:
+        state = State.parse(data, f"the state {path}", without=without)
         state.require_owner(
             self._workspace,
             self._environment,
@@ -141,10 +142,11 @@ class LocalBackend:
     def append(self, state: State, *changes: dict[str, Any]) -> None:
         """Apply changes in memory and in the journal. Only `sync` makes them durable."""
         assert self._journal is not None, "start() comes first"
+        lines = journal.encode_lines(changes)
         for change in changes:
             state.apply_change(change)
         try:
-            self._journal.write(journal.encode_lines(changes))
+            self._journal.write(lines)
             self._journal.flush()
         except OSError as error:
             raise self._journal_error(error) from None
@@ -192,7 +194,7 @@ class LocalBackend:
         self._create_folder()
         try:
             with files.write_temporary(
-                self._path_with_suffix(".tmp"), dumps(state.to_json())
+                self._path_with_suffix(".tmp"), dumps(state.encode())
             ) as written:
                 if self.path.exists():
                     self._rotate_backups()

@@ -201,21 +201,27 @@ async def _rm(
     lock_timeout: int,
     observer: Observer | None = None,
 ) -> list[str]:
-    async with (
-        open_context(load) as context,
-        hold_lock(context, "state rm", lock_timeout, observer),
-    ):
-        interrupted = {Address.parse(name) for name in context.state.replacements}
-        removed = dict.fromkeys(
-            str(a) for text in addresses for a in _match_addresses(context, text, interrupted)
-        )
-        await _write_session(
-            context,
-            [{"drop": address, "replaced": address} for address in removed],
-            "state rm",
-            [{"address": a, "actions": ["forget"]} for a in removed],
-        )
-    return list(removed)
+    async with open_backend(load) as (_, backend):
+        waiting = make_wait_reporter(backend, observer)
+        async with backend.lock(LockInfo.for_this_process("state rm"), lock_timeout, waiting):
+            try:
+                state, globs, removed = await backend.read(), addresses, {}
+            except StateError:
+                # What it has under these very addresses may be what cannot be read.
+                state, globs = await backend.read(without=addresses), ()
+                removed = dict.fromkeys(addresses)
+            interrupted = {Address.parse(name) for name in state.replacements}
+            changes = {
+                str(a): None for text in globs for a in _match_addresses(state, text, interrupted)
+            }
+            await _write_session(
+                backend,
+                state,
+                [{"drop": address, "replaced": address} for address in changes],
+                "state rm",
+                [{"address": a, "actions": ["forget"]} for a in changes],
+            )
+    return [*removed, *changes]
 
 
 def mv(
@@ -238,7 +244,8 @@ async def _mv(
         hold_lock(context, "state mv", lock_timeout, observer),
     ):
         moves = [
-            (old, _new_address(source, target, old)) for old in _match_addresses(context, source)
+            (old, _new_address(source, target, old))
+            for old in _match_addresses(context.state, source)
         ]
         for old, new in moves:
             _require_movable(context, old, new)
@@ -246,7 +253,13 @@ async def _mv(
             {"address": str(new), "actions": ["no-op"], "moved_from": str(old)}
             for old, new in moves
         ]
-        await _write_session(context, _rename_changes(context, dict(moves)), "state mv", renamed)
+        await _write_session(
+            context.backend,
+            context.state,
+            _rename_changes(context, dict(moves)),
+            "state mv",
+            renamed,
+        )
     return [(str(old), str(new)) for old, new in moves]
 
 
@@ -279,10 +292,8 @@ def _require_movable(context: Context, old: Address, new: Address) -> None:
         raise JsplanError(refused[0], hint=refused[1])
 
 
-def _match_addresses(
-    context: Context, text: str, others: Collection[Address] = ()
-) -> list[Address]:
-    known = {*context.state.resources, *map(Address.parse, context.state.pending), *others}
+def _match_addresses(state: State, text: str, others: Collection[Address] = ()) -> list[Address]:
+    known = {*state.resources, *map(Address.parse, state.pending), *others}
     found = [a for a in sorted(known) if matches(text, a)]
     if not found:
         raise JsplanError(f"{text} is not in state", hint="See: jsplan state list")
@@ -290,12 +301,14 @@ def _match_addresses(
 
 
 async def _write_session(
-    context: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]
+    backend: Backend,
+    state: State,
+    changes: list[dict[str, Any]],
+    operation: str,
+    recorded: list[dict[str, Any]],
 ) -> None:
-    await context.backend.start(context.state)
+    await backend.start(state)
     try:
-        context.backend.append(
-            context.state, *changes, build_state_entry(context.state, operation, recorded)
-        )
+        backend.append(state, *changes, build_state_entry(state, operation, recorded))
     finally:
-        await context.backend.finish(context.state)
+        await backend.finish(state)

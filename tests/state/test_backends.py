@@ -423,3 +423,42 @@ async def test_a_serial_that_is_none(state_location: StateLocation, serial: Any)
     with pytest.raises(StateError, match="damaged: serial must be"):
         await backend.read()
     await backend.close()
+
+
+#: As servers name them, and the schema of the state does not.
+_BAD = "hub/schedule/S/s.a>b"
+
+
+async def test_what_no_reader_accepts_is_not_written(state_location: StateLocation) -> None:
+    """Nothing is written that would make the state unreadable, by a journal or as a document."""
+    await session(state_location, put(A))
+    refused = "no command could read it again: "
+    with pytest.raises(StateError, match=refused):
+        await session(state_location, {"put": {"address": _BAD, "entry": entry().to_json()}})
+    with pytest.raises(StateError, match=refused):
+        await session(state_location, begin(Address("hub", "schedule", "S/s.a>b")))
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("state push"), 10 * SECOND),
+    ):
+        state = await backend.read()
+        state.serial += 1
+        state.resources[Address("hub", "schedule", "S/s.a>b")] = entry()
+        with pytest.raises(StateError, match=refused):
+            await backend.replace(state)
+
+    assert (await read(state_location)).resources == {A: entry()}
+
+
+async def test_reading_without_a_damaged_address(state_location: StateLocation) -> None:
+    """A state with one bad address can be read without it, and be corrected so."""
+    state = await session(state_location, put(A), put(B))
+    document = state.to_json()
+    document["resources"][_BAD] = document["resources"][str(A)]
+    document["pending"][_BAD] = {}
+    state_location.overwrite(dumps(document))
+
+    with pytest.raises(StateError, match="is damaged"):
+        await read(state_location)
+    async with open_backend(state_location) as backend:
+        assert set((await backend.read(without=[_BAD])).resources) == {A, B}

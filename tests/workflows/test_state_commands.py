@@ -207,14 +207,34 @@ def test_a_damaged_state_is_replaced_only_with_force(commands: Commands) -> None
     assert commands.run("plan", "--detailed-exitcode").code == 0
 
 
+def test_rm_of_an_address_that_nothing_can_read(commands: Commands) -> None:
+    """`state rm` removes an address that makes the state unreadable, and nothing else."""
+    assert commands.run("apply", "-y").code == 0
+    bad = "main/schedule/S/s.a>b"
+    document = commands.pulled()
+    document["resources"][bad] = next(iter(document["resources"].values()))
+    write_document(commands.space, json.dumps(document).encode())
+    assert f"must not contain {{'{bad}'}}" in commands.run("plan").text
+
+    ended = commands.run("state", "rm", bad)
+    assert (ended.code, ended.out) == (0, f"Forgot {bad}\n")
+    assert commands.run("plan", "--detailed-exitcode").code == 0
+    assert commands.run("state", "rm", bad).code == 1
+
+
 def damage(space: Space) -> None:
     """Overwrite the state with a damaged document."""
+    write_document(space, b'{"kind": "sta')
+
+
+def write_document(space: Space, data: bytes) -> None:
+    """Overwrite the state without the lock."""
     backend = space.base.get("backend")
     if backend is None:
-        (space.folder / "state" / "test.json").write_bytes(b'{"kind": "sta')
+        (space.folder / "state" / "test.json").write_bytes(data)
         return
     with Raw(space.base["connections"]["main"]["url"]) as raw:
-        raw.api_ok(f"$KV.{backend['kv']['bucket']}.test", b'{"kind": "sta')
+        raw.api_ok(f"$KV.{backend['kv']['bucket']}.test", data)
 
 
 def test_unlock(commands: Commands) -> None:
