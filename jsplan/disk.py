@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,32 +36,60 @@ def expand_user(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises where there is no such user
 
 
-def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
+def leads_out(path: Path, root: Path) -> bool:
+    """Check whether a path below a folder leads out of it by a link."""
+    named, folder = os.path.abspath(path), os.path.abspath(root)  # noqa: PTH100 - they follow no link
+    return Path(named).is_relative_to(folder) and not path.resolve().is_relative_to(root.resolve())
+
+
+def find_repository(folder: Path) -> Path:
+    """Return the folder of the git repository that holds a folder, or the folder itself."""
+    folder = folder.resolve()
+    return next((each for each in (folder, *folder.parents) if exists(each / ".git")), folder)
+
+
+def open_regular(path: Path, *, pipe: bool = False, root: Path | None = None) -> BinaryIO:
     """Open a regular file for reading, or with `pipe` a pipe too.
 
     Raises OSError for everything else: a pipe blocks until it has a writer, a device may never
-    end, and some texts are no file name.
+    end, and some texts are no file name. That includes the files of the kernel below /proc and
+    /sys, which hold the environment of processes. With `root`, the folder of the workspace that
+    names the file, a link out of it is refused too.
     """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except ValueError:  # a NUL, or half a character
         raise OSError(errno.EINVAL, "no file has such a name", str(path)) from None
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
+    is_pipe = pipe and stat.S_ISFIFO(found.st_mode)
+    if not (stat.S_ISREG(found.st_mode) or is_pipe) or (
+        not is_pipe and found.st_dev in _kernel_devices()
+    ):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if root is not None and leads_out(path, root):
+        raise OSError(errno.EINVAL, "it is a link to a file outside of the workspace", str(path))
     return path.open("rb")
 
 
-def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
+@cache
+def _kernel_devices() -> frozenset[int]:
+    """Return the devices of the file systems in which the kernel shows itself."""
+    return frozenset(
+        Path(name).stat().st_dev for name in ("/proc", "/sys") if Path(name).is_mount()
+    )
+
+
+def read_regular(
+    path: Path, max_bytes: int, *, pipe: bool = False, root: Path | None = None
+) -> bytes:
     """Read a file that `open_regular` opens, of at most `max_bytes` bytes.
 
-    Raises OSError for a larger file, and for a file below /proc: no workspace may read those.
+    Raises OSError as that does, and for a larger file.
     """
     content = bytearray()
-    with open_regular(path, pipe=pipe) as file:
+    with open_regular(path, pipe=pipe, root=root) as file:
         found = os.fstat(file.fileno())
-        is_pipe = stat.S_ISFIFO(found.st_mode)
         while (
             found.st_size <= max_bytes
             and len(content) <= max_bytes
@@ -69,10 +98,6 @@ def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
             content += some
     if max(len(content), found.st_size) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes // MEGABYTE} MiB", str(path))
-    if (
-        content and not found.st_size and not is_pipe and not path.stat().st_size
-    ):  # as files below /proc
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return bytes(content)
 
 

@@ -142,7 +142,7 @@ def _read_files(root: Path, entry: Backfill) -> dict[str, str]:
     """Read the files that the entry names."""
     name = entry.transform.rpartition(":")[0] if entry.transform is not None else ""
     try:
-        return {name: read_regular(root / name, MEGABYTE).decode()} if name else {}
+        return {name: read_regular(root / name, MEGABYTE, root=root).decode()} if name else {}
     except OSError as error:
         raise JsplanError(f"cannot read {root / name}: {error.strerror}") from None
 

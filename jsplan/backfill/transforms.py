@@ -128,7 +128,9 @@ def _load_function(root: Path, entry: Backfill) -> TransformFunction | None:
         )
     try:
         text = (
-            _JOB_FILES[path] if path in _JOB_FILES else read_regular(root / path, MEGABYTE).decode()
+            _JOB_FILES[path]
+            if path in _JOB_FILES
+            else read_regular(root / path, MEGABYTE, root=root).decode()
         )
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"

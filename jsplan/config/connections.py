@@ -105,6 +105,7 @@ def _read_connection(
         timeout=parsing.read_parsed(node.get("timeout"), "`timeout`", _parse_timeout, findings),
         account=text("account"),
         range=source_range(node.place),
+        folder=node.place[0].path.parent.absolute(),
     )
 
 

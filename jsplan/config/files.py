@@ -15,6 +15,7 @@ from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
 from jsplan.config.read import parse_document, read_bytes
+from jsplan.config.shown_files import ShownFiles
 from jsplan.diagnostics import did_you_mean
 from jsplan.disk import is_file, is_folder
 
@@ -69,6 +70,7 @@ class WorkspaceFiles:
     def __init__(self, root: Path, findings: Findings) -> None:
         self.root = root
         self.findings = findings
+        self.shown = ShownFiles(root)
         self.read: dict[str, bytes] = {}
         self._parsed: dict[Path, Node | None] = {}
         self._empty: set[Path] = set()
@@ -81,15 +83,19 @@ class WorkspaceFiles:
             shown = str(path)
         return Source.of(path, shown)
 
-    def parse_file(self, path: Path, at: Place | None = None, *, pipe: bool = False) -> Node | None:
+    def parse_file(
+        self, path: Path, at: Place | None = None, *, named_by_user: bool = False
+    ) -> Node | None:
         """Return the file's document, read once; None when it is empty or after a finding.
 
-        No message has quoted it. Before a caller quotes keys or values it checks that the file is
-        of the expected kind: a workspace may name any file, and messages end up on pull requests.
+        A file that the user names may be a pipe, and a link to anywhere; one that a workspace names
+        may not. No message has quoted it. Before a caller quotes keys or values it checks that the
+        file is of the expected kind: messages end up on pull requests.
         """
         if path not in self._parsed:
             source = self.source_of(path)
-            data = read_bytes(source, self.findings, at, pipe=pipe)
+            root = None if named_by_user else self.root
+            data = read_bytes(source, self.findings, at, root)
             if data is not None:
                 self.read[source.shown] = data
             before = len(self.findings)
@@ -120,7 +126,7 @@ class WorkspaceFiles:
                 "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.",
             )
             return None
-        main = self.parse_file(path)
+        main = self.parse_file(path, named_by_user=True)
         if main is None:
             if self.is_empty(path):
                 self.findings.error(

@@ -147,7 +147,7 @@ class KvEntryReader(Struct):
                 path = resolve_file_path(file, "`file`", {}, findings)
                 content = self._read_file(path, file.place) if path is not None else None
                 if content is not None and path is not None:
-                    hidden = sensitive or file.secret or self._is_outside(path)
+                    hidden = sensitive or file.secret or not self.files.shown.may_show(path)
                     self._declare(
                         bucket, key, content, at, settings, sensitive=hidden, fields=fields
                     )
@@ -218,7 +218,8 @@ class KvEntryReader(Struct):
     def _read_file(self, path: Path, at: Place) -> bytes | None:
         """Read a file once, for all domains, within the limit of bytes of all files."""
         if path not in self._read_files and self._bytes <= MAX_BYTES:
-            found = read_bytes(self.files.source_of(path), self.files.findings, at)
+            source = self.files.source_of(path)
+            found = read_bytes(source, self.files.findings, at, self.files.root)
             self._read_files[path] = found
             self._bytes += len(found or b"")
             if self._bytes > MAX_BYTES:
@@ -229,13 +230,6 @@ class KvEntryReader(Struct):
                     "Buckets are for small values. Split the workspace, or use an object store.",
                 )
         return self._read_files.get(path)
-
-    def _is_outside(self, path: Path) -> bool:
-        """Check whether a file is not below the folder of the workspace: plans do not show it.
-
-        A workspace may name any file, and plans end up on pull requests.
-        """
-        return not path.resolve().is_relative_to(self.files.root.resolve())
 
     # --- a folder ---------------------------------------------------------------------------------
 
@@ -286,7 +280,7 @@ class KvEntryReader(Struct):
     ) -> None:
         content = self._read_file(path, at)
         if content is not None:
-            hidden = sensitive or self._is_outside(path)
+            hidden = sensitive or not self.files.shown.may_show(path)
             self._declare(bucket, key, content, at, settings, sensitive=hidden)
 
     def _read_prefix(self, node: Node) -> str | None:

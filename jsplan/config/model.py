@@ -49,6 +49,7 @@ class Connection:
     timeout: int | None = None
     account: str | None = None
     range: SourceRange | None = None
+    folder: Path | None = None
 
 
 class Domain(Struct, frozen=True):
@@ -123,10 +124,14 @@ class Lifecycle(Struct, frozen=True):
 
 
 class ContentFile(Struct, frozen=True):
-    """A file with the content of an object, and its size in bytes when its digest was computed."""
+    """A file with the content of an object, and its size in bytes when its digest was computed.
+
+    `shown` is its path for plans, with a remark where it is outside of the workspace.
+    """
 
     path: Path
     size: int
+    shown: str = ""
 
 
 class Position(Struct, frozen=True):

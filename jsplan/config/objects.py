@@ -74,10 +74,15 @@ class ObjectReader(KvEntryReader):
         if address is None or found is None:
             return
         digest, size = found
-        where, file = source_range(at), ContentFile(path, size)
+        where = source_range(at)
+        file = ContentFile(path, size, self._describe_path(path))
         self.declared[address] = DeclaredResource(
             address, {VALUE: digest}, where, {VALUE: where}, settings, sensitive=True, file=file
         )
+
+    def _describe_path(self, path: Path) -> str:
+        outside = not path.resolve().is_relative_to(self.files.shown.root)
+        return f"{self.files.source_of(path).shown}{', outside of the workspace' * outside}"
 
     def _digest_file(self, path: Path, at: Place) -> tuple[str, int] | None:
         """Return digest and bytes of a file, which is read once for all domains."""
@@ -89,7 +94,7 @@ class ObjectReader(KvEntryReader):
         findings, digest, size = self.files.findings, hashlib.sha256(), 0
         shown = self.files.source_of(path).shown
         try:
-            with open_regular(path) as file:
+            with open_regular(path, root=self.files.root) as file:
                 while part := file.read(MEGABYTE):
                     digest.update(part)
                     size += len(part)

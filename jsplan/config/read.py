@@ -47,11 +47,18 @@ class _ReadError(Exception):
 
 
 def read_bytes(
-    source: Source, findings: Findings, at: Place | None = None, *, pipe: bool = False
+    source: Source,
+    findings: Findings,
+    at: Place | None = None,
+    root: Path | None = None,
 ) -> bytes | None:
-    """Return the bytes of the file, or None after a finding; `at` is the place that names it."""
+    """Return the bytes of the file, or None after a finding; `at` is the place that names it.
+
+    `root` is the folder of the workspace that names it, None if the user does: then it may be a
+    pipe, and a link to anywhere.
+    """
     try:
-        return read_regular(source.path, MAX_BYTES, pipe=pipe)
+        return read_regular(source.path, MAX_BYTES, pipe=root is None, root=root)
     except OSError as error:
         findings.error(
             "JS100",

@@ -96,7 +96,7 @@ def _given_values(
 def _read_var_file(
     path: Path, defaults: Mapping[str, Node], files: WorkspaceFiles
 ) -> list[tuple[str, Node, str]]:
-    node = files.parse_file(path.absolute(), pipe=True)
+    node = files.parse_file(path.absolute(), named_by_user=True)
     out = []
     if node is not None and not isinstance(node.value, dict):
         files.findings.wrong_type(node, path.name, "a mapping")

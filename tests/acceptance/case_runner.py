@@ -19,12 +19,14 @@ A case is a YAML file under tests/cases:
       drift: {hub/stream/A: changed}            # changed or missing
       live: {hub/stream/A: {max_age: 60000000000}, hub/stream/B: null}
       refused: text                             # apply refuses, and says this
+      hidden: [text]                            # no part of the plan has this
       error: text                               # the plan has this error
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,6 +201,8 @@ class Case:
         assert hazards == {
             address: sorted(codes) for address, codes in expect.get("hazards", {}).items()
         }
+        text = json.dumps(plan.to_json())
+        assert not [hidden for hidden in expect.get("hidden", ()) if hidden in text]
         for address, fields in expect.get("fields", {}).items():
             change = next(c for c in plan.resource_changes if c.address == address)
             assert {f.path: f.effect for f in change.change.fields} == fields

@@ -204,3 +204,74 @@ def test_files_are_private_whatever_the_umask(write: object, tmp_path: Path) -> 
     ]
     assert [(tmp_path / name).read_bytes() for name in ("new", "old")] == [b"1", b"2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+def _named_files(path: str) -> list[str]:
+    """Return a workspace for each key that names a file: its content becomes part of a plan."""
+    return [
+        f"include: [{path}]\n",
+        f"streams: [{{name: S, subjects: [s], config_file: {path}}}]\n",
+        f"kv: [{{bucket: B, entries: {{k: {{file: {path}}}}}}}]\n",
+        f"object_stores: [{{bucket: B, objects: {{o: {{file: {path}}}}}}}]\n",
+        f"""streams: [{{name: S, subjects: ['s.>'], allow_msg_schedules: true,
+            schedules: {{s.a: {{every: 1h, target: s.b, file: {path}}}}}}}]\n""",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/kmsg", "/sys/kernel/uevent_seqnum"])
+def test_files_of_the_kernel(path: str, workspace: Loader) -> None:
+    """No key of a workspace reads a file of the kernel, which has the environment of the job."""
+    (workspace.root / "link").symlink_to(path)
+    for text in [*_named_files(path), *_named_files("link")]:
+        found = workspace.findings(text)
+        assert {each.code for each in found} <= {"JS100", "JS109"}, text
+
+
+def test_a_link_out_of_the_workspace(workspace: Loader, tmp_path: Path) -> None:
+    """No key of a workspace follows a link out of its folder; a path that says so may lead out."""
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "x.yaml").write_text("x-y: 1\nsubjects: [s]\n", "utf-8")
+    workspace.write({"links/inside.yaml": "x-y: 1\nsubjects: [s]\n"})
+    (workspace.root / "links/out.yaml").symlink_to(outside / "x.yaml")
+    (workspace.root / "links/in.yaml").symlink_to("inside.yaml")
+    (workspace.root / "folder").symlink_to(outside)
+    for path in ("links/out.yaml", "folder/x.yaml"):
+        for text in _named_files(path):
+            (found,) = workspace.findings(text)
+            assert "a link to a file outside of the workspace" in found.summary, text
+    for path in ("links/in.yaml", f"../{outside.name}/x.yaml"):
+        for text in _named_files(path)[2:]:
+            workspace(text)
+
+
+def test_files_that_plans_do_not_show(workspace: Loader) -> None:
+    """Values of hidden files, and of those that git ignores, are only shown as digests."""
+    files = {
+        "values/plain": True,
+        "values/kept.key": True,
+        ".git/config": False,
+        "values/.env": False,
+        "values/prod.key": False,
+        "local/x": False,
+        "slow/x": False,
+    }
+    workspace.write(dict.fromkeys(files, "text"))
+    workspace.write(
+        {".gitignore": "*.key\n!kept.key\n/local/\n", "slow/.gitignore": "*a*a*a*a*b\n"}
+    )
+    (workspace.root / "link").symlink_to(".git/config")
+    entries = ", ".join(f"k{n}: {{file: {path}}}" for n, path in enumerate([*files, "link"]))
+    loaded = workspace(f"kv: [{{bucket: B, entries: {{{entries}}}}}]\n")
+    shown = {
+        str(address).rpartition("/k")[2]: not declared.sensitive
+        for address, declared in loaded.contents.items()
+        if address.kind == "kv_entry"
+    }
+    assert shown == {str(n): may for n, may in enumerate([*files.values(), False])}
+    folder = workspace("kv: [{bucket: B, entries_from: {dir: values}}]\n")
+    assert {
+        address.name: declared.sensitive
+        for address, declared in folder.contents.items()
+        if address.kind == "kv_entry"
+    } == {"B/plain": False, "B/kept.key": False, "B/prod.key": True}

@@ -131,7 +131,7 @@ def test_an_upload_is_an_object_of_all_clients(
     )
     digest = hashlib.sha256(LOGO).hexdigest()
     change = next(c for c in plan.resource_changes if c.name == "ASSETS/logo.png")
-    assert change.change.after == {"value": f"sha256:{digest} (512,000 bytes)"}
+    assert change.change.after == {"value": f"sha256:{digest} (512,000 bytes) of logo.png"}
     assert (client.get("logo.png"), client.get("docs/a b.txt")) == (LOGO, b"hello")
     assert sorted(chunks(raw).values()) == [1, 4]
     assert space.plan().steps == []

@@ -86,12 +86,13 @@ def _shown_field(
 def may_show(inputs: PlanInputs, address: Address) -> bool:
     """Check whether values of a key may be shown, by the files and by the last apply.
 
-    Of a key that is in no file only the digest is shown: it may have been a secret.
+    Of a key that is in no file, or not managed yet, only the digest is shown: it may be a secret,
+    and whoever opens a pull request could ask for it.
     """
     declared, entry = inputs.workspace.resources.get(address), inputs.entries.get(address)
-    return (
-        declared is not None and not declared.sensitive and (entry is None or not entry.sensitive)
-    )
+    if declared is None or declared.sensitive:
+        return False
+    return not entry.sensitive if entry is not None else inputs.live.get(address) is None
 
 
 def shown_text(inputs: PlanInputs, address: Address) -> str | None:
@@ -113,25 +114,23 @@ def _shown(
     elif declared is not None and declared.body[VALUE] == digest:
         content = declared.content
     if content is None:
-        size = _object_size(inputs, address, digest, live)
-        return {**config, VALUE: describe_value(config, size)} if size is not None else dict(config)
+        described = _describe_object(inputs, address, config, live)
+        return {**config, VALUE: described} if described else dict(config)
     text = readable_text(content) if _may_show_content(inputs, address, content) else None
     shown = describe_value(config, len(content)) if text is None else text
     return {**config, VALUE: shown}
 
 
-def _object_size(
-    inputs: PlanInputs, address: Address, digest: object, live: LiveObject | None
-) -> int | None:
-    """Return the bytes of an object with this digest, as far as the files or the server say."""
-    declared = inputs.workspace.resources.get(address)
-    if address.kind != "object":
-        return None
-    if live is not None and live.raw[VALUE] == digest:
-        return int(live.state["size"])
+def _describe_object(
+    inputs: PlanInputs, address: Address, config: Mapping[str, object], live: LiveObject | None
+) -> str:
+    """Describe the content of an object as far as its size and file are known; empty if not."""
+    digest, declared = config.get(VALUE), inputs.workspace.resources.get(address)
     if declared is not None and declared.file is not None and declared.body[VALUE] == digest:
-        return declared.file.size
-    return None
+        return f"{describe_value(config, declared.file.size)} of {declared.file.shown}"
+    if address.kind == "object" and live is not None and live.raw[VALUE] == digest:
+        return describe_value(config, int(live.state["size"]))
+    return ""
 
 
 def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> bool:
