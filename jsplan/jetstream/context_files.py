@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ import orjson
 
 from jsplan.config.connections import parse_subject_prefix
 from jsplan.config.parsing import url_problem
-from jsplan.disk import MEGABYTE, expand_user, is_file, read_regular
+from jsplan.disk import MEGABYTE, expand_user, find_repository, is_file, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.context_keys import (
     CONTEXT_KEYS,
@@ -44,13 +45,23 @@ def read_selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
     return read_context(name, environ) if name else {}
 
 
-def read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
+def read_context(
+    name: str, environ: Mapping[str, str], folder: Path | None = None
+) -> dict[str, Any]:
     """Read a context: its name, or an absolute path that ends with `.json`.
 
+    `folder` has the file that names it; no context is read from the repository of that folder.
     The result has fields of ConnectionSettings; a value that is elsewhere is a `Reference`, and
     `nsc` is one too. Raises ConnectError, which names the context, its file and the key.
     """
     path = _context_path(name, environ)
+    if folder is not None and _is_below(path, find_repository(folder)):
+        raise ConnectError(
+            f"the nats context {path} is in the repository of the files that name it",
+            hint="A context chooses files and programs whose secrets are sent, so that whoever "
+            "changes the repository could send any of them. Keep it in another folder, or "
+            "write its settings under the connection.",
+        )
     try:
         raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses deep nesting with a ValueError
     except OSError as error:
@@ -89,6 +100,13 @@ def _context_path(name: str, environ: Mapping[str, str]) -> Path:
             " or an absolute path that ends with .json.",
         )
     return _config_home(environ) / "context" / f"{name}.json"
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """Check whether a path or what it leads to by links is below a folder."""
+    return any(
+        each.is_relative_to(folder) for each in (Path(os.path.normpath(path)), path.resolve())
+    )
 
 
 class _Context:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
@@ -17,6 +18,9 @@ from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+DEFAULT_PORT: Final = 4222
+#: The environment variable with the servers that a workspace may name: `HOST` or `HOST:PORT`.
+ALLOWED_SERVERS: Final = "JSPLAN_ALLOWED_SERVERS"
 #: Settings that log in. A token may stand beside another one of them.
 _LOGINS: Final = frozenset({"user", "creds", "nkey", "jwt", "token"})
 
@@ -62,12 +66,14 @@ def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> Conn
     """Resolve the settings of one connection.
 
     `NATS_*` and the selected context apply only if it has neither `url` nor `context`. Raises
-    ConnectError for a context that is missing or unreadable.
+    ConnectError for a context that is missing, unreadable or part of the repository, and for a
+    server that is not allowed.
     """
     if connection.url is not None:
         settings = _from_files(connection)
     elif connection.context is not None:
-        settings = _merge(read_context(connection.context, environ), _from_files(connection))
+        context = read_context(connection.context, environ, connection.folder)
+        settings = _merge(context, _from_files(connection))
     else:
         settings = _merge(
             read_selected_context(environ), _from_environment(environ), _from_files(connection)
@@ -78,9 +84,30 @@ def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> Conn
     _require_pairs(connection.key, settings)
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
-    return ConnectionSettings(
+    resolved = ConnectionSettings(
         key=connection.key, url=url, shown=redact_url(url), timeout=timeout, **settings
     )
+    _require_allowed_servers(resolved, environ)
+    return resolved
+
+
+def _require_allowed_servers(settings: ConnectionSettings, environ: Mapping[str, str]) -> None:
+    """Raise ConnectError for a server that `ALLOWED_SERVERS` does not name, if it is set.
+
+    Files of a pull request name servers, and secrets of the job that plans it. Servers that an
+    allowed one tells of, as those of its cluster, are allowed too.
+    """
+    allowed = [each.strip().lower() for each in environ.get(ALLOWED_SERVERS, "").split(",")]
+    for server in settings.servers if any(allowed) else ():
+        url = urlsplit(server)
+        host = (url.hostname or "").lower()
+        if host not in allowed and f"{host}:{url.port or DEFAULT_PORT}" not in allowed:
+            raise ConnectError(
+                f"connection {settings.key} leads to {redact_url(server)}, which {ALLOWED_SERVERS} "
+                "does not allow; nothing was sent",
+                hint=f"Correct the URL, or add HOST or HOST:PORT to {ALLOWED_SERVERS} where this "
+                "job is defined, not in the workspace.",
+            )
 
 
 def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

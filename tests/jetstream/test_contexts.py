@@ -162,3 +162,50 @@ def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
     assert "p@" not in repr(
         resolve_settings(Connection("hub", url=url, user="u", password="p@"), {})
     )
+
+
+def test_a_context_in_the_repository_is_refused(tmp_path: Path) -> None:
+    """No context is read from the repository of the files that name it, nor through a link."""
+    repository = tmp_path / "repo"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "deploy").mkdir()
+    inside, outside = repository / "ctx.json", tmp_path / "ctx.json"
+    for path in (inside, outside):
+        path.write_text(
+            json.dumps({"url": "nats://evil", "password": "file:///etc/x", "user": "x"})
+        )
+    (repository / "link.json").symlink_to(outside)
+    (tmp_path / "back.json").symlink_to(inside)
+    for path in (
+        inside,
+        repository / "deploy/../ctx.json",
+        repository / "link.json",
+        tmp_path / "back.json",
+    ):
+        connection = Connection("hub", context=str(path), folder=repository / "deploy")
+        with pytest.raises(ConnectError, match="is in the repository of the files that name it"):
+            resolve_settings(connection, {"HOME": str(tmp_path)})
+    with pytest.raises(ConnectError, match="cannot read /etc/x"):
+        resolve_settings(
+            Connection("hub", context=str(outside), folder=repository / "deploy"),
+            {"HOME": str(tmp_path)},
+        )
+
+
+def test_servers_that_are_allowed() -> None:
+    """With JSPLAN_ALLOWED_SERVERS each server of a connection is one of them, by name and port."""
+    environ = {"JSPLAN_ALLOWED_SERVERS": "hub.example, 10.0.0.1:4333"}
+    for url in ("nats://HUB.example:9", "tls://hub.example", "10.0.0.1:4333", "ws://10.0.0.1:4333"):
+        assert resolve_settings(Connection("hub", url=url), environ).url == url
+    for url in (
+        "10.0.0.1",
+        "nats://evil",
+        "hub.example,evil",
+        "nats://hub.example@evil",
+        "nats://hub.example.evil",
+        "ws://hub.example:80@evil:4333",
+    ):
+        with pytest.raises(ConnectError, match="which JSPLAN_ALLOWED_SERVERS does not allow"):
+            resolve_settings(Connection("hub", url=url), environ)
+    with pytest.raises(ConnectError, match="nats://evil"):
+        resolve_settings(Connection("hub"), environ | {"NATS_URL": "nats://evil"})
