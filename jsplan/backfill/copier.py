@@ -73,6 +73,7 @@ class Copier:
     #: Each stream as it was last seen, by its address and its pinned `created`.
     _known: dict[tuple[str, str], KnownObject] = field(init=False, default_factory=dict)
     _copied: int = 0
+    found_existing: bool = False
 
     def __post_init__(self) -> None:
         first, states = self.origins[0], [origin.state for origin in self.origins]
@@ -122,6 +123,8 @@ class Copier:
             result.attempts += 1
         infos = await gather_limited(self.origins, lambda origin: origin.reader.fetch_info())
         all_pending = await self._scan_pending()
+        if not self._copied:
+            self.found_existing = any(pending.found_existing for pending in all_pending)
         if not any(pending.spans for pending in all_pending):
             return
         states = [info["state"] for info in infos]

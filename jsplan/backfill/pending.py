@@ -85,10 +85,12 @@ class PendingScan(Struct):
             )
         )
         wanted = self._find_wanted(target, existing, is_reordered=is_reordered)
+        inside = (existing.seq >= self.state.first) & (existing.seq <= self.state.last)
+        found = bool(inside.any())
         if not wanted:
-            return PendingRanges((), existing, coverage)
+            return PendingRanges((), existing, coverage, found_existing=found)
         unread = await self.origin.reader.find_unread(wanted, existing)
-        return replace(unread, coverage=coverage)
+        return replace(unread, coverage=coverage, found_existing=found)
 
     # --- sources of the target --------------------------------------------------------------------
 

@@ -17,13 +17,14 @@ class PendingRanges(Struct, frozen=True):
     """The `spans` to read, without messages that are `existing` or in `coverage`.
 
     `is_exact`: every existing message is known to come from this stream and not from a deleted one
-    of the same name.
+    of the same name. `found_existing`: the target has messages of the range already.
     """
 
     spans: tuple[SeqRange, ...]
     existing: ExistingMessages
     coverage: tuple[SourceCoverage, ...] = ()
     is_exact: bool = True
+    found_existing: bool = False
 
     @property
     def uncopied(self) -> list[SeqRange]:

@@ -29,6 +29,7 @@ from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import create_runner
 from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
+from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
@@ -188,6 +189,9 @@ class BackfillRun:
         started, before = time.monotonic(), self.runner.start_seconds
         try:
             await copy.run()
+            if copy.found_existing and any(state.status != "done" for state in states):
+                session = Session(self.world, self.pool, self.observer)
+                await require_equal_contents(session, self.entry, record, states, self.runner)
             for state, result in zip(states, copy.results, strict=True):
                 state.status, state.skipped = "done", result.skipped or state.skipped
                 state.gaps, state.gap_messages = result.gaps, result.gap_messages

@@ -25,9 +25,16 @@ WRITE_SECONDS: Final = 30.0
 
 
 class Copy(Protocol):
-    """The copy of one or more origins by one strategy. `results` is the progress of each."""
+    """The copy of one or more origins by one strategy. `results` is the progress of each.
+
+    `found_existing`: the target had messages of an origin before the copy.
+    """
 
     results: list[OriginResult]
+
+    @property
+    def found_existing(self) -> bool:
+        """True if it is so."""
 
     async def run(self) -> None:
         """Copy the pending messages and verify them.

@@ -27,6 +27,11 @@ class ServerCopy:
         self._copier = copier
         self.results = copier.results
 
+    @property
+    def found_existing(self) -> bool:
+        """True if the target had messages of the origin that the servers did not copy."""
+        return self._copier.found_existing
+
     async def run(self) -> None:
         """Copy the pending messages and verify them. Raises the errors of `Copier.run`."""
         native = NativeCopy(self._context, self._origin)

@@ -7,7 +7,7 @@ import pytest
 from jsplan.backfill.protocol import RawConnection, read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.errors import JsplanError, RefusedError
-from tests.backfill.backfill_pair import Pair, duplicated_origins, numbered_rows
+from tests.backfill.backfill_pair import Pair, duplicated_origins, numbered_rows, with_nanoseconds
 from tests.backfill.conftest import connection_target
 from tests.backfill.test_reading import EDGES
 
@@ -439,4 +439,31 @@ def test_a_header_that_no_copy_wrote(pair: Pair, origin: str) -> None:
 
     assert pair.run().copied == 5
     assert pair.run().copied == 0
+    pair.require_nothing_left()
+
+
+def test_a_header_that_somebody_else_wrote(pair: Pair) -> None:
+    """A message with the header of a copy and another content is an error: its original is not copied.
+
+    Once it is deleted, the next run copies the original. One with the same content is a copy.
+    """
+    pair.stream("leaf", "S", numbered_rows(5))
+    origin = pair.stored("leaf", "S")
+    blocks = [
+        headers(f"Jsplan-Origin: leaf/S/{one.seq}/{with_nanoseconds(one.time)}") for one in origin
+    ]
+    equal = origin[1].subject.encode(), blocks[1], origin[1].data
+    pair.stream("hub", "T", [(b"t.a", blocks[2], b"forged"), equal], subjects=["t.>", "s.>"])
+
+    with pytest.raises(
+        JsplanError,
+        match="has 1 message with the header of a copy from leaf/stream/S and another content, at sequence 1",
+    ):
+        pair.run()
+    assert [one.data for one in pair.stored("hub", "T")].count(origin[2].data) == 0
+    with pytest.raises(JsplanError, match="and another content"):
+        pair.run()
+    pair.delete("hub", "T", 1)
+    assert pair.run().copied == 1
+    assert {one.data for one in pair.stored("hub", "T")} == {one.data for one in origin}
     pair.require_nothing_left()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.task_runner import Task
     from jsplan.backfill.tasks.archive_writer import ExportChunk
+    from jsplan.backfill.verify.sides import Comparison
     from jsplan.options import Observer
 
 
@@ -45,6 +47,30 @@ class ThreadRunner:
 
     async def close(self) -> None:
         """Do nothing: each task has ended."""
+
+    async def compare(
+        self,
+        comparison: Comparison,
+        listed: int,
+        name: str,  # noqa: ARG002 - the protocol has it
+    ) -> list[dict[str, Any]]:
+        """Compare the contents of messages that both sides have; not those of transformed ones."""
+        sides: dict[int, dict[tuple[int, int], tuple[int, int]]] = {0: {}, 1: {}}
+        for reader in comparison.readers if comparison.plan is None else ():
+            for batch in await asyncio.to_thread(list, reader()):
+                for row in batch.to_pylist():
+                    key = row["origin_number"], row["seq"]
+                    sides[row["side"]][key] = row["digest"], row["place"]
+        found: list[dict[str, Any]] = [
+            {"origin_number": key[0], "kind": "different", "seq": key[1], "place": place}
+            for key, (digest, place) in sides[1].items()
+            if key in sides[0] and sides[0][key][0] != digest
+        ]
+        counts = Counter(each["origin_number"] for each in found)
+        return found[:listed] + [
+            {"origin_number": number, "kind": "different", "count": count}
+            for number, count in counts.items()
+        ]
 
     async def count_slots(self) -> int:
         """Return 2."""

@@ -6,8 +6,8 @@ Takes no lock and stores nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,15 +17,21 @@ from jsplan.backfill.pinning import export_endpoints, load_stored_state, pin_ran
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import is_joint_copy, reads_archive
-from jsplan.backfill.verify.sides import Comparison, build_comparison
+from jsplan.backfill.verify.sides import build_comparison
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, Session, open_context, open_pool
+from jsplan.diagnostics import quote_shell
 from jsplan.documents.backfill import COUNTED_KINDS, Difference, OriginCheck, Verification
-from jsplan.errors import ApiError, ConnectError
+from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import BackfillState, OriginState
+from jsplan.units import count_text
+
+#: Messages that an error lists.
+MAX_NAMED: Final = 5
 
 
 async def verify_backfill(
@@ -66,7 +72,7 @@ async def verify_entry(
     await runner.start()
     session.observer.phase(f"Comparing both sides of {entry.name}")
     started = time.monotonic()
-    results = await _compare(runner, comparison, listed, f"jsplan backfill verify {entry.name}")
+    results = await runner.compare(comparison, listed, f"jsplan backfill verify {entry.name}")
     seconds = time.monotonic() - started
     return build_verification(entry.name, record.origins, results, seconds, listed)
 
@@ -103,23 +109,33 @@ async def _drop_unreachable(session: Session, record: BackfillState) -> Backfill
     )
 
 
-async def _compare(
-    runner: SparkRunner, comparison: Comparison, listed: int, title: str
-) -> list[dict[str, Any]]:
-    """Compare both sides with Spark. Raises RefusedError for failing SQL or a failing function."""
-    session = await runner.session()
-    from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - imports PySpark
-    from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415
+async def require_equal_contents(
+    session: Session,
+    entry: Backfill,
+    record: BackfillState,
+    states: Sequence[OriginState],
+    runner: TaskRunner,
+) -> None:
+    """Compare what the target had before a copy with these origins.
 
-    origins, readers, floors = comparison.origins, comparison.readers, comparison.find_floors
-    if (plan := comparison.plan) is not None:
-        return await runner.call_in_thread(
-            lambda: compare_transformed(session, plan, origins, readers, floors, listed, title)
-        )
-    transformed = comparison.has_transformed_origin
-    return await runner.call_in_thread(
-        lambda: compare_sides(session, readers, floors, listed, title, transformed=transformed)
-    )
+    A message counts as there already by its header, which every publisher could write. Raises
+    JsplanError for one with another content than at the origin.
+    """
+    session.observer.phase(f"Comparing what {entry.target} had already with its origin")
+    wanted = replace(record, origins=list(states))
+    comparison = await build_comparison(session.context, session.pool, entry, wanted)
+    results = await runner.compare(comparison, MAX_NAMED, f"jsplan backfill run {entry.name}")
+    for check in build_verification(entry.name, states, results, 0, MAX_NAMED).origins:
+        if count := check.counts["different"]:
+            found = [one.target_seq for one in check.listed if one.kind == "different"]
+            raise JsplanError(
+                f"{check.target} has {count_text(count, 'message')} with the header of a copy from "
+                f"{check.origin} and another content, at sequence "
+                f"{', '.join(f'{seq:,}' for seq in found)}. The originals were not copied",
+                hint="Somebody else wrote or changed them. Delete them: nats stream rmm "
+                f"{quote_shell(states[0].target_address.stream)} {found[0]}, then run the backfill "
+                f"again. See all of them: jsplan backfill verify {quote_shell(entry.name)}",
+            )
 
 
 def build_verification(
