@@ -85,6 +85,10 @@ def summary_line(found: BackfillPreview) -> str:
     if found.status == "done":
         return "Backfill: done. Nothing to copy."
     at_most = "at most " if found.filtered_by else ""
+    if unmeasured := sum(bool(origin.error) for origin in found.origins):
+        counted = f"{at_most}{count_text(found.messages, 'message')} to copy of the others"
+        rest = f", {counted}" if unmeasured < len(found.origins) else ""
+        return f"Backfill: {count_text(unmeasured, 'origin')} not measured{rest}."
     return (
         f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
         if found.messages

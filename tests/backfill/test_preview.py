@@ -13,6 +13,7 @@ from jsplan.documents.schema import schemas
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.estimate import estimate_copy
 from jsplan.planning.backfill.model import OriginState
+from jsplan.render.backfill_preview_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, numbered_rows
@@ -160,6 +161,9 @@ def test_an_offline_origin(pair: Pair) -> None:
 
     assert (found.origins[0].messages, found.origins[1].messages) == (3, None)
     assert "leaf" in found.origins[1].error
+    assert summary_line(found) == (
+        f"Backfill: 1 origin not measured, {found.messages} messages to copy of the others."
+    )
 
 
 def test_many_origins_in_one_target(pair: Pair) -> None:
