@@ -101,9 +101,25 @@ def read_regular(
     return bytes(content)
 
 
+def open_private(path: Path, flags: int = os.O_TRUNC) -> BinaryIO:
+    """Open a file for writing. Only its owner can read a new one; another keeps its permissions.
+
+    Raises OSError, also for a link: whoever made it chose what is overwritten. Links of the system
+    such as /dev/stdout are followed.
+    """
+    if not path.is_relative_to("/dev"):
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "wb")
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link; name the file itself", str(path)) from None
+        raise
+
+
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file. Only the owner can read a new one; an existing one keeps its permissions."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    """Write a file that `open_private` opens."""
+    with open_private(path) as file:
         file.write(content)
 
 

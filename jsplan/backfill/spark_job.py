@@ -29,7 +29,7 @@ from jsplan.backfill.transforms import (
 )
 from jsplan.config import load as load_workspace
 from jsplan.context import Context, hold_lock, open_context, open_pool
-from jsplan.disk import MEGABYTE, read_regular
+from jsplan.disk import MEGABYTE, read_regular, write_private
 from jsplan.documents.base import parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import JsplanError, UsageError
@@ -181,7 +181,7 @@ def render_script(job: dict[str, Any]) -> str:
 
 def _write_file(path: Path, text: str) -> None:
     try:
-        path.write_text(text, "utf-8")
+        write_private(path, text.encode())
     except OSError as error:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None
 

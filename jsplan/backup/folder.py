@@ -22,7 +22,7 @@ import filelock
 
 from jsplan.address import Address
 from jsplan.backup.manifest import UNUSABLE_HINT, Manifest, SavedStream, StreamSnapshot
-from jsplan.disk import open_regular, read_regular
+from jsplan.disk import open_private, open_regular, read_regular
 from jsplan.documents.base import MAX_BYTES, dumps, parse
 from jsplan.documents.safe_paths import resolve_inside
 from jsplan.errors import JsplanError
@@ -139,7 +139,7 @@ class BackupFolder:
         self.close()
         started, temporary = time.monotonic(), self.path / f"{MANIFEST}{PARTIAL_SUFFIX}"
         with _raise_backup_error(temporary):
-            with _open_private(temporary) as file:
+            with open_private(temporary) as file:
                 file.write(dumps(self.manifest.to_json()))
                 _sync(file)
             temporary.rename(self.path / MANIFEST)
@@ -172,7 +172,7 @@ class SnapshotDraft:
 
     def __enter__(self) -> Self:
         with _raise_backup_error(self._path):
-            self._file = _open_private(self._path)
+            self._file = open_private(self._path)
         return self
 
     def __exit__(
@@ -267,10 +267,6 @@ def _require_backup_folder(path: Path) -> None:
             f"{path} holds something else than a backup: {strange}",
             hint="Give a new or empty folder.",
         )
-
-
-def _open_private(path: Path) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from jsplan.address import Kind
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
+from jsplan.config.include_patterns import find_matches
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
 from jsplan.config.read import parse_document, read_bytes
 from jsplan.config.shown_files import ShownFiles
@@ -178,7 +179,7 @@ class WorkspaceFiles:
         found: dict[Path, None] = {}
         if include is None:
             for pattern in DEFAULT_INCLUDES:
-                found |= dict.fromkeys(self._glob(pattern))
+                found |= dict.fromkeys(find_matches(self.root, pattern) or ())
         elif isinstance(include.value, str):
             self._add_include(include, found)
         else:
@@ -201,15 +202,22 @@ class WorkspaceFiles:
                 "JS109", node, "the path holds a NUL character", "Correct the path."
             )
         elif glob.has_magic(pattern):
-            paths = self._glob(pattern)
-            if not paths:
+            paths = find_matches(self.root, pattern)
+            if paths is None:
+                self.findings.error(
+                    "JS109",
+                    node,
+                    f'"{pattern}" searches too much outside of the workspace',
+                    "There use no ** and at most one folder with a wildcard, as in ../*/a.yaml.",
+                )
+            elif not paths:
                 self.findings.warning(
                     "JS109",
                     node,
                     f'"{pattern}" matches no file',
                     "Paths are relative to jsplan.yaml.",
                 )
-            found |= dict.fromkeys(paths)
+            found |= dict.fromkeys(paths or ())
         elif is_file(self.root / pattern):
             found[_normalize_path(self.root / pattern)] = None
         else:
@@ -219,13 +227,6 @@ class WorkspaceFiles:
                 f'there is no file "{pattern}"',
                 "Paths are relative to jsplan.yaml; patterns such as streams/*.yaml work too.",
             )
-
-    def _glob(self, pattern: str) -> list[Path]:
-        paths = (
-            self.root / name  # Path.glob does not take `..` and `**` together
-            for name in glob.glob(pattern, root_dir=self.root, recursive=True)  # noqa: PTH207
-        )
-        return sorted(_normalize_path(path) for path in paths if is_file(path))
 
     def _merge_files(self, main: Node, others: list[Node]) -> Node:
         document = make_mapping(main.place, {}, {})

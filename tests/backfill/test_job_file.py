@@ -111,7 +111,7 @@ def without_places(things: Any) -> list[list[Any]]:
         [
             getattr(one, name)
             for name in type(one).__annotations__
-            if name not in {"range", "vars", "account"}
+            if name not in {"range", "vars", "account", "folder"}
         ]
         for one in things.values()
     ]

@@ -37,6 +37,24 @@ def test_includes_may_be_anywhere_and_are_read_once(workspace: Loader) -> None:
     ]
 
 
+def test_patterns_that_search_the_whole_machine(workspace: Loader) -> None:
+    """A pattern may not lead through the machine, and follows no link to a folder."""
+    for pattern in ("/**/*.yaml", "../**/x.yaml", "/*/*/x.yaml", "*/../../**/x.yaml", "~/**"):
+        found = workspace.findings(f'include: ["{pattern}"]\nstreams: [{{nam: M}}]\n')[0]
+        assert (found.code, "searches too much" in found.summary) == (
+            "JS109",
+            pattern != "~/**",
+        ), pattern
+    (workspace.root / "link").symlink_to("/")
+    (workspace.root / ".hidden").mkdir()
+    (workspace.root / "a/b").mkdir(parents=True)
+    for name in (".hidden/x.yaml", "a/b/x.yaml", "a/.x.yaml"):
+        (workspace.root / name).write_text(f"streams: [{{name: N{name.count('/')}}}]\n")
+    for pattern in ("**/x.yaml", "**/*.yaml", "*/*/*.yaml", "a/**/*.yaml", "**/b/x.yaml"):
+        loaded = workspace(f'include: ["{pattern}"]\n')
+        assert [address.name for address in loaded.resources] == ["N2"], pattern
+
+
 def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(
     workspace: Loader,
 ) -> None:

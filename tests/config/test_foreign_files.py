@@ -13,7 +13,7 @@ from jsplan.config import LoadOptions, load
 from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.converting.read_files import read_nats
-from jsplan.disk import read_regular, replace_file, write_private
+from jsplan.disk import open_private, read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
 from jsplan.importing.new_file import require_new
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
@@ -275,3 +275,17 @@ def test_files_that_plans_do_not_show(workspace: Loader) -> None:
         for address, declared in folder.contents.items()
         if address.kind == "kv_entry"
     } == {"B/plain": False, "B/kept.key": False, "B/prod.key": True}
+
+
+def test_a_link_in_place_of_an_output(tmp_path: Path) -> None:
+    """No file that jsplan writes is reached by a link, which a pull request may have put there."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "out").symlink_to("precious")
+    for flags in (os.O_TRUNC, os.O_APPEND):
+        with pytest.raises(OSError, match="it is a link; name the file itself"):
+            open_private(tmp_path / "out", flags)
+    assert (tmp_path / "precious").read_text() == "precious"
+    write_private(Path("/dev/stdout"), b"")
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match="Too many levels"):
+        write_private(tmp_path / "circle" / "x", b"")

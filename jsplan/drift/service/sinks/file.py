@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jsplan.disk import open_private
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
 from jsplan.drift.service.sinks.sink import SinkError
@@ -38,9 +39,7 @@ class FileSink:
 
     def _append(self, lines: bytes) -> None:
         try:
-            with os.fdopen(
-                os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
-            ) as file:
+            with open_private(self._path, os.O_APPEND) as file:
                 self._complete_last_line(file.fileno())
                 file.write(lines)
                 file.flush()
