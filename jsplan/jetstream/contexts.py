@@ -95,7 +95,7 @@ def _require_allowed_servers(settings: ConnectionSettings, environ: Mapping[str,
     """Raise ConnectError for a server that `ALLOWED_SERVERS` does not name, if it is set.
 
     Files of a pull request name servers, and secrets of the job that plans it. Servers that an
-    allowed one tells of, as those of its cluster, are allowed too.
+    allowed one announces, as those of its cluster, are allowed too.
     """
     allowed = [each.strip().lower() for each in environ.get(ALLOWED_SERVERS, "").split(",")]
     for server in settings.servers if any(allowed) else ():

@@ -442,10 +442,10 @@ def test_a_header_that_no_copy_wrote(pair: Pair, origin: str) -> None:
     pair.require_nothing_left()
 
 
-def test_a_header_that_somebody_else_wrote(pair: Pair) -> None:
-    """A message with the header of a copy and another content is an error: its original is not copied.
+def test_a_forged_header_of_a_copy(pair: Pair) -> None:
+    """A message with the header of a copy and another content is an error.
 
-    Once it is deleted, the next run copies the original. One with the same content is a copy.
+    Its original is not copied. Once it is deleted, the next run copies the original. One with the same content is a copy.
     """
     pair.stream("leaf", "S", numbered_rows(5))
     origin = pair.stored("leaf", "S")

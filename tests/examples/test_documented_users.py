@@ -1,5 +1,6 @@
-"""The users of `permissions.conf` play every command, with entries, objects, schedules and a backfill.
+"""The users of `permissions.conf` play every command.
 
+The workspace has entries, objects, schedules and a backfill.
 The server's trace says what was sent and what was denied.
 """
 

@@ -87,7 +87,7 @@ def may_show(inputs: PlanInputs, address: Address) -> bool:
     """Check whether values of a key may be shown, by the files and by the last apply.
 
     Of a key that is in no file, or not managed yet, only the digest is shown: it may be a secret,
-    and whoever opens a pull request could ask for it.
+    and each pull request could ask for it.
     """
     declared, entry = inputs.workspace.resources.get(address), inputs.entries.get(address)
     if declared is None or declared.sensitive:
