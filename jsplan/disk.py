@@ -104,7 +104,7 @@ def read_regular(
 def open_private(path: Path, flags: int = os.O_TRUNC) -> BinaryIO:
     """Open a file for writing. Only its owner can read a new one; another keeps its permissions.
 
-    Raises OSError, also for a link: whoever made it chose what is overwritten. Links of the system
+    Raises OSError, also for a link: its author chose what is overwritten. Links of the system
     such as /dev/stdout are followed.
     """
     if not path.is_relative_to("/dev"):

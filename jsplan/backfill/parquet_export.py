@@ -65,7 +65,7 @@ PARALLEL_CHUNKS, MIN_CHUNK_MESSAGES = 4, 50_000
 class ParquetExport:
     """Export of one origin into an archive. `results` has its current progress."""
 
-    found_existing = False  # nobody else writes into an archive
+    found_existing = False  # only this command writes into an archive
 
     def __init__(
         self,

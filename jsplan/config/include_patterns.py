@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def find_matches(root: Path, pattern: str) -> list[Path] | None:
-    """Return the files that a pattern with wildcards matches, sorted; None for an endless search.
+    """Return the files that a pattern matches, sorted; None for an endless search.
 
     Outside of the workspace `**` and more than one folder with a wildcard could lead through the
     whole machine. No wildcard matches a link to a folder, or a hidden name.

@@ -58,9 +58,9 @@ def read_context(
     if folder is not None and _is_below(path, find_repository(folder)):
         raise ConnectError(
             f"the nats context {path} is in the repository of the files that name it",
-            hint="A context chooses files and programs whose secrets are sent, so that whoever "
-            "changes the repository could send any of them. Keep it in another folder, or "
-            "write its settings under the connection.",
+            hint="A context chooses files and programs whose secrets are sent, and each change of "
+            "the repository could choose any of them. Keep it in another folder, or write its "
+            "settings under the connection.",
         )
     try:
         raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses deep nesting with a ValueError

@@ -132,7 +132,7 @@ async def require_equal_contents(
                 f"{check.target} has {count_text(count, 'message')} with the header of a copy from "
                 f"{check.origin} and another content, at sequence "
                 f"{', '.join(f'{seq:,}' for seq in found)}. The originals were not copied",
-                hint="Somebody else wrote or changed them. Delete them: nats stream rmm "
+                hint="Another client wrote or changed them. Delete them: nats stream rmm "
                 f"{quote_shell(states[0].target_address.stream)} {found[0]}, then run the backfill "
                 f"again. See all of them: jsplan backfill verify {quote_shell(entry.name)}",
             )
