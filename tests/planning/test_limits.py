@@ -110,6 +110,20 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
 
 
 @pytest.mark.matrix
+def test_streams_without_max_bytes_reserve_nothing(tmp_path: Path, make_server: MakeServer) -> None:
+    """Streams without max_bytes leave room for others, also where a server counts each as -1."""
+    server = limited(make_server, "max_file: 10000, max_mem: 5000")
+    space = space_on(tmp_path, server)
+    with Raw(server.url) as raw:
+        for name in ("A", "B"):
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.M{name}", {"name": f"M{name}", "storage": "memory"})
+    wanted = [*streams("C", max_bytes=10_000), *streams("D", max_bytes=5000, storage="memory")]
+
+    assert space.write(streams=[*wanted]).apply()[1].exit_code == 0
+
+
+@pytest.mark.matrix
 def test_the_server_refuses_the_same_configurations(
     tmp_path: Path, make_server: MakeServer
 ) -> None:
