@@ -146,7 +146,7 @@ def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFact
 def _sign_reservations(info: dict[str, Any]) -> dict[str, Any]:
     """Return API.INFO with signed reservations, also of its tiers.
 
-    nats-server 2.10 counts each stream without `max_bytes` as -1, and shows a sum below 0 as uint64.
+    nats-server 2.10 counts a stream without `max_bytes` as -1, and shows a sum below 0 as uint64.
     """
     signed = {
         name: info[name] - 2**64

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
+from jsplan.config.hints import field_hint
 from jsplan.config.model import DeclaredResource, Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.facts.live import Live
+from jsplan.facts.live import Live, LiveObject
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
@@ -177,11 +178,31 @@ def _format_value(after: Config, name: str) -> str:
 
 
 def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    """Yield an error for each field that the server is too old to know: it might drop it."""
-    level = inputs.level(decision.address)
-    if level >= NEWEST_LEVEL or (declared := inputs.declared(decision.address)) is None:
+    """Yield an error for each field that the server does not know: it might drop it."""
+    level, declared = inputs.level(decision.address), inputs.declared(decision.address)
+    if level > NEWEST_LEVEL or declared is None:
         return
-    yield from list_level_errors(declared, inputs.body(decision.address), level)
+    if level < NEWEST_LEVEL:
+        yield from list_level_errors(declared, inputs.body(decision.address), level)
+    if declared.raw_fields:
+        yield from _list_unknown_fields(declared, decision.live)
+
+
+def _list_unknown_fields(
+    declared: DeclaredResource, live: LiveObject | None
+) -> Iterable[Diagnostic]:
+    """Yield an error for each key of `x_raw` that no known release has, and that is not live."""
+    address, known = declared.address, table_of(declared.address).by_name
+    for name in sorted(declared.raw_fields - known.keys() - (live.raw if live else {}).keys()):
+        yield Diagnostic(
+            "error",
+            "JS413",
+            f'no nats-server up to {SERVER_VERSIONS[NEWEST_LEVEL]} knows the field "{name}" '
+            "of x_raw",
+            f"{field_hint(address.kind, name, known)} Remove it from x_raw.".strip(),
+            str(address),
+            declared.ranges.get("x_raw", declared.range),
+        )
 
 
 def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:

@@ -181,6 +181,32 @@ def test_a_stream_in_two_files_is_converted_once(tmp_path: Path) -> None:
     assert "subjects: [a]" in other.text
 
 
+def test_keys_of_client_libraries_are_reported(tmp_path: Path) -> None:
+    """A key that is no field is a warning with its place, and with the field if that is known."""
+    text = '{"stream_name": "A", "config": {"name": "C", "SampleFrequency": "5", "odd": 1}}'
+    text = f'[{{"name": "A", "subjects": ["a"], "duplicates": 300000000000}},\n{text}]'
+    made = convert_file(tmp_path, "nats", text)
+
+    found = [(d.summary, d.detail, d.range and d.range.line) for d in made.diagnostics]
+    assert sorted(found) == [
+        (
+            '"SampleFrequency" is not a field of a consumer: it is written under x_raw',
+            'Did you mean "sample_freq"?',
+            2,
+        ),
+        (
+            '"duplicates" is not a field of a stream: it is written under x_raw',
+            'Did you mean "duplicate_window"?',
+            1,
+        ),
+        (
+            '"odd" is not a field of a consumer: it is written under x_raw',
+            "Remove it if the server does not know it either.",
+            2,
+        ),
+    ]
+
+
 def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
     """Streams of MQTT and consumers of mirrors are left out with a note."""
     text = (
