@@ -243,6 +243,10 @@ def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
             "c has no `streamName`",
         ),
         ("nats", '{"name": ', "broken YAML"),
+        ("nats", '{{- if .on }}\n{"name": "A"}\n{{- end }}', "looks like a template"),
+        ("nats", '{"name": "A", "subjects": ["{{ .Values.subject }}"]}', "looks like a template"),
+        ("nack", NACK_STREAM % ", description: {{ .Release.Name }}", "looks like a template"),
+        ("nack", NACK_STREAM % ", description: '{{ tpl .x . }}'", "looks like a template"),
     ],
 )
 def test_a_broken_file_is_an_error_with_its_place(
