@@ -116,8 +116,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS413": CodeText(
         "A field needs a newer nats-server than the domain runs, or no known release has it.",
-        "Each field exists since a release, and this server does not report it. In `x_raw`, the name "
-        "may be that of a client library.",
+        "Each field exists since a release, and this server does not report it. In `x_raw`, the "
+        "name may be that of a client library.",
         "Upgrade the server, or remove the field.",
     ),
     "JS414": CodeText(
