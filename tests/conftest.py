@@ -274,7 +274,7 @@ def make_server() -> Iterator[MakeServer]:
 @pytest.fixture
 def newer_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every server counts as newer than this release, so it may know fields of `x_raw`."""
-    monkeypatch.setattr("jsplan.planning.guards.NEWEST_LEVEL", -1)
+    monkeypatch.setattr("jsplan.planning.field_levels.NEWEST_LEVEL", -1)
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
-from jsplan.config.hints import field_hint
-from jsplan.config.model import DeclaredResource, Removed, Workspace
+from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
+from jsplan.planning.field_levels import check_server_level
 from jsplan.planning.interest import check_kept_interest
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
@@ -25,7 +25,6 @@ from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS
 from jsplan.state.document import Entry, State
 from jsplan.units import count_text, format_duration
 
@@ -175,58 +174,6 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
 
 def _format_value(after: Config, name: str) -> str:
     return json.dumps(after[name]) if name in after else "the default"
-
-
-def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    """Yield an error for each field that the server does not know: it might drop it."""
-    level, declared = inputs.level(decision.address), inputs.declared(decision.address)
-    if level > NEWEST_LEVEL or declared is None:
-        return
-    if level < NEWEST_LEVEL:
-        yield from list_level_errors(declared, inputs.body(decision.address), level)
-    if declared.raw_fields:
-        yield from _list_unknown_fields(declared, decision.live)
-
-
-def _list_unknown_fields(
-    declared: DeclaredResource, live: LiveObject | None
-) -> Iterable[Diagnostic]:
-    """Yield an error for each key of `x_raw` that no known release has, and that is not live."""
-    address, known = declared.address, table_of(declared.address).by_name
-    for name in sorted(declared.raw_fields - known.keys() - (live.raw if live else {}).keys()):
-        yield Diagnostic(
-            "error",
-            "JS413",
-            f'no nats-server up to {SERVER_VERSIONS[NEWEST_LEVEL]} knows the field "{name}" '
-            "of x_raw",
-            f"{field_hint(address.kind, name, known)} Remove it from x_raw.".strip(),
-            str(address),
-            declared.ranges.get("x_raw", declared.range),
-        )
-
-
-def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:
-    """Yield an error for each field of a body that servers of this API level do not know."""
-    address, table = declared.address, table_of(declared.address)
-    for path, needed in table.required_levels(body):
-        if needed <= level:
-            continue
-        name = path.split(".")[0]
-        value, word = body[name], alias_of(address.kind, name)
-        shown = (
-            f"{word}: {value}"
-            if isinstance(value, str) and value in table.by_name[name].value_levels
-            else word + path.removeprefix(name)
-        )
-        yield Diagnostic(
-            "error",
-            "JS413",
-            f"{shown} needs API level {needed} (nats-server {SERVER_VERSIONS[needed]}); "
-            f"{address.domain} has level {level}",
-            "Upgrade that server, or leave it out.",
-            str(address),
-            declared.ranges.get(word, declared.range),
-        )
 
 
 def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:
