@@ -394,6 +394,23 @@ def test_servers_of_a_resource_of_nack_become_its_connection(tmp_path: Path) -> 
     )
 
 
+def test_a_folder_of_several_clusters_is_reported(tmp_path: Path) -> None:
+    """A stream that is read through the prefix of a domain and declared beside is a warning."""
+    reader = NACK_STREAM.replace("A, subjects: [a]", "ALL, %s") % (
+        "sources: [{name: A, externalApiPrefix: $JS.core.API}]",
+        "",
+    )
+    for texts, domain, expected in (
+        ([NACK_STREAM % "", reader], None, ["JS183"]),
+        ([NACK_STREAM % "", reader], "core", []),
+        ([reader], "d1a", []),
+    ):
+        made = convert_file(tmp_path, "nack", "---\n".join(texts), domain=domain)
+
+        assert [one.code for one in made.diagnostics] == expected
+        assert all("several clusters" in one.summary for one in made.diagnostics)
+
+
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
     """A resource with another provider is in a domain over that connection."""
     text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace(
