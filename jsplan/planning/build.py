@@ -56,6 +56,7 @@ from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
+from jsplan.planning.stranded import check_starved_consumers
 from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
@@ -279,6 +280,7 @@ def _diagnostics(
         )
     for decision in decisions.values():
         found += check_decision(inputs, decision)
+        found += check_starved_consumers(inputs, decision, decisions)
         if decision.actions == ["create"]:
             found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)

@@ -65,7 +65,6 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from _check_overruled(inputs, decision)
     yield from stranded.check_undelivered(inputs, decision)
     yield from stranded.check_last_deliveries(inputs, decision)
-    yield from stranded.check_starved_consumers(inputs, decision)
     yield from check_kept_interest(decision, inputs.level(decision.address))
     yield from _check_pinned_client(decision, place)
     if decision.address.kind == "consumer" and (decision.preserves or decision.reset is not None):
