@@ -310,6 +310,7 @@ def _read_backfills(
         context.own_domains,
         context.scope,
         findings,
+        context.files.root,
     )
     return backfills.read_backfills(document.get("backfills"), reading)
 

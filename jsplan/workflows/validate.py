@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic
+from jsplan.disk import is_file
 from jsplan.errors import ConfigError
 from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS, find_level
 from jsplan.topology import Topology, build_topology
@@ -47,12 +49,23 @@ def require_level(version: str) -> int:
         raise ConfigError([Diagnostic("error", "JS466", text, detail)]) from None
 
 
+def _check_transform_files(workspace: Workspace) -> Iterator[Diagnostic]:
+    """Find transforms whose file is missing. Where a job runs there is none: it has the text."""
+    for entry in workspace.backfills.values():
+        name = (entry.transform or "").rpartition(":")[0]
+        if name and not is_file(workspace.root / name):
+            text = f"backfill {entry.name}: `transform`: there is no file {name}"
+            detail = "The path is relative to the file that names it."
+            yield Diagnostic("error", "JS130", text, detail, None, entry.range)
+
+
 def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     """Return the warnings about the files. Raises ConfigError with every finding for an error."""
     found = [
         *workspace.diagnostics,
         *topology.diagnostics,
         *check_declared_subjects(workspace, topology),
+        *_check_transform_files(workspace),
     ]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
