@@ -27,6 +27,8 @@ def validate(options: LoadOptions, server_version: str | None = None) -> Workspa
     workspace = load(dataclasses.replace(options, files_only=True))
     topology = build_topology(workspace)
     found = require_valid(workspace, topology)
+    if missing := list(_check_transform_files(workspace)):
+        raise ConfigError([*found, *missing])
     if server_version is None or level is None:
         return workspace
     # Loaded only here: the files alone need no planning.
@@ -65,7 +67,6 @@ def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
         *workspace.diagnostics,
         *topology.diagnostics,
         *check_declared_subjects(workspace, topology),
-        *_check_transform_files(workspace),
     ]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
