@@ -1,4 +1,4 @@
-"""Checks that a conversion can be a configuration: values by the field tables, and one cluster."""
+"""Checks that a conversion can be a configuration: values by the tables, and one cluster."""
 
 from __future__ import annotations
 

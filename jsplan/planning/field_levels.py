@@ -1,4 +1,4 @@
-"""What the servers of a domain are too old to know, or refuse since a release."""
+"""Errors about what the servers of a domain do not know, or refuse since a release."""
 
 from __future__ import annotations
 

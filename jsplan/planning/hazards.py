@@ -289,7 +289,7 @@ def _removes_subjects(
 
 
 def _except(parts: Sequence[str]) -> str:
-    """Return the subjects that are still stored, of those that are taken away."""
+    """Return the subjects that are still stored, of those that are removed."""
     more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
     return f", except to {', '.join(parts[:5])}{more}" if parts else ""
 

@@ -325,7 +325,7 @@ def test_an_unchanged_consumer_without_messages_is_named(case: str, space: Space
 
 
 def test_a_work_queue_is_split(space: Space, raw: Raw) -> None:
-    """A consumer that goes with its part is not named, and what is stored afterwards is excepted."""
+    """A consumer that goes with its part is not named, and what stays stored is excepted."""
     workers = {
         part: {"name": part, "ack_policy": "explicit", "filter_subject": f"pay.{part}.>"}
         for part in ("eu", "us", "apac")

@@ -152,7 +152,7 @@ def test_real_servers(
 def test_subjects_that_only_2_10_stores(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """A first wildcard that catches the API is imported from 2.10 with a warning, and refused later."""
+    """A first wildcard that catches the API is imported from 2.10 with a warning, later refused."""
     space = single_space(tmp_path, server).write()
     subjects = ["*.orders.>"]
     with Raw(server.url) as raw:

@@ -114,7 +114,7 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
 
 @pytest.mark.matrix
 def test_streams_without_max_bytes_reserve_nothing(tmp_path: Path, make_server: MakeServer) -> None:
-    """Streams without max_bytes leave room for others, also where a server counts each as -1."""
+    """Streams without max_bytes leave capacity, also where a server counts each as -1."""
     server = limited(make_server, "max_file: 10000, max_mem: 5000")
     space = space_on(tmp_path, server)
     with Raw(server.url) as raw:

@@ -153,7 +153,7 @@ def test_the_system_account_discovers_more(tmp_path: Path) -> None:
 def test_domains_of_other_connections_are_no_noise(
     tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
-    """What only another connection reaches is not listed again, as over the system account."""
+    """Domains that only another connection reaches are not listed for the system account."""
     hub = make_hub_leaf()["hub"]
     acc = {"url": hub.url, "user": hub.user, "password": hub.password}
     alone = discover_until(["hub", "leaf"], workspace(tmp_path, acc=acc))
