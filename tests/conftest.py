@@ -272,6 +272,12 @@ def make_server() -> Iterator[MakeServer]:
 
 
 @pytest.fixture
+def newer_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every server counts as newer than this release, so it may know fields of `x_raw`."""
+    monkeypatch.setattr("jsplan.planning.field_levels.NEWEST_LEVEL", -1)
+
+
+@pytest.fixture
 def make_hub_leaf() -> Iterator[MakeHubLeaf]:
     """A factory of fresh hubs with leaves, which are stopped after the test."""
     made: list[Sandbox] = []

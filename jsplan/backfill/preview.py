@@ -30,7 +30,7 @@ from jsplan.backfill.pinning import (
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.origin_task import read_messages
-from jsplan.backfill.transforms import is_joint_copy
+from jsplan.backfill.transforms import build_transform_spec, is_joint_copy
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.documents.backfill_preview import COMPARED, COUNTED, BackfillPreview, OriginPreview
@@ -69,7 +69,8 @@ class _PreviewBuilder(Struct):
     infos: dict[str, Info | None] = field(default_factory=dict)
 
     async def build(self) -> BackfillPreview:
-        """Build the document."""
+        """Build the document. Raises UsageError for transforms that cannot run."""
+        build_transform_spec(self.world.workspace.root, self.entry)
         record = load_stored_state(self.world, self.entry)
         target = (
             await self._fetch_info(self.entry.target) if self.entry.target.parquet is None else None

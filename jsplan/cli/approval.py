@@ -26,22 +26,22 @@ class Approval:
     """The `Approve` of one command.
 
     `question` is the question, `shown` says whether the plan was printed. With JSON on stdout, the
-    plan is printed on stderr.
+    plan is printed on stderr. `save` is the command that saves the plan instead, if there is one.
     """
 
-    #: The hint where no question can be asked.
-    no_terminal_hint = (
-        "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and "
-        "apply that."
-    )
-
     def __init__(
-        self, output: Output, *, auto_approve: bool, no_input: bool, question: str
+        self,
+        output: Output,
+        *,
+        auto_approve: bool,
+        no_input: bool,
+        question: str,
+        save: str = "",
     ) -> None:
         self._output = output
         self._auto = auto_approve
         self._can_ask = not no_input and sys.stdin.isatty() and sys.stderr.isatty()
-        self._question = question
+        self._question, self._save = question, save
         self._wake: int | None = None
         self._asking = False
         self.shown = False
@@ -86,7 +86,8 @@ class Approval:
                     "this plan needs approval, and nothing can be asked here (no terminal, or "
                     "--no-input); nothing was changed"
                 ),
-                hint=self.no_terminal_hint,
+                hint="Pass --auto-approve (-y): an answer through a pipe does not count"
+                + (f". Or save the plan with {self._save} and apply that." if self._save else "."),
             )
         sys.stderr.write(f"\n{self._question}\n  Only the word yes approves: ")
         sys.stderr.flush()

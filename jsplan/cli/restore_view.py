@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class RestoreApproval(Approval):
     """An approval that prints what the backup holds before the plan."""
 
-    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand."
-
     def print(self, plan: Plan, console: Console, *, refused: bool) -> None:
         """Print what the backup holds, then the plan."""
         from jsplan.render import restore_text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.cli.approval import Approval
 from jsplan.cli.views import print_plan
 
 if TYPE_CHECKING:
@@ -13,14 +12,6 @@ if TYPE_CHECKING:
     from jsplan.cli.output import Output
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
-
-
-class RevertApproval(Approval):
-    """The approval of an apply, with the words of `revert`."""
-
-    no_terminal_hint = (
-        "Pass --auto-approve (-y) to approve it beforehand, or save it with -o FILE and apply that."
-    )
 
 
 def planned_result(output: Output, plan: Plan) -> None:

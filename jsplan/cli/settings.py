@@ -138,8 +138,8 @@ class GlobalOption(click.Option):
 def _workspace_options(*, autoenv: bool) -> list[click.Option]:
     """Return new options that select the workspace.
 
-    `JSPLAN_VAR_<name>` sets a variable of the workspace. So without `autoenv` the environment sets
-    neither `--var` nor `--var-file`.
+    `JSPLAN_VAR_<name>` sets a variable of the workspace, and `JSPLAN_ENV` counts where there are
+    environments. So without `autoenv` the shell sets none of `--env`, `--var` and `--var-file`.
     """
     option = partial(GlobalOption, section=GlobalSection.WORKSPACE)
     return [
@@ -156,6 +156,7 @@ def _workspace_options(*, autoenv: bool) -> list[click.Option]:
             "--env",
             into="environment",
             metavar="NAME",
+            allow_from_autoenv=autoenv,
             shell_complete=_complete_environments,
             help="Use this environment of the workspace.",
         ),

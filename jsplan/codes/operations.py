@@ -139,7 +139,7 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Wait, or end the pin at once with `nats consumer unpin`.",
     ),
     "JS474": CodeText(
-        "An unmanaged consumer gets no more messages.",
+        "A consumer that is in no file gets no more messages.",
         "No new subject of its stream matches its filter.",
         "Inform its owner, or keep a subject that its filter matches.",
     ),

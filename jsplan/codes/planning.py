@@ -115,8 +115,9 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "Put the old value back, or replace the resource with `--replace`.",
     ),
     "JS413": CodeText(
-        "A field needs a newer nats-server than the domain runs.",
-        "Each field exists since a release, and this server does not report it.",
+        "A field needs a newer nats-server than the domain runs, or no known release has it.",
+        "Each field exists since a release, and this server does not report it. In `x_raw`, the "
+        "name may be that of a client library.",
         "Upgrade the server, or remove the field.",
     ),
     "JS414": CodeText(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Final, TypedDict
 
 from msgspec import Struct
@@ -68,6 +70,7 @@ class EntryContext(Struct, frozen=True):
     own_domains: tuple[str, ...]
     scope: Scope
     findings: Findings
+    root: Path
 
 
 def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Backfill]:
@@ -112,10 +115,8 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
         _read_sides(node, "from", _FROM, context),
         _read_sides(node, "to", ("domain", "stream", "parquet"), context),
     )
-    where, transform = (
-        parsing.read_text(node.get("where"), "`where`", findings),
-        parsing.read_path(node.get("transform"), "`transform`", findings),
-    )
+    where = parsing.read_text(node.get("where"), "`where`", findings)
+    transform = _read_transform(node.get("transform"), context)
     rate = parsing.read_parsed(node.get("rate"), "`rate`", _parse_rate, findings)
     window = parsing.read_parsed(node.get("window"), "`window`", _parse_window, findings)
     renamed = _read_subject_transform(node.get("subject_transform"), findings)
@@ -133,6 +134,16 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
         range=source_range(node.place),
         **choices,
     )
+
+
+def _read_transform(node: Node | None, context: EntryContext) -> str | None:
+    """Return FILE.py:FUNCTION with the file relative to the workspace."""
+    text = parsing.read_path(node, "`transform`", context.findings)
+    if text is None or node is None:
+        return None
+    folder = node.place[0].path.parent.absolute()
+    below = Path(os.path.relpath(folder, context.root.absolute())).as_posix()
+    return text if Path(text).is_absolute() or below == "." else f"{below}/{text}"
 
 
 def _read_subject_transform(node: Node | None, findings: Findings) -> tuple[str, str] | None:

@@ -123,21 +123,9 @@ def _subjects(body: Body) -> Problems:
             f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)',
             "Keep the wider one.",
         )
-    caught = next(
-        (subject for subject in subjects if subject not in bad and _is_reserved(subject)), None
-    )
-    if caught is not None and not body.get("no_ack"):
-        whose = (
-            "the system's subjects"
-            if overlaps(caught, "$SYS.>") and not overlaps(caught, "$JS.>")
-            else "the JetStream API"
-        )
-        yield Problem(
-            "JS157",
-            "subjects",
-            f'subjects: "{caught}" catches {whose} (10052)',
-            "Narrow it, or set no_ack: true.",
-        )
+    caught = None if bad else find_reserved(body)
+    if caught is not None and (caught == ">" or caught.startswith("$")):
+        yield reserved_problem(caught)
     if ">" in subjects and (body.get("num_replicas") or 1) > 1:
         yield Problem(
             "JS157",
@@ -145,6 +133,27 @@ def _subjects(body: Body) -> Problems:
             "a stream of all subjects has one copy (10052)",
             "Write num_replicas: 1, or narrow the subjects.",
         )
+
+
+def find_reserved(body: Body) -> str | None:
+    """Return a subject that catches those of the server, which nats-server refuses since 2.11.
+
+    Up to 2.10 only those that begin with a `$`, and `>`.
+    """
+    subjects = () if body.get("no_ack") else body.get("subjects") or ()
+    return next((subject for subject in subjects if _is_reserved(subject)), None)
+
+
+def reserved_problem(subject: str) -> Problem:
+    """Return the problem of a subject that `find_reserved` found."""
+    system = overlaps(subject, "$SYS.>") and not overlaps(subject, "$JS.>")
+    whose = "the system's subjects" if system else "the JetStream API"
+    return Problem(
+        "JS157",
+        "subjects",
+        f'subjects: "{subject}" catches {whose} (10052)',
+        "Narrow it, or set no_ack: true.",
+    )
 
 
 def _is_reserved(subject: str) -> bool:

@@ -17,13 +17,17 @@ ENVIRONMENT_SECTIONS: Final = ("vars", "connections", "domains", "backend")
 _URL_KEYS: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
 
 
-def choose_environment(document: Node, asked: str | None, findings: Findings) -> str | None:
+def choose_environment(
+    document: Node, asked: str | None, of_shell: str | None, findings: Findings
+) -> str | None:
     """Return the name of the environment, or None if the workspace has none.
 
-    A missing or unknown choice is a finding.
+    A missing or unknown choice is a finding. That of the shell, JSPLAN_ENV, may be about other
+    workspaces.
     """
     section = document.get("environments")
     names = [name for name, _ in parsing.read_mapping(section, "`environments`", findings)]
+    asked = asked or (of_shell if names else None)
     if asked is None:
         if names:
             findings.error(
@@ -34,7 +38,7 @@ def choose_environment(document: Node, asked: str | None, findings: Findings) ->
             )
         return None
     if asked not in names:
-        none = "The workspace has no `environments:`. Remove -e and unset JSPLAN_ENV."
+        none = "The workspace has no `environments:`. Remove -e."
         findings.error(
             "JS117",
             section,

@@ -131,7 +131,7 @@ def _read_document(
         findings.raise_if_failed()
         raise AssertionError("a workspace that cannot be read has a finding")
     environment = environments.choose_environment(
-        document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings
+        document, options.environment, options.environ.get("JSPLAN_ENV"), findings
     )
     _stop_without_environment(findings)
     return document, environment
@@ -310,6 +310,7 @@ def _read_backfills(
         context.own_domains,
         context.scope,
         findings,
+        context.files.root,
     )
     return backfills.read_backfills(document.get("backfills"), reading)
 

@@ -278,7 +278,7 @@ class _NodeBuilder:
                 "JS101",
                 (self.source, mark.line, mark.column),
                 "a key must be text",
-                "Write `key: value`.",
+                "Write `key: value`. A template ({{ … }}) must be rendered first.",
             )
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 

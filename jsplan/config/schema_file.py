@@ -16,7 +16,9 @@ SCHEMA_FILE: Final = "workspace-v1.json"
 
 
 def build_modeline(path: Path, root: Path) -> str:
-    """Return the line with which YAML language servers find the schema of the workspace."""
+    """Return the line with which editors find the schema of the workspace; empty without one."""
+    if not exists(root / SCHEMA_FILE):
+        return ""
     schema = os.path.relpath(root / SCHEMA_FILE, path.parent).replace(os.sep, "/")
     return f"# yaml-language-server: $schema={schema}\n"
 

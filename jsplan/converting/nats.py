@@ -9,18 +9,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from jsplan.address import INTERNAL_CONSUMER_PREFIXES
+from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Kind
 from jsplan.config.findings import Findings
+from jsplan.config.hints import field_hint
 from jsplan.config.node import Node, Place, to_plain
 from jsplan.config.read import parse_document
-from jsplan.converting.model import Conversion, ConvertedResource, Owner
+from jsplan.converting.model import Conversion, ConvertedResource, NoteWriter, Owner
 from jsplan.converting.tech_preview import upgrade_consumer
+from jsplan.resources import TABLES
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.stream import STREAM
 
@@ -169,6 +171,7 @@ class _DocumentReader(Struct):
                 "The stream itself is carried over.",
             )
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
+        _report_unknown_fields("stream", body, config, notes)
         state = node.get("state") or node.get("stats")  # `stats` in the first tutorials
         count = state.get_value("consumer_count") if state is not None else 0
         if isinstance(count, int) and count:
@@ -194,6 +197,7 @@ class _DocumentReader(Struct):
             return
         notes = self.out.notes_about("consumer", f"{stream}/{name}", owner)
         body = upgrade_consumer(body, config, notes)
+        _report_unknown_fields("consumer", body, config, notes)
         self.out.resources.append(
             ConvertedResource(
                 "consumer", f"{stream}/{name}", {"name": name} | body, config.place, owner
@@ -233,6 +237,19 @@ class _DocumentReader(Struct):
                     "A backup keeps them in its archive."
                     f" Save each with: nats consumer info {stream} NAME --json",
                 )
+
+
+def _report_unknown_fields(
+    kind: Kind, body: Mapping[str, Any], config: Node, notes: NoteWriter
+) -> None:
+    """Warn of the keys that only a server newer than this release could know."""
+    known = TABLES[kind].by_name
+    for name in body.keys() - known.keys():
+        notes.warning(
+            config.key_place(name),
+            f'"{name}" is not a field of a {kind}: it is written under x_raw',
+            field_hint(kind, name, known) or "Remove it if the server does not know it either.",
+        )
 
 
 def _set_place(node: Node, place: Place) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source
 from jsplan.config.read import parse_document, read_bytes
-from jsplan.converting.model import Conversion
+from jsplan.converting.model import UNREADABLE, Conversion
 from jsplan.converting.nack import convert_nack, split_documents
 from jsplan.converting.nats import convert_nats
 from jsplan.converting.terraform import hcl
@@ -18,6 +19,10 @@ from jsplan.converting.terraform.state import convert_state, is_terraform
 from jsplan.disk import exists, is_file, is_folder
 from jsplan.errors import JsplanError
 
+#: `{{ .Values.name }}`, `{{- end }}` and `{{ include … }}`, but not `{{wildcard(1)}}` of subjects.
+_TEMPLATE = re.compile(
+    rb"\{\{(-|\s*([.$/]|(if|else|end|range|with|include|define|template|tpl)\b)|[^{}\n]*\s[.$]\w)"
+)
 #: Files from which Terraform reads values of variables by itself, in this order.
 _VALUE_FILES = ("terraform.tfvars", "*.auto.tfvars")
 
@@ -40,7 +45,11 @@ def read_nack(path: Path, findings: Findings, *, control_loop: bool | None) -> C
     for file in _find_files(path, (".yaml", ".yml", ".json")):
         source = _build_source(file)
         data = read_bytes(source, findings)
-        if data is not None and b"jetstream.nats.io" in data:
+        if (
+            data is not None
+            and b"jetstream.nats.io" in data
+            and not _is_template(source, data, findings)
+        ):
             found += split_documents(source, data, findings)
     return convert_nack(found, control_loop=control_loop)
 
@@ -156,10 +165,28 @@ def _read_each(
     for file in files:
         source = _build_source(file)
         data = read_bytes(source, findings)
-        node = read(source, data) if data is not None else None
+        if data is None or _is_template(source, data, findings):
+            continue
+        node = read(source, data)
         if node is not None:
             out.append(node)
     return out
+
+
+def _is_template(source: Source, data: bytes, findings: Findings) -> bool:
+    """Check whether it is a template of Helm or Go, and report that: its values are not known."""
+    found = _TEMPLATE.search(data)
+    if found is None:
+        return False
+    before = data[: found.start()]
+    place = (source, before.count(b"\n"), len(before) - before.rfind(b"\n") - 1)
+    findings.error(
+        UNREADABLE,
+        place,
+        "this looks like a template ({{ … }}), whose values are not known here",
+        "Render it first, for example with helm template, and convert the output.",
+    )
+    return True
 
 
 def _read_hcl(file: Path, findings: Findings, out: Conversion) -> hcl.Block | None:

@@ -1,14 +1,43 @@
-"""Checks that a conversion can be a configuration: shapes and values, by the field tables."""
+"""Checks that a conversion can be a configuration: values by the tables, and one cluster."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from jsplan.converting.model import Conversion, ConvertedResource
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Table
 from jsplan.resources.stream import STREAM
+
+_DOMAIN_API: Final = re.compile(r"\$JS\.([^.]+)\.API")
+
+
+def check_clusters(conversion: Conversion, domain: str | None) -> None:
+    """Warn once where a stream is read from another domain, and declared beside its reader.
+
+    `domain` is the one that the user named for all of them.
+    """
+    declared = {(each.owner, each.name) for each in conversion.resources if each.kind == "stream"}
+    for resource in conversion.resources:
+        config, owner = resource.config, resource.owner
+        for origin in (config.get("mirror"), *(config.get("sources") or ())):
+            name = (origin or {}).get("name")
+            found = _DOMAIN_API.fullmatch(str(((origin or {}).get("external") or {}).get("api")))
+            if (
+                found is not None
+                and found[1] not in (domain, owner.js_domain)
+                and name != resource.name
+                and (owner, name) in declared
+            ):
+                conversion.general_notes.warning(
+                    resource.place,
+                    f"{resource.name} reads {name} through {found[0]}, and {name} is declared"
+                    " beside it: these look like several clusters",
+                    "Convert the files of each cluster alone, with --domain.",
+                )
+                return
 
 
 def check_values(conversion: Conversion) -> None:

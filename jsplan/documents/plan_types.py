@@ -49,6 +49,8 @@ TARGET_PREPARED: Final = "prepare_relocation"
 #: The reasons of a consumer whose position the files set: it is replaced, or reset in place.
 RESET_BY_POSITION: Final = "replace_for_position"
 RESET_IN_PLACE: Final = "reset_position"
+#: The reason of a stream that would be replaced, and whose content cannot be kept: it is refused.
+CANNOT_PRESERVE: Final = "cannot_preserve"
 #: The operations that let a cluster move the leader of an object.
 LEADER_OPS: Final[tuple[Op, ...]] = ("stream.move_leader", "consumer.move_leader")
 #: The reason of a resource of which nothing but the leader moves.

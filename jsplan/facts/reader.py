@@ -139,8 +139,23 @@ def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFact
         level=level,
         version=server.get("version") if own else None,
         server=identity,
-        info=info,
+        info=_sign_reservations(info),
     )
+
+
+def _sign_reservations(info: dict[str, Any]) -> dict[str, Any]:
+    """Return API.INFO with signed reservations, also of its tiers.
+
+    nats-server 2.10 counts a stream without `max_bytes` as -1, and shows a sum below 0 as uint64.
+    """
+    signed = {
+        name: info[name] - 2**64
+        for name in ("reserved_memory", "reserved_storage")
+        if info.get(name, 0) >= 2**63
+    }
+    if tiers := info.get("tiers"):
+        signed["tiers"] = {name: _sign_reservations(tier) for name, tier in tiers.items()}
+    return info | signed
 
 
 def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectError:

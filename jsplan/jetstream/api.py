@@ -27,7 +27,9 @@ from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.jetstream.restore_lock import RestoreLock
 from jsplan.resources.error_codes import (
     CONSUMER_WITHOUT_SERVER,
+    NO_MEMORY,
     NO_MESSAGE,
+    NO_STORAGE,
     NOT_FOUND,
     STORE_NOT_CREATED,
     STREAM_WITHOUT_SERVER,
@@ -360,6 +362,12 @@ class DomainApi:
     def _refused_error(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
         code = f"{error.get('code', 0)}/{error.get('err_code', 0)}"
         text = f"{error.get('description', 'no description')} ({code})"
+        if error.get("err_code") in (NO_STORAGE, NO_MEMORY) or "insufficient storage" in text:
+            store = "max_memory_store" if error.get("err_code") == NO_MEMORY else "max_file_store"
+            text += (
+                f": the max_bytes of all streams together exceed {store} of the servers, or the "
+                "limit of the account"
+            )
         return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {text}", error)
 
     async def request_info(self, api: str) -> dict[str, Any] | None:

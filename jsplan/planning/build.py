@@ -13,7 +13,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
-from jsplan.documents.plan_types import LEADER_MOVED
+from jsplan.documents.plan_types import CANNOT_PRESERVE, LEADER_MOVED
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
@@ -39,6 +39,7 @@ from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
+from jsplan.planning.preserve.hazards import preserve_obstacle
 from jsplan.planning.preserve.position_reset import check_resets
 from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
@@ -56,6 +57,7 @@ from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
+from jsplan.planning.stranded import check_starved_consumers
 from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
@@ -279,6 +281,7 @@ def _diagnostics(
         )
     for decision in decisions.values():
         found += check_decision(inputs, decision)
+        found += check_starved_consumers(inputs, decision, decisions)
         if decision.actions == ["create"]:
             found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
@@ -351,6 +354,7 @@ def _resource_change(
             previous_address=str(moved) if moved else None,
         )
     only_led = decision.leader is not None and decision.actions == ["no-op"]
+    is_stream = address.parent is None
     change = Change(
         actions=["update"] if only_led else decision.actions,
         before=live.config if live else None,
@@ -373,7 +377,11 @@ def _resource_change(
         domain=address.domain,
         name=address.name,
         change=change,
-        action_reason=LEADER_MOVED if only_led else decision.reason,
+        action_reason=LEADER_MOVED
+        if only_led
+        else CANNOT_PRESERVE
+        if decision.preserves and is_stream and preserve_obstacle(inputs, decision)
+        else decision.reason,
         hazards=assess_hazards(inputs, decision, decisions),
         fingerprint=live.fingerprint if live else "absent",
         depends_on=depends_on,

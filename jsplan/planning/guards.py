@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
-from jsplan.config.model import DeclaredResource, Removed, Workspace
+from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
+from jsplan.planning.field_levels import check_server_level
 from jsplan.planning.interest import check_kept_interest
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
@@ -24,7 +25,6 @@ from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS
 from jsplan.state.document import Entry, State
 from jsplan.units import count_text, format_duration
 
@@ -65,7 +65,6 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from _check_overruled(inputs, decision)
     yield from stranded.check_undelivered(inputs, decision)
     yield from stranded.check_last_deliveries(inputs, decision)
-    yield from stranded.check_starved_consumers(inputs, decision)
     yield from check_kept_interest(decision, inputs.level(decision.address))
     yield from _check_pinned_client(decision, place)
     if decision.address.kind == "consumer" and (decision.preserves or decision.reset is not None):
@@ -174,38 +173,6 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
 
 def _format_value(after: Config, name: str) -> str:
     return json.dumps(after[name]) if name in after else "the default"
-
-
-def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    """Yield an error for each field that the server is too old to know: it might drop it."""
-    level = inputs.level(decision.address)
-    if level >= NEWEST_LEVEL or (declared := inputs.declared(decision.address)) is None:
-        return
-    yield from list_level_errors(declared, inputs.body(decision.address), level)
-
-
-def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:
-    """Yield an error for each field of a body that servers of this API level do not know."""
-    address, table = declared.address, table_of(declared.address)
-    for path, needed in table.required_levels(body):
-        if needed <= level:
-            continue
-        name = path.split(".")[0]
-        value, word = body[name], alias_of(address.kind, name)
-        shown = (
-            f"{word}: {value}"
-            if isinstance(value, str) and value in table.by_name[name].value_levels
-            else word + path.removeprefix(name)
-        )
-        yield Diagnostic(
-            "error",
-            "JS413",
-            f"{shown} needs API level {needed} (nats-server {SERVER_VERSIONS[needed]}); "
-            f"{address.domain} has level {level}",
-            "Upgrade that server, or leave it out.",
-            str(address),
-            declared.ranges.get(word, declared.range),
-        )
 
 
 def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:

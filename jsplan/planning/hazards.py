@@ -274,7 +274,11 @@ def _removes_subjects(
     ]
     lost = [s for s in removed if not is_covered(s, near.find_overlapping(s))]
     passed_on = [s for s in removed if s not in lost]
-    texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
+    texts = []
+    if lost:
+        parts = sorted({part for s in lost for part in near.find_overlapping(s)})
+        passed_on += [s for s in parts if not is_covered(s, decision.after.get("subjects", []))]
+        texts = [f"publishers to {', '.join(lost)} will get no acknowledgement{_except(parts)}"]
     if passed_on:
         texts.append(
             f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step "
@@ -282,6 +286,12 @@ def _removes_subjects(
         )
     if texts:
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=removed)
+
+
+def _except(parts: Sequence[str]) -> str:
+    """Return the subjects that are still stored, of those that are removed."""
+    more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
+    return f", except to {', '.join(parts[:5])}{more}" if parts else ""
 
 
 def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:

@@ -18,7 +18,7 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.build import build_plan, candidate_addresses, decide_all
 from jsplan.planning.decide import table_of
-from jsplan.planning.guards import list_level_errors
+from jsplan.planning.field_levels import list_level_errors
 from jsplan.planning.model import PlanInputs
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config

@@ -207,8 +207,10 @@ def streams_with_new_subjects(
     return found
 
 
-def check_starved_consumers(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    """Warn about unmanaged consumers that get no messages from the new subjects of their stream."""
+def check_starved_consumers(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
+    """Warn about consumers in no file that get nothing from the new subjects of their stream."""
     live, after, declared = decision.live, decision.after or {}, inputs.declared(decision.address)
     if (
         live is None
@@ -224,8 +226,11 @@ def check_starved_consumers(inputs: PlanInputs, decision: ResourceDecision) -> I
     )
     for consumer in inputs.consumers_of(decision.address):
         address = consumer.address
-        if address in inputs.workspace.resources or address.consumer.startswith(
-            INTERNAL_CONSUMER_PREFIXES
+        planned = decisions.get(address)
+        if (
+            address in inputs.workspace.resources
+            or (planned is not None and planned.deletes)
+            or address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
         ):
             continue
         filters = filters_of(consumer.compact)
@@ -236,8 +241,10 @@ def check_starved_consumers(inputs: PlanInputs, decision: ResourceDecision) -> I
             and not any(overlaps(subject, s) for s in stored)
         ]
         if filters and lost == list(filters):
-            consumer_text = f"consumer {address.consumer}, which this workspace does not manage"
-            text = f"{consumer_text}, gets no new messages: no subject matches {', '.join(lost)}"
+            text = (
+                f"consumer {address.consumer}, which is in no file, gets no new messages: "
+                f"no subject matches {', '.join(lost)}"
+            )
             detail = "Inform its owner, or keep a subject that its filter matches."
             yield Diagnostic(
                 "warning",

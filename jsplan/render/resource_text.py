@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.documents.plan_types import RESET_BY_POSITION, TARGET_PREPARED
+from jsplan.documents.plan_types import CANNOT_PRESERVE, RESET_BY_POSITION, TARGET_PREPARED
 from jsplan.render.escape import safe
 from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
@@ -90,6 +90,8 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
             if actions == ("no-op",)
             else "will be imported, then updated in place",
         )
+    if resource.action_reason == CANNOT_PRESERVE:
+        return "-/+", "replace", "cannot be replaced with its data carried over"
     if resource.action_reason == RESET_BY_POSITION and actions == ("create", "delete"):
         return "-/+", "replace", "will be replaced, at the position of the files"
     return heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
@@ -292,7 +294,7 @@ def _format_messages(hazard: Hazard) -> str:
     if most is None or most == hazard.at_least:
         return (
             ""
-            if _mentions_number(hazard, hazard.at_least)
+            if not hazard.at_least or _mentions_number(hazard, hazard.at_least)
             else f"at least {count_text(hazard.at_least, 'message')}"
         )
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jsplan.address import names_content
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.render.values import non_default_leaves, scalar
@@ -47,12 +48,14 @@ def resource(address: str, entry: dict[str, Any], console: Console) -> None:
     """Render one entry of the state and an empty line."""
     lines = Lines()
     _, kind, name = address.split("/", 2)
+    # `created` of an entry of a bucket is that of its bucket.
+    created = "" if names_content(address) else f", {safe(str(entry.get('created') or 'unknown'))}"
     guard = ("  # prevent_destroy", "warn") if entry.get("prevent_destroy") else ""
     lines.add(
         0,
         (safe(address), "strong"),
         (
-            f" ({entry.get('origin', 'created')}, {safe(str(entry.get('created') or 'unknown'))})",
+            f" ({entry.get('origin', 'created')}{created})",
             "dim",
         ),
         guard,

@@ -14,6 +14,9 @@ INVALID_JSON: Final = 10025
 NO_MESSAGE: Final = 10037
 NOT_ENABLED_FOR_ACCOUNT: Final = 10039
 STORE_NOT_CREATED: Final = 10049
+#: The server's store, or the account, has no capacity for the `max_bytes` of the stream.
+NO_STORAGE: Final = 10047
+NO_MEMORY: Final = 10028
 #: The name is in use, by a stream with another configuration.
 STREAM_EXISTS: Final = 10058
 STREAM_NOT_FOUND: Final = 10059

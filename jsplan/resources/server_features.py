@@ -27,6 +27,9 @@ INTEREST_FORGOTTEN_LEVEL: Final = 1
 PAUSE_LEVEL: Final = 1
 #: LEADER.STEPDOWN takes the server that is to lead. Before, it takes no payload (10003).
 LEADER_MOVE_LEVEL: Final = 1
+#: A stream cannot store a subject such as `*.orders.>`, which catches the API. One that exists is
+#: not loaded by the upgrade.
+RESERVED_SUBJECTS_LEVEL: Final = 1
 #: A stream with a setting of a newer release is offline after a downgrade, and such a consumer is
 #: not found. Before, the server runs both without the setting.
 OFFLINE_LEVEL: Final = 1

@@ -60,6 +60,6 @@ class Ports:
             )
             raise SandboxError(
                 f"cannot have {taken}: {error.strerror}",
-                hint="Stop what listens there, or ask for another port.",
+                hint="Stop what listens there, or take free ports: --free-ports.",
             ) from None
         return held

@@ -84,8 +84,10 @@ async def plan_and_apply(
 def apply_saved(
     load: LoadOptions, plan_path: Path, options: PlanOptions, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Execute a saved plan without questions, as `apply_plan`."""
+    """Execute a saved plan without questions, as `apply_plan`, by default in its environment."""
     plan = load_plan(plan_path)
+    if load.environment is None and not load.environ.get("JSPLAN_ENV"):
+        load = dataclasses.replace(load, environment=plan.environment)
     return plan, apply_plan(load, plan, options, observer, name=str(plan_path))
 
 

@@ -12,7 +12,7 @@ from jsplan.converting.model import Conversion
 from jsplan.converting.read_files import read_nack, read_nats, read_terraform
 from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
 from jsplan.converting.terraform.entries import attach_entries
-from jsplan.converting.validation import check_values
+from jsplan.converting.validation import check_clusters, check_values
 from jsplan.converting.workspace_file import build_result
 from jsplan.errors import ConfigError, JsplanError
 
@@ -41,6 +41,7 @@ def convert(
         raise ConfigError(wrong)
     if not conversion.resources:
         raise _nothing_found_error(tool, path, conversion)
+    check_clusters(conversion, target.domain)
     mapping = (
         map_to_workspace(load_workspace(target.load), target, conversion)
         if target.exists

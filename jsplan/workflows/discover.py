@@ -63,5 +63,25 @@ async def _discover(
                 )
         if out.failures and not seen:
             raise pool.failures[next(iter(out.failures))]
-    out.domains = assign_keys(seen, declared)
+    out.domains = assign_keys(_without_other_accounts(seen, declared), declared)
     return out
+
+
+def _without_other_accounts(
+    seen: list[VisibleDomain], declared: Mapping[str, Domain]
+) -> list[VisibleDomain]:
+    """Leave out what does not answer over a connection and belongs to another one.
+
+    Servers report their domains to each account, also to the system account and to those that have
+    no JetStream there.
+    """
+    answering = {visible.name for visible in seen if not visible.failure}
+    rows = {(domain.connection, domain.js_domain) for domain in declared.values()}
+    elsewhere = answering | {name for _, name in rows}
+    return [
+        visible
+        for visible in seen
+        if not visible.failure
+        or (visible.connection, visible.name) in rows
+        or visible.name not in elsewhere
+    ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from jsplan.address import Address, is_glob
 from jsplan.codegen import GeneratedFile
 from jsplan.config.model import LoadOptions
-from jsplan.config.schema_file import build_modeline, write_schema
+from jsplan.config.schema_file import build_modeline
 from jsplan.context import Context, open_context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
@@ -137,11 +137,10 @@ async def _import_with_config(
                         globs,
                         exact,
                         options,
-                        _keep_file_after(approve, file, load.directory),
+                        _keep_file_after(approve, file),
                         observer,
                     )
                 file.keep = True
-                write_schema(load.directory)
             return plan, result, generated
         except (_GeneratedConfigError, PlanError) as error:
             excluded = _unimportable(error.diagnostics, config, exact)
@@ -199,16 +198,12 @@ async def _reopen_context(load: LoadOptions, path: Path) -> AsyncIterator[Contex
         yield context
 
 
-def _keep_file_after(approve: Approve, file: NewFile, root: Path) -> Approve:
-    """Keep the file, with its schema, once a plan without refusals is approved.
-
-    State may have its resources then.
-    """
+def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
+    """Keep the file once a plan without refusals is approved: state may have its resources then."""
 
     def approving(plan: Plan) -> None:
         approve(plan)
         if not list_refusals(plan):
-            write_schema(root)
             file.keep = True
 
     return approving

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 from pathlib import Path
+from typing import Final
 
 from jsplan.config.schema_file import build_modeline, write_schema
 from jsplan.disk import exists
@@ -13,11 +14,15 @@ from jsplan.errors import JsplanError, UsageError
 TEMPLATES = ("single", "hub-and-leaf")
 
 
-def init(directory: Path, template: str, name: str) -> list[Path]:
-    """Write the files of a template, and the schema for editors, and return them.
+#: The file that keeps plans out of git; the state is committed, or in a bucket.
+_IGNORED: Final = (".gitignore", "*.plan\n")
+
+
+def init(directory: Path, template: str, name: str, *, schema: bool = False) -> list[Path]:
+    """Write the files of a template, with `schema` also that for editors, and return them.
 
     `name` is the name of the workspace. Raises JsplanError if a file of the template exists, and
-    UsageError for an invalid name or an unknown template. A schema that exists stays.
+    UsageError for an invalid name or an unknown template. A schema or .gitignore that exists stays.
     """
     if template not in TEMPLATES:
         raise UsageError(
@@ -37,10 +42,15 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
         raise JsplanError(
             f"{existing[0]} exists; nothing was written", hint="Choose an empty folder with -C."
         )
+    ignore, written = directory / _IGNORED[0], list(wanted)
+    if not exists(ignore):
+        _write_file(ignore, _IGNORED[1])
+        written.append(ignore)
+    if schema and (path := write_schema(directory)) is not None:
+        written.append(path)
     for path, text in wanted.items():
         _write_file(path, build_modeline(path, directory) + text.replace("WORKSPACE", name))
-    schema = write_schema(directory)
-    return sorted([*wanted, *([schema] if schema is not None else [])])
+    return sorted(written)
 
 
 def _write_file(path: Path, text: str) -> None:

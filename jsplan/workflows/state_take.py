@@ -21,9 +21,10 @@ _OPERATION = "state take"
 
 
 class Taken(Struct, frozen=True):
-    """The moved state: `environment` is the one before, `resources` their number."""
+    """The moved state: from `environment` into another one, and the number of its resources."""
 
     environment: str | None
+    into: str | None
     lineage: str
     serial: int
     resources: int
@@ -118,7 +119,7 @@ async def _move(
     if not shares_place:
         emptied = State(there.workspace, environment, there.lineage, there.serial)
         await _write(other, emptied)
-    return Taken(environment, here.lineage, here.serial, len(here.resources))
+    return Taken(environment, workspace.environment, here.lineage, here.serial, len(here.resources))
 
 
 def _moved(state: State, environment: str | None) -> State:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic
+from jsplan.disk import is_file
 from jsplan.errors import ConfigError
 from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS, find_level
 from jsplan.topology import Topology, build_topology
@@ -25,6 +27,8 @@ def validate(options: LoadOptions, server_version: str | None = None) -> Workspa
     workspace = load(dataclasses.replace(options, files_only=True))
     topology = build_topology(workspace)
     found = require_valid(workspace, topology)
+    if missing := list(_check_transform_files(workspace)):
+        raise ConfigError([*found, *missing])
     if server_version is None or level is None:
         return workspace
     # Loaded only here: the files alone need no planning.
@@ -45,6 +49,16 @@ def require_level(version: str) -> int:
         known = f"{SERVER_VERSIONS[0]} to {SERVER_VERSIONS[NEWEST_LEVEL]}"
         detail = f"Write a release from {known}, such as 2.12 or 2.12.8."
         raise ConfigError([Diagnostic("error", "JS466", text, detail)]) from None
+
+
+def _check_transform_files(workspace: Workspace) -> Iterator[Diagnostic]:
+    """Find transforms whose file is missing. Where a job runs there is none: it has the text."""
+    for entry in workspace.backfills.values():
+        name = (entry.transform or "").rpartition(":")[0]
+        if name and not is_file(workspace.root / name):
+            text = f"backfill {entry.name}: `transform`: there is no file {name}"
+            detail = "The path is relative to the file that names it."
+            yield Diagnostic("error", "JS130", text, detail, None, entry.range)
 
 
 def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:

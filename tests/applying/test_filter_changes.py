@@ -324,6 +324,33 @@ def test_an_unchanged_consumer_without_messages_is_named(case: str, space: Space
     ]
 
 
+def test_a_work_queue_is_split(space: Space, raw: Raw) -> None:
+    """A consumer that goes with its part is not named, and what stays stored is excepted."""
+    workers = {
+        part: {"name": part, "ack_policy": "explicit", "filter_subject": f"pay.{part}.>"}
+        for part in ("eu", "us", "apac")
+    }
+    queue = {"name": "Q", "retention": "workqueue"}
+    before = queue | {"subjects": ["pay.>"], "consumers": [*workers.values()]}
+    space.write(streams=[before]).apply()
+    after = queue | {
+        "subjects": ["pay.eu.>", "pay.us.>"],
+        "consumers": [workers["eu"], workers["us"]],
+    }
+    other = queue | {"name": "Q2", "subjects": ["pay.apac.>"], "consumers": [workers["apac"]]}
+    plan = space.write(streams=[after, other]).plan()
+
+    assert consumers_without_messages(plan) == []
+    (changed,) = [c for c in plan.resource_changes if c.address == "main/stream/Q"]
+    assert [h.message for h in changed.hazards] == [
+        (
+            "publishers to pay.> will get no acknowledgement, except to pay.apac.>, pay.eu.>, pay.us.>; "
+            "publishers to pay.apac.> will get no acknowledgement until a later step lets another "
+            "stream store them"
+        )
+    ]
+
+
 def test_a_consumer_with_messages_is_not_named(space: Space) -> None:
     """A consumer that still receives messages of changed subjects has no warning."""
     space.write(streams=[stream("jobs.*")]).apply()

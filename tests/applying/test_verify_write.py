@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
     from tests.conftest import MakeServer
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("newer_servers")]
 
 NEW = {"some_new_field": 7}
 

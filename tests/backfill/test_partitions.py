@@ -392,6 +392,8 @@ def test_invalid_entries_are_refused(pair: Pair, entry: dict[str, Any], message:
 
     with pytest.raises(UsageError, match=message), without_spark():
         backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
+    with pytest.raises(UsageError, match=message):
+        backfill.plan(pair.space.load, BackfillOptions(name="x"))
 
 
 def test_a_subject_transform(pair: Pair) -> None:

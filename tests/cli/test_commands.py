@@ -170,7 +170,7 @@ def test_options_from_the_environment(
     assert calls.load is not None
     assert isinstance(calls.options, PlanOptions)
 
-    assert calls.load.environment == "prod"
+    assert (calls.load.environment, calls.load.environ["JSPLAN_ENV"]) == (None, "prod")
     assert calls.load.directory == Path("here")
     assert calls.load.variables == ("a=1 2", "b=3")
     assert calls.options.targets == ("hub/stream/A", "hub/stream/B")
@@ -294,6 +294,7 @@ def test_without_a_terminal(line: list[str], calls: RecordedCalls, capsys: Captu
 
     assert "Plan: 0 to add, 3 to change" in captured.out
     assert "--auto-approve" in captured.err
+    assert (" -o FILE" in captured.err) == (line[0] != "import")
 
 
 def test_an_approved_apply(calls: RecordedCalls, capsys: Capture) -> None:

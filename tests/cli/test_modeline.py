@@ -36,8 +36,8 @@ def require_valid(file: Path) -> None:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_init_writes_the_line_and_the_schema(template: str, tmp_path: Path) -> None:
-    """Each template names the schema beside it, which is the one of this release."""
-    done = jsplan(tmp_path, "init", "--template", template, "--name", "shop")
+    """With --schema each template names the schema beside it, which is the one of this release."""
+    done = jsplan(tmp_path, "init", "--template", template, "--name", "shop", "--schema")
 
     assert done.code == 0
     assert "Wrote workspace-v1.json" in done.out
@@ -46,12 +46,24 @@ def test_init_writes_the_line_and_the_schema(template: str, tmp_path: Path) -> N
     assert (tmp_path / "workspace-v1.json").read_text("utf-8") == printed
 
 
-def test_a_schema_that_exists_stays(tmp_path: Path) -> None:
-    """`init` never overwrites a file."""
-    (tmp_path / "workspace-v1.json").write_text("{}")
+def test_init_writes_no_schema_unless_asked(tmp_path: Path) -> None:
+    """Without --schema no line names one, plans are ignored by git, and the state is explained."""
+    done = jsplan(tmp_path, "init", "--name", "shop")
 
-    assert jsplan(tmp_path, "init", "--name", "shop").code == 0
-    assert (tmp_path / "workspace-v1.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".gitignore", "jsplan.yaml"]
+    assert (tmp_path / "jsplan.yaml").read_text().startswith("jsplan: 1\n")
+    assert (tmp_path / ".gitignore").read_text() == "*.plan\n"
+    assert "The state will be in state. Commit it too" in done.out
+
+
+def test_a_file_that_exists_stays(tmp_path: Path) -> None:
+    """`init` never overwrites a file."""
+    for name in ("workspace-v1.json", ".gitignore"):
+        (tmp_path / name).write_text("{}")
+
+    assert jsplan(tmp_path, "init", "--name", "shop", "--schema").code == 0
+    for name in ("workspace-v1.json", ".gitignore"):
+        assert (tmp_path / name).read_text() == "{}"
 
 
 @pytest.mark.parametrize("name", ["found.jsplan.yaml", "more/found.yaml"])
@@ -68,6 +80,7 @@ def test_an_import_writes_the_line(name: str, server: Server, tmp_path: Path) ->
         "domains": {"main": {"connection": "c", "js_domain": None}},
     }
     (tmp_path / "jsplan.yaml").write_text(json.dumps(workspace))
+    (tmp_path / "workspace-v1.json").write_text(jsplan(tmp_path, "schema").out)
 
     done = jsplan(tmp_path, "import", "--all", "--domain", "main", "--generate-config", name, "-y")
 

@@ -45,7 +45,6 @@ REFUSED_STREAMS = [
     ("subjects: [a..b]", "JS156", 10052),
     ('subjects: ["a.>.b"]', "JS156", 10052),
     ('subjects: [">"]', "JS157", 10052),
-    ('subjects: ["*.*.x"]', "JS157", 10052),
     ('subjects: ["$JS.>"]', "JS157", 10052),
     ("subjects: [a], placement: {preferred: x}", "JS158", 10052),
     ("subjects: [a], allow_rollup_hdrs: true, deny_purge: true", "JS160", 10052),

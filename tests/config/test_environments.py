@@ -47,8 +47,9 @@ def test_an_unknown_environment_is_an_error(workspace: Loader) -> None:
 
 
 def test_an_environment_of_a_workspace_without_any_is_an_error(workspace: Loader) -> None:
-    """-e is an error in a workspace without environments."""
+    """-e is an error in a workspace without environments; JSPLAN_ENV is about other workspaces."""
     assert workspace.single_finding("", environment="prod").code == "JS117"
+    assert workspace("", environ={"JSPLAN_ENV": "prod"}).environment is None
 
 
 def test_the_environment_may_come_from_the_process(workspace: Loader) -> None:

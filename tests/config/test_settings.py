@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from jsplan.config.model import Mute
+from jsplan.errors import ConfigError
+from jsplan.workflows.validate import validate
 from tests.config.conftest import HEAD, Loader
 
 
@@ -217,6 +219,25 @@ DOMAINS = (
     HEAD
     + "connections: {c: {}, d: {}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
 )
+
+
+def test_a_transform_is_relative_to_the_file_that_names_it(workspace: Loader) -> None:
+    """A transform of a file in a folder is found from there, and `validate` looks for the file."""
+    entry = "backfills: [{name: a, from: {stream: A}, to: {parquet: x}, transform: '%s'}]\n"
+    head = f"include: [copies/*.yaml]\n{DOMAINS}"
+    for name, found in (
+        ("../clean.py:run", "copies/../clean.py:run"),
+        ("/nowhere/clean.py:run", "/nowhere/clean.py:run"),
+    ):
+        files = {"clean.py": "", "copies/a.yaml": entry % name}
+        made = workspace("", head=head, files=files).backfills["a"].transform
+
+        assert made == found
+    with pytest.raises(ConfigError) as raised:
+        validate(workspace.options())
+    assert "there is no file /nowhere/clean.py" in raised.value.full_text
+    workspace.write({"copies/a.yaml": entry % "../clean.py:run"})
+    validate(workspace.options())
 
 
 def test_backfills(workspace: Loader) -> None:

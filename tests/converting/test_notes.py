@@ -181,6 +181,32 @@ def test_a_stream_in_two_files_is_converted_once(tmp_path: Path) -> None:
     assert "subjects: [a]" in other.text
 
 
+def test_keys_of_client_libraries_are_reported(tmp_path: Path) -> None:
+    """A key that is no field is a warning with its place, and with the field if that is known."""
+    text = '{"stream_name": "A", "config": {"name": "C", "SampleFrequency": "5", "odd": 1}}'
+    text = f'[{{"name": "A", "subjects": ["a"], "duplicates": 300000000000}},\n{text}]'
+    made = convert_file(tmp_path, "nats", text)
+
+    found = [(d.summary, d.detail, d.range and d.range.line) for d in made.diagnostics]
+    assert sorted(found) == [
+        (
+            '"SampleFrequency" is not a field of a consumer: it is written under x_raw',
+            'Did you mean "sample_freq"?',
+            2,
+        ),
+        (
+            '"duplicates" is not a field of a stream: it is written under x_raw',
+            'Did you mean "duplicate_window"?',
+            1,
+        ),
+        (
+            '"odd" is not a field of a consumer: it is written under x_raw',
+            "Remove it if the server does not know it either.",
+            2,
+        ),
+    ]
+
+
 def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
     """Streams of MQTT and consumers of mirrors are left out with a note."""
     text = (
@@ -217,6 +243,10 @@ def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
             "c has no `streamName`",
         ),
         ("nats", '{"name": ', "broken YAML"),
+        ("nats", '{{- if .on }}\n{"name": "A"}\n{{- end }}', "looks like a template"),
+        ("nats", '{"name": "A", "subjects": ["{{ .Values.subject }}"]}', "looks like a template"),
+        ("nack", NACK_STREAM % ", description: {{ .Release.Name }}", "looks like a template"),
+        ("nack", NACK_STREAM % ", description: '{{ tpl .x . }}'", "looks like a template"),
     ],
 )
 def test_a_broken_file_is_an_error_with_its_place(
@@ -362,6 +392,23 @@ def test_servers_of_a_resource_of_nack_become_its_connection(tmp_path: Path) -> 
     assert ["gone/stream/S2", "main/stream/S0", "main/stream/S1"] == sorted(
         str(address) for address in workspace.resources
     )
+
+
+def test_a_folder_of_several_clusters_is_reported(tmp_path: Path) -> None:
+    """A stream that is read through the prefix of a domain and declared beside is a warning."""
+    reader = NACK_STREAM.replace("A, subjects: [a]", "ALL, %s") % (
+        "sources: [{name: A, externalApiPrefix: $JS.core.API}]",
+        "",
+    )
+    for texts, domain, expected in (
+        ([NACK_STREAM % "", reader], None, ["JS183"]),
+        ([NACK_STREAM % "", reader], "core", []),
+        ([reader], "d1a", []),
+    ):
+        made = convert_file(tmp_path, "nack", "---\n".join(texts), domain=domain)
+
+        assert [one.code for one in made.diagnostics] == expected
+        assert all("several clusters" in one.summary for one in made.diagnostics)
 
 
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:

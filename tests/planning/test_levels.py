@@ -12,6 +12,7 @@ from jsplan.facts.live import DomainFacts, Live
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.build import build_plan, decide_all
 from jsplan.resources import CONSUMER, STREAM
+from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.state import load_context
 from tests.support.workspaces import Space, single_space
@@ -145,3 +146,26 @@ def test_real_servers(
 
         assert (path in unknown_field_errors(plan)) == (level < needed)
         assert raw.api_ok("$JS.API.STREAM.NAMES")["streams"] == ["O"]
+
+
+@pytest.mark.matrix
+def test_subjects_that_only_2_10_stores(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """A first wildcard that catches the API is imported from 2.10 with a warning, later refused."""
+    space = single_space(tmp_path, server).write()
+    subjects = ["*.orders.>"]
+    with Raw(server.url) as raw:
+        answer = raw.api("$JS.API.STREAM.CREATE.WILD", {"name": "WILD", "subjects": subjects})
+
+    if server_version >= (2, 11):
+        assert answer["error"]["err_code"] == 10052
+        plan = space.write(streams=[{"name": "WILD", "subjects": subjects}]).plan()
+        assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS157"]
+        return
+    imported = jsplan(tmp_path, "import", "--all", "--generate-config", "all.jsplan.yaml", "-y")
+    assert imported.code == 0, imported.text
+    warning = 'Warning: main/stream/WILD: nats-server 2.11 refuses "*.orders.>"'
+    assert warning in imported.text
+    assert warning in jsplan(tmp_path, "plan").text
+    assert not space.plan().has_changes

@@ -10,6 +10,9 @@ from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.account_limits import check_account_limits
 from jsplan.planning.decide import decide
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import Layout, Node
+from tests.conftest import PROGRAM
 from tests.support.raw import Raw
 from tests.support.state import load_context
 from tests.support.workspaces import Space
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.plan import Plan
-    from jsplan.sandbox import Sandbox, Server
+    from jsplan.sandbox import Server
     from tests.conftest import MakeServer
 
 ACCOUNT = "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, password: b}}], jetstream: {{ {limits} }} }} }}\nno_auth_user: a\n"  # noqa: E501
@@ -107,6 +110,35 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
         *streams("C", max_bytes=1000),
     ]
     assert errors(space.write(streams=moved).plan()) == []
+
+
+@pytest.mark.matrix
+def test_streams_without_max_bytes_reserve_nothing(tmp_path: Path, make_server: MakeServer) -> None:
+    """Streams without max_bytes leave capacity, also where a server counts each as -1."""
+    server = limited(make_server, "max_file: 10000, max_mem: 5000")
+    space = space_on(tmp_path, server)
+    with Raw(server.url) as raw:
+        for name in ("A", "B"):
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.M{name}", {"name": f"M{name}", "storage": "memory"})
+    wanted = [*streams("C", max_bytes=10_000), *streams("D", max_bytes=5000, storage="memory")]
+
+    assert space.write(streams=[*wanted]).apply()[1].exit_code == 0
+
+
+def test_a_full_store_is_named(tmp_path: Path) -> None:
+    """A stream that the store of the server cannot take fails with the setting of the server."""
+    limits = "max_memory_store: 5000, max_file_store: 5000"
+    with Sandbox(
+        lambda port_of: Layout("single", (Node("server", port_of("server"), limits=limits),)),
+        binary=PROGRAM,
+    ) as sandbox:
+        space = space_on(tmp_path, sandbox["server"])
+        for storage, setting in (("file", "max_file_store"), ("memory", "max_memory_store")):
+            wanted = streams("A", storage=storage, max_bytes=5001)
+            (failed,) = space.write(streams=wanted).apply()[1].steps
+
+            assert f"max_bytes of all streams together exceed {setting}" in str(failed.error)
 
 
 @pytest.mark.matrix

@@ -133,6 +133,7 @@ def stream(name: str, replicas: int = 1, **fields: Any) -> dict[str, Any]:
 #: By case: existing streams, the new or changed stream, and the error of the server, if any.
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int | None]] = {
     "storage of R1 in full": ([stream("A", max_bytes=5_000)], stream("B", max_bytes=5_000), None),
+    "beside a stream without max_bytes": ([stream("A")], stream("B", max_bytes=10_000), None),
     "more storage than R1 has": ([stream("A", max_bytes=5_000)], stream("B", max_bytes=5_001), 10047),
     "storage of R3 counts once": ([stream("A", 3, max_bytes=10_000)], stream("B", 3, max_bytes=20_000), None),
     "more storage than R3 has": ([stream("A", 3, max_bytes=10_000)], stream("B", 3, max_bytes=20_001), 10047),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import RefusedError
+from jsplan.render import resource_text
 from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replace_stream
 from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams, streams
@@ -171,6 +172,8 @@ def test_an_impossible_replacement_is_refused(case: str, tmp_path: Path, server:
     space.apply()
     with pytest.raises(RefusedError, match=words):
         space.write(streams=after).apply(allow_hazards=PERMITTED)
+    heads = [resource_text.headline(change)[2] for change in space.plan().resource_changes]
+    assert ("cannot be replaced with its data carried over" in heads) == (case != "refuse")
 
     with Raw(server.url) as raw:
         assert "JSPLAN_STAGING" not in " ".join(streams(raw))

@@ -197,6 +197,7 @@ def test_the_limits_of_the_account_hold(tmp_path: Path) -> None:
     assert refusals(more) == {"main/stream/HALF": "10027"}
 
 
+@pytest.mark.usefixtures("newer_servers")
 @pytest.mark.matrix
 def test_a_refusal_is_exit_code_1_with_its_place(
     clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]

@@ -152,6 +152,7 @@ def test_a_plan_that_writes_nothing_needs_no_server(
     assert plan.rehearsal is None
 
 
+@pytest.mark.usefixtures("newer_servers")
 def test_a_refusal_stops_an_apply_before_anything_is_changed(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:

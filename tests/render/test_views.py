@@ -308,6 +308,14 @@ def test_state(golden: Compare) -> None:
     golden("state", lambda console: state_text.render(samples.state(), console))
 
 
+def test_an_entry_of_the_state_has_no_time() -> None:
+    """The state knows the time of a bucket and not that of an entry, so it shows none."""
+    entry = {"origin": "created", "created": "2026-01-01T00:00:00Z"}
+
+    shown = text_of(lambda console: state_text.resource("hub/kv_entry/B/k", entry, console))
+    assert shown == "hub/kv_entry/B/k (created)\n\n"
+
+
 def test_findings(golden: Compare) -> None:
     """A finding has severity, address, summary, code, place and detail."""
     findings = [
@@ -394,6 +402,7 @@ def test_a_field_line(field: FieldChange, line: str) -> None:
             "5 to 20 messages",
         ),
         (Hazard("DELETES_MESSAGES", "x", exact=False, at_least=5), "at least 5 messages"),
+        (Hazard("DELETES_MESSAGES", "x", exact=False, at_least=0), ""),
         (Hazard("DELETES_MESSAGES", "x", messages=7, exact=False), "at most 7 messages"),
         (
             Hazard(

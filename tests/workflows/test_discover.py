@@ -150,6 +150,22 @@ def test_the_system_account_discovers_more(tmp_path: Path) -> None:
         ]
 
 
+def test_domains_of_other_connections_are_no_noise(
+    tmp_path: Path, make_hub_leaf: MakeHubLeaf
+) -> None:
+    """Domains that only another connection reaches are not listed for the system account."""
+    hub = make_hub_leaf()["hub"]
+    acc = {"url": hub.url, "user": hub.user, "password": hub.password}
+    alone = discover_until(["hub", "leaf"], workspace(tmp_path, acc=acc))
+    options = workspace(
+        tmp_path, acc=acc, system={"url": hub.url, "user": "admin", "password": "admin"}
+    )
+    both = discover_until(["hub", "leaf"], options)
+
+    assert [(d.key, d.visible.failure) for d in alone.domains] == [("hub", ""), ("leaf", "")]
+    assert render_text(both) == render_text(alone)
+
+
 def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> None:
     """The same domain in two accounts gets two keys."""
     with start_servers(

@@ -202,6 +202,7 @@ TABLE: list[tuple[int, Callable[[Scene], int]]] = [
 @pytest.mark.parametrize(
     ("code", "scenario"), TABLE, ids=[f"{code}-{scenario.__name__}" for code, scenario in TABLE]
 )
+@pytest.mark.usefixtures("newer_servers")
 def test_exit_code(
     code: int, scenario: Callable[[Scene], int], tmp_path: Path, server: Server
 ) -> None:

@@ -332,7 +332,7 @@ def test_prevent_destroy_refuses_each_kind_of_deletion(space: Space) -> None:
 def test_environments_have_states_of_their_own(
     tmp_path: Path, server: Server, make_server: MakeServer
 ) -> None:
-    """Each environment has its own servers and state, and a plan fits only one of them."""
+    """Each environment has its own servers and state, and a plan knows its own."""
     space = single_space(tmp_path, server)
     other = make_server()
     space.base["environments"] = {"prod": {}, "test": {"connections": {"main": {"url": other.url}}}}
@@ -352,6 +352,11 @@ def test_environments_have_states_of_their_own(
     )
     with pytest.raises(UsageError, match="environment prod"):
         applying.apply_saved(test, tmp_path / "p", PlanOptions(), RecordingObserver())
+    allowed = PlanOptions(allow_hazards=("DELETES_STREAM",))
+    done = applying.apply_saved(space.load, tmp_path / "p", allowed, RecordingObserver())[1]
+    assert done.exit_code == 0
+    with Raw(server.url) as one, Raw(other.url) as two:
+        assert (streams(one), streams(two)) == ([], ["A"])
 
 
 def test_the_wrong_server(tmp_path: Path, server: Server) -> None:

@@ -35,7 +35,13 @@ def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **plannin
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
 
-    approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    approval = Approval(
+        output,
+        auto_approve=auto_approve,
+        no_input=no_input,
+        question=QUESTION,
+        save="plan --destroy -o FILE",
+    )
     with approval.interruptible() as approve:
         workspace = Workspace(settings.load_options(), output.progress)
         plan, result = workspace.plan_and_apply(options, approve)

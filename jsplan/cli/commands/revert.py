@@ -85,11 +85,16 @@ def command(
         if options.planning.backup is not None or auto_approve:
             raise UsageError("-o only plans: --backup and --auto-approve go with applying it")
         return _save_plan(ctx, options, out)
-    from jsplan.cli.revert_view import RevertApproval, revert_result
+    from jsplan.cli.approval import Approval
+    from jsplan.cli.revert_view import revert_result
     from jsplan.workflows.revert import revert as revert_workflow
 
-    approval = RevertApproval(
-        output, auto_approve=auto_approve, no_input=no_input, question=QUESTION
+    approval = Approval(
+        output,
+        auto_approve=auto_approve,
+        no_input=no_input,
+        question=QUESTION,
+        save="revert -o FILE",
     )
     with approval.interruptible() as approve:
         plan, result = revert_workflow(settings.load_options(), options, approve, output.progress)

@@ -203,7 +203,7 @@ def take(ctx: click.Context, /, lock_timeout: int, **named: Any) -> int:
     )
     text = (
         f"Moved the state with {count_text(done.resources, 'resource')} from environment "
-        f"{environment} to {settings.environment or 'none'}; it is at serial {done.serial} now. "
+        f"{environment} to {done.into or 'none'}; it is at serial {done.serial} now. "
         f"The state of environment {environment} is empty. See what that means: jsplan plan"
     )
     _lines(output, document, [text])

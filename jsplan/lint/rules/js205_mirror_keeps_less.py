@@ -8,7 +8,7 @@ from typing import Any
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import LintItem, View
 from jsplan.topology.replication_graph import is_unfiltered
-from jsplan.units import format_duration
+from jsplan.units import format_duration, format_size
 
 #: Limits that remove messages; 0 and -1 are none.
 LIMITS = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
@@ -30,8 +30,11 @@ def limit_of(item: LintItem, name: str) -> int:
 
 
 def format_limit(name: str, value: Any) -> str:
-    """Format a limit as people write it."""
-    return format_duration(value) if name == "max_age" else f"{value:,}"
+    """Format a limit as the files have it."""
+    if name == "max_age":
+        return format_duration(value)
+    size = format_size(value) if name == "max_bytes" else "."
+    return str(value) if "." in size else size
 
 
 def check(view: View) -> Iterator[Hit]:

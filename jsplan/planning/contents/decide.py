@@ -18,7 +18,8 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.build import candidate_addresses
 from jsplan.planning.decide import decide
-from jsplan.planning.guards import check_adoption, check_prevent_destroy, check_server_level
+from jsplan.planning.field_levels import check_server_level
+from jsplan.planning.guards import check_adoption, check_prevent_destroy
 from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.contents import CONTENT_TABLES, is_content_name

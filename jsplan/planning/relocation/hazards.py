@@ -19,7 +19,7 @@ from jsplan.planning.relocation.estimate import (
     duration_text,
 )
 from jsplan.planning.relocation.progress import Relocation
-from jsplan.units import count_text, parse_instant
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -104,8 +104,7 @@ def _assess_publishers(
     subjects = origin.compact.get("subjects") or []
     if not subjects or origin.compact.get("sealed"):
         return
-    rate, nouns = _publish_rate(origin), nouns_of(relocation.origin)
-    measured = f" (about {rate:,.{0 if rate >= 10 else 1}f} messages/s so far)" if rate else ""
+    nouns = nouns_of(relocation.origin)
     clients, writes = f"publishers to {', '.join(subjects)}", "publishers that retry"
     after = ""
     if nouns.object != "stream":
@@ -123,7 +122,7 @@ def _assess_publishers(
     if len({domains[side].connection for side in sides}) > 1:
         yield Hazard(
             "REMOVES_SUBJECTS",
-            f"{clients}{measured} get no acknowledgement in {sides[0]} from the cut-over on. They "
+            f"{clients} get no acknowledgement in {sides[0]} from the cut-over on. They "
             f"must write in {sides[1]}, which is another account or system. The {nouns.object} "
             f"takes {nouns.message}s there after about {waits}; {writes} there lose nothing",
             causes=list(subjects),
@@ -131,21 +130,11 @@ def _assess_publishers(
         return
     yield Hazard(
         "REMOVES_SUBJECTS",
-        f"{clients}{measured} get no acknowledgement while {what} "
+        f"{clients} get no acknowledgement while {what} "
         f"{nouns.message}s move from {relocation.origin} to {relocation.target}, for about "
         f"{waits}; {writes} lose nothing{after}",
         causes=list(subjects),
     )
-
-
-def _publish_rate(origin: LiveObject) -> float:
-    """Return the messages per second of the stream, on average over what it has; 0 if unknown."""
-    count = int(origin.state.get("messages") or 0)
-    times = [origin.state.get(name) for name in ("first_ts", "last_ts")]
-    if count < 2 or not all(isinstance(time, str) for time in times):
-        return 0.0
-    first, last = (parse_instant(str(time)) for time in times)
-    return (count - 1) * 1e9 / (last - first) if last > first else 0.0
 
 
 def _assess_redelivery(

@@ -62,6 +62,7 @@ def seeds() -> list[Document]:
     """Return large and small workspaces and the example of the contract, with commands."""
     more = files_document(streams__yaml={"streams": [{"name": "N", "subjects": ["n"]}]}) | {
         "a.creds": CREDENTIALS.encode(),
+        "clean.py": b"",
         "n.nk": b"SUx",
         "link.txt": b"!symlink ../outside/secret.txt",
     }
@@ -114,14 +115,14 @@ def seeds() -> list[Document]:
             "sinks",
         )
     documents += with_commands(
-        {"jsplan.yaml": contract, "legacy.json": b'{"subjects": ["l"]}'},
+        {"jsplan.yaml": contract, "clean.py": b"", "legacy.json": b'{"subjects": ["l"]}'},
         "validate -e prod --var region=eu",
         "lint -e prod --var region=eu",
     )
     for path in sorted(ROOT.glob("examples/*/jsplan.yaml")):
         chosen = " -e small" if b"environments:" in path.read_bytes() else ""
         documents += with_commands(
-            {"jsplan.yaml": path.read_bytes()},
+            {"jsplan.yaml": path.read_bytes(), "clean.py": b""},
             f"validate{chosen}",
             f"graph --format mermaid{chosen}",
         )
