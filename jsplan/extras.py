@@ -1,4 +1,4 @@
-"""How to install an extra, from where this jsplan was installed: it is in no package index."""
+"""Commands that install an extra, from where this jsplan was installed: no index has it."""
 
 from __future__ import annotations
 
