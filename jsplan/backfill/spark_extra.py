@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from jsplan.errors import NotAvailableError
+from jsplan.extras import install_command
 
 _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
 
@@ -16,5 +17,5 @@ def require_spark() -> None:
     if missing:
         raise NotAvailableError(
             f"backfill needs {missing[0]}, which is not installed",
-            hint='pip install "jsplan[spark]"',
+            hint=f"Install it: {install_command('spark')}",
         )

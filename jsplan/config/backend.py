@@ -122,7 +122,7 @@ def _choose_domain(
         return usual
     if len(domains) == 1:
         return next(iter(domains))
-    if domains and node.get("domain") is None:
+    if domains and node.get("domain") is None and not findings.is_misspelt(node, "domain"):
         findings.error(
             "JS128",
             node,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from jsplan import units
 from jsplan.config import environments, parsing
 from jsplan.config.archive_url import PLACE_HINT, archive_url_problem
-from jsplan.config.expand import DomainSelectors
+from jsplan.config.expand import DomainSelectors, choose_only_domain
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backfill, BackfillSide
@@ -90,11 +90,11 @@ def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Bac
                 f'"{name}" is not a name for a backfill',
                 "Use letters, digits, - and _.",
             )
-        if name in seen:
+        if name and name in seen:
             findings.error("JS110", node, f"backfill {name} is declared twice", "Keep one.")
         seen.add(name)
         entry = _read_entry(name, node, context)
-        if entry is not None and _is_in_environment(node.get("environments"), context):
+        if _is_in_environment(node.get("environments"), context) and entry is not None:
             found[name] = entry
     return found
 
@@ -163,12 +163,8 @@ def _read_sides(
 ) -> list[BackfillSide]:
     side, findings = node.get(key), context.findings
     if side is None or side.value is None:
-        findings.error(
-            "JS106",
-            node,
-            f"a backfill has no `{key}`",
-            f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.",
-        )
+        detail = f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}."
+        findings.missing(node, key, "a backfill", detail)
         return []
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
     found = [one for item in items for one in _read_side(item, keys, context)]
@@ -231,15 +227,7 @@ def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
     )
     if selector is not None:
         return context.selectors.select(selector)
-    if len(context.own_domains) != 1:
-        context.findings.error(
-            "JS127",
-            node,
-            "the domain is missing, and there are several",
-            "Add `domain:` here, or `defaults: {domain: …}`.",
-        )
-        return []
-    return list(context.own_domains)
+    return choose_only_domain(node, context.own_domains, context.findings)
 
 
 def _parse_sequence(value: object) -> int:

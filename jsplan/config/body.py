@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jsplan.config.findings import Findings
 from jsplan.config.hints import field_hint
-from jsplan.config.node import Node, describe_node, to_plain
+from jsplan.config.node import Node, describe_node, has_unknown, to_plain
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import ORIGIN
 
@@ -27,7 +27,8 @@ def parse(
             continue
         value = node.value
         if value is None:
-            body[name] = None
+            if not node.unknown:
+                body[name] = None
         elif row.table is not None:
             _parse_nested(body, row, node, findings, address)
         else:
@@ -52,9 +53,7 @@ def check_keys(
                 advice
                 or f"A field of a server newer than this release goes into x_raw: {{{key}: …}}."
             )
-            findings.error(
-                "JS105", node.key_place(key), f'"{key}" is not a field of {what}', detail, address
-            )
+            findings.unknown_key(node, key, f'"{key}" is not a field of {what}', detail, address)
 
 
 _KIND_NAMES: Final = {
@@ -104,15 +103,8 @@ def _parse_object(
         if value is not None
     }
     for row in table.rows:
-        item = node.get(row.name)
-        if row.required and row.name not in body and (item is None or item.value is None):
-            findings.error(
-                "JS106",
-                node,
-                f"{name} has no `{row.name}`",
-                f"Add `{row.name}:`. {row.doc}",
-                address,
-            )
+        if row.required:
+            findings.missing(node, row.name, name, f"Add `{row.name}:`. {row.doc}", address)
     for key in more:
         item = node.get(key)
         if item is not None and item.value is not None:
@@ -123,6 +115,8 @@ def _parse_object(
 def _report_value(
     row: Field, node: Node, problem: str, findings: Findings, address: str | None
 ) -> None:
+    if has_unknown(node):
+        return
     at = _find_bad_element(row, node)
     if row.type == "string" and row.pattern is not None and isinstance(node.value, str):
         findings.error("JS131", at, f"{row.name}: {problem}", "Choose another name.", address)

@@ -65,12 +65,11 @@ def read_connections(
             )
         elif node.value is None:
             out[key] = Connection(key, range=source_range(section.key_place(key)))
-        elif not isinstance(node.value, dict):
-            findings.wrong_type(node, f"connection {key}", "a mapping")
         elif parsing.check_mapping(
             node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")
         ):
             out[key] = _read_connection(key, node, environ, findings)
+        out.setdefault(key, Connection(key))  # domains may name one that has a finding
     return out
 
 

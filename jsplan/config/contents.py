@@ -73,6 +73,8 @@ def check_linked_parents(
         if address.kind != "kv_entry" and address.parent is not None:
             parents.setdefault(address.parent, []).append(address)
     for parent, children in sorted(parents.items()):
+        if parent.domain not in domains:
+            continue  # it has a finding
         own, place = domains[parent.domain], declared[parent].range
         if own.api_prefix != (f"$JS.{own.js_domain}.API" if own.js_domain else "$JS.API"):
             findings.error(
@@ -86,6 +88,7 @@ def check_linked_parents(
         for other, found in declared.items():
             if (
                 other.domain != parent.domain
+                and other.domain in domains
                 and domains[other.domain].connection == own.connection
                 and any(is_covered(subject, _subjects_of(found)) for subject in subjects)
             ):

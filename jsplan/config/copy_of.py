@@ -15,6 +15,7 @@ from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import FieldPlaces, Node, Place, count_values, make_mapping
+from jsplan.config.resource_names import may_be_declared
 from jsplan.diagnostics import did_you_mean
 from jsplan.resources import STREAM
 
@@ -123,6 +124,8 @@ class CopyOfResolver:
         self, address: Address, copy: _CopyEntry, declared: Mapping[Address, DeclaredResource]
     ) -> Iterator[Node]:
         base = declared.get(copy.target)
+        if base is None and may_be_declared(str(copy.target), declared, address):
+            return
         if base is None:
             known = [str(other) for other in declared if other.kind == "stream"]
             detail = (

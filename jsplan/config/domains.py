@@ -223,12 +223,8 @@ class DomainBuilder:
         key = parsing.read_text(item, f"`connection` of {what}", self.findings)
         if key is None:
             if len(self.connections) != 1:
-                self.findings.error(
-                    "JS106",
-                    node,
-                    f"{what} has no `connection`",
-                    f"Add `connection:`. {list_known('connections', self.connections)}",
-                )
+                known = list_known("connections", self.connections)
+                self.findings.missing(node, "connection", what, f"Add `connection:`. {known}")
             return next(iter(self.connections))
         if key not in self.connections:
             self.findings.error(
@@ -328,12 +324,10 @@ def read_imports(
 def _read_import(node: Node, domains: Mapping[str, Domain], findings: Findings) -> ImportRow | None:
     origin, into = (_read_existing_domain(node, key, domains, findings) for key in ("from", "into"))
     api = parsing.read_parsed(node.get("api"), "`api`", parse_subject_prefix, findings)
-    if node.get("api") is None:
-        detail = (
-            "Add `api:`, the prefix under which the importing account sees it,"
-            ' as in "JS.acc@hub.API".'
-        )
-        findings.error("JS106", node, "an import has no `api`", detail)
+    detail = (
+        'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".'
+    )
+    findings.missing(node, "api", "an import", detail)
     deliver = parsing.read_parsed(node.get("deliver"), "`deliver`", parse_subject_prefix, findings)
     consumers = tuple(parsing.read_texts(node.get("consumers"), "`consumers`", findings))
     for name in consumers:

@@ -51,7 +51,10 @@ def choose_environment(
 def read_environment_names(
     node: Node | None, environments: Collection[str], findings: Findings
 ) -> list[str]:
-    """Read `environments:` of an entry, and report names that the workspace does not have."""
+    """Read `environments:` of an entry, and report names that the workspace does not have.
+
+    The names may be none, or all be unknown, only where a finding says so.
+    """
     wanted = parsing.read_texts(node, "`environments`", findings)
     for name in wanted:
         if node is not None and name not in environments:

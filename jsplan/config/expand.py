@@ -54,6 +54,8 @@ def has_range(key: str) -> bool:
 class DomainSelectors:
     """Resolves selectors over the domains of one workspace, each text once.
 
+    A name that is none of a domain has a finding, and selects a placeholder.
+
     A domain with `same_as` is found by its exact name only.
     """
 
@@ -74,6 +76,8 @@ class DomainSelectors:
         texts = [self._read_term(term) for term in terms]
         wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]
         positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
+        if len(wanted) < len(texts):
+            return [self._findings.make_placeholder()]
         if len(positive) == len(wanted) == 1:
             return positive[0]  # not copied: thousands of streams may each select all domains
         taken: Iterable[str] = (
@@ -85,7 +89,8 @@ class DomainSelectors:
             if text.startswith("!")
             for key in self._match(text[1:], term)
         }
-        return [key for key in dict.fromkeys(taken) if key not in without]
+        found = [key for key in dict.fromkeys(taken) if key not in without]
+        return [key for key in found if key in self._domains] or found
 
     def is_domain(self, name: str) -> bool:
         """Check whether the text is the exact name of a domain."""
@@ -104,7 +109,7 @@ class DomainSelectors:
             self._known[text] = found
         if not found:
             self._report_no_match(text, node)
-        return found or ()
+        return found or (() if is_pattern(text) else (self._findings.make_placeholder(),))
 
     def _find(self, text: str) -> tuple[str, ...]:
         if text.startswith(_LABEL):
@@ -115,6 +120,8 @@ class DomainSelectors:
         return (text,) if text in self._domains else ()
 
     def _report_no_match(self, text: str, node: Node) -> None:
+        if not self._domains:
+            return  # that has a finding of its own
         if text.startswith(_LABEL):
             labels = {
                 _LABEL + label for domain in self._domains.values() for label in domain.labels
@@ -140,6 +147,23 @@ class DomainSelectors:
                 f"Known domains: {_format_domains(self._domains)}."
                 f"{did_you_mean(text, self._domains)}",
             )
+
+
+def choose_only_domain(entry: Node, own: Sequence[str], findings: Findings) -> Sequence[str]:
+    """Return the only domain for an entry that names none; a placeholder after a finding.
+
+    A workspace without domains has its own finding.
+    """
+    if len(own) == 1:
+        return own
+    if own and not findings.is_misspelt(entry, "domain"):
+        findings.error(
+            "JS127",
+            entry,
+            "the domain is missing, and there are several",
+            "Add `domain:` here, or `defaults: {domain: …}`.",
+        )
+    return [findings.make_placeholder()]
 
 
 def _matches(key: str, pattern: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jsplan.address import Kind
-from jsplan.config import parsing
+from jsplan.config import excerpts, parsing
 from jsplan.config.findings import Findings
 from jsplan.config.include_patterns import find_matches
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
@@ -73,6 +73,7 @@ class WorkspaceFiles:
         self.findings = findings
         self.shown = ShownFiles(root)
         self.read: dict[str, bytes] = {}
+        excerpts.forget_all()
         self._parsed: dict[Path, Node | None] = {}
         self._empty: set[Path] = set()
 
@@ -169,9 +170,12 @@ class WorkspaceFiles:
             *_KEY_ALIASES,
             *(key for key in node.value if key.startswith("x-")),
         )
-        return not self.findings.no_known_keys(
+        if self.findings.no_known_keys(
             "JS105", node, f"no key of {shown} is one of a workspace", known
-        )
+        ):
+            return False
+        excerpts.remember(shown, self.read[shown], node)
+        return True
 
     def _find_includes(self, main: Node) -> list[Path]:
         """Return the included files, each once, sorted by name, without the main file."""

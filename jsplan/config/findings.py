@@ -14,6 +14,9 @@ from jsplan.errors import ConfigError
 MAX_VALUES: Final = 5_000_000
 #: The login of a URL, which may be where no URL is expected.
 LOGIN: Final = re.compile(r"://[^\s/@]+@")
+#: What a domain or a name is called that has a finding, so that the rest of its entry is read.
+_PLACEHOLDER: Final = re.compile(r"jsplan-unknown-\d+")
+_GUESS: Final = re.compile(r'Did you mean "([^"]*)"|The API name is "([^"]*)"')
 #: The place of a finding; None when it is in no file.
 FindingPlace = Node | Place | SourceRange | None
 
@@ -25,6 +28,9 @@ class Findings:
         self._found: dict[tuple[str, str, SourceRange | None], Diagnostic] = {}
         self.failed = False
         self._values = 0
+        self._placeholders = 0
+        #: The keys that unknown keys were probably meant to be, with the places of their mappings.
+        self._guesses: set[tuple[Place, str]] = set()
 
     def __len__(self) -> int:
         return len(self._found)
@@ -56,10 +62,39 @@ class Findings:
             if isinstance(at, SourceRange) or at is None
             else source_range(at.place if isinstance(at, Node) else at)
         )
-        shown, help_ = (LOGIN.sub("://…@", text) for text in (summary, detail))
+        shown, help_ = (
+            _PLACEHOLDER.sub("?", LOGIN.sub("://…@", text)) for text in (summary, detail)
+        )
+        if address is not None and is_placeholder(address):
+            address = None
         self._found.setdefault(
             (code, shown, place), Diagnostic(severity, code, shown, help_, address, place)
         )
+
+    def make_placeholder(self) -> str:
+        """Return a new text for a domain or a name that has a finding: `?` in messages."""
+        self._placeholders += 1
+        return f"jsplan-unknown-{self._placeholders}"
+
+    def unknown_key(
+        self, node: Node, key: str, summary: str, detail: str, address: str | None = None
+    ) -> None:
+        """Report an unknown key of a mapping. A key that `detail` guesses is not missing then."""
+        self.error("JS105", node.key_place(key), summary, detail, address)
+        if guess := _GUESS.search(detail):
+            self._guesses.add((node.place, guess[1] or guess[2]))
+
+    def missing(
+        self, node: Node, key: str, what: str, detail: str = "", address: str | None = None
+    ) -> None:
+        """Report a required key, unless it has another finding: it is misspelt or unresolved."""
+        if not self.is_misspelt(node, key) and not node.is_given(key):
+            detail = detail or f"Add `{key}:`."
+            self.error("JS106", node, f"{what} has no `{key}`", detail, address)
+
+    def is_misspelt(self, node: Node, *keys: str) -> bool:
+        """Check whether an unknown key of a mapping was probably meant to be one of these."""
+        return any((node.place, key) in self._guesses for key in keys)
 
     def wrong_type(self, node: Node, what: str, expected: str) -> None:
         """Report that `what` has not the `expected` type ("a mapping", "text", …).
@@ -115,6 +150,11 @@ class Findings:
         """Raise ConfigError with all findings, warnings included, if one of them is an error."""
         if self.failed:
             raise ConfigError(self.sorted())
+
+
+def is_placeholder(text: str) -> bool:
+    """Check whether a domain, a name or an address stands for one that has a finding."""
+    return _PLACEHOLDER.search(text) is not None
 
 
 _TYPE_HELP = {

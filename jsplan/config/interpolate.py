@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from jsplan.config.findings import Findings
+from jsplan.config.findings import Findings, is_placeholder
 from jsplan.config.node import Node, count_values, make_mapping, make_unknown
 from jsplan.diagnostics import did_you_mean
 
@@ -36,7 +36,7 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
     """Return the node with all references replaced; the same object if there are none.
 
     A value that is one reference alone takes the type of what it names. An unresolved reference is
-    reported and becomes null; in a list it is omitted. What aliases repeat is resolved once.
+    reported and becomes unknown; in a list it is omitted. What aliases repeat is resolved once.
     """
     return _resolve(node, scope, findings, {})
 
@@ -98,7 +98,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         if found is None or (
             found.raw is None and not findings.allow_values(count_values(found), node)
         ):
-            return Node(node.place, None, None)
+            return make_unknown(node.place)
         return _copy_to_place(found, node)
     pieces, end, secret, unknown = [], 0, False, False
     references: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
             continue
         found = _resolve_reference(match[1], node, scope, findings)
         if found is None:
-            return Node(node.place, None, None)
+            return make_unknown(node.place)
         secret = secret or found.secret
         references |= found.references
         unknown = unknown or found.unknown
@@ -197,6 +197,8 @@ def _resolve_domain(
         return None
     if not dotted:
         return Node(at.place, scope.domain, scope.domain)
+    if is_placeholder(scope.domain):
+        return None
     return _look_up_name(
         f"domain.{key}",
         key,

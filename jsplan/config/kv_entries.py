@@ -240,20 +240,20 @@ class KvEntryReader(Struct):
             return
         prefix = self._read_prefix(node)
         folder = resolve_file_path(node.get("dir"), "`dir`", {}, findings)
-        if folder is None or prefix is None:
-            if not node.is_given("dir"):
-                findings.error("JS106", node, f"{what} has no `dir`", "Add `dir:`.")
-            return
-        if not is_folder(folder):
+        findings.missing(node, "dir", what)
+        prune = parsing.read_flag(node.get("prune"), "`prune`", findings)
+        settings = self._read_lifecycle(node)
+        sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+        if folder is not None and not is_folder(folder):
             shown = self.files.source_of(folder).shown
             findings.error(
                 "JS100", node.get("dir"), f"{shown} is not a folder", "Correct the path."
             )
             return
-        if parsing.read_flag(node.get("prune"), "`prune`", findings):
+        if folder is None or prefix is None:
+            return
+        if prune:
             self.pruned.append(PrunedPrefix(bucket.address, prefix, source_range(node.place)))
-        settings = self._read_lifecycle(node)
-        sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
         files = list_files(folder)
         if len(files) > MAX_FILES:
             shown = self.files.source_of(folder).shown

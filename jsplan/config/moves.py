@@ -18,6 +18,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Domain, Moved, Relocate, Removed
 from jsplan.config.node import Node, source_range
+from jsplan.config.resource_names import may_be_declared
 from jsplan.diagnostics import did_you_mean
 
 
@@ -34,9 +35,13 @@ def read_moved(
     """
     out = []
     for node, origin, to in _read_sides(section, "moved", scope, findings):
+        if to is not None:
+            _check_domain(node.value["to"], to, "`to` is what is declared now.", domains, findings)
+        if origin is not None:
+            _refuse_declared(node.value["from"], origin, "moved", declared, findings)
+        if origin is None or to is None:
+            continue
         _check_shape(node, origin, to, findings)
-        _check_domain(node.value["to"], to, "`to` is what is declared now.", domains, findings)
-        _refuse_declared(node.value["from"], origin, "moved", declared, findings)
         out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
 
@@ -54,12 +59,17 @@ def read_relocate(
     """
     out: list[Relocate] = []
     for node, origin, to in _read_sides(section, "relocate", scope, findings):
+        for key, text in (("from", origin), ("to", to)):
+            if text is not None:
+                _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
+        if origin is not None:
+            _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
+        if to is not None:
+            _require_declared(node.value["to"], to, declared, findings)
+        if origin is None or to is None:
+            continue
         if _check_sides(node, origin, to, "relocated", findings):
             _check_relocated_kind(node, origin, to, findings)
-        for key, text in (("from", origin), ("to", to)):
-            _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
-        _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
-        _require_declared(node.value["to"], to, declared, findings)
         if any(other.old_address == origin or other.new_address == to for other in out):
             findings.error(
                 "JS144",
@@ -127,7 +137,9 @@ def _require_declared(
 ) -> None:
     if not findings.allow_values(len(declared) // 4, node):
         return
-    if not any(matches(glob, address) for address in declared):
+    if not any(matches(glob, address) for address in declared) and not may_be_declared(
+        glob, declared
+    ):
         findings.error(
             "JS144",
             node,
@@ -151,39 +163,34 @@ def read_removed(
         ):
             continue
         address = _read_address(node, "address", "a removed entry", findings)
+        if address is not None:
+            _refuse_declared(node.value["address"], address, "removed", declared, findings)
         destroy = parsing.read_flag(node.get("destroy"), "`destroy`", findings)
-        if node.get("destroy") is None:
-            findings.error(
-                "JS106",
-                node,
-                "a removed entry does not say `destroy`",
-                "Write destroy: false to leave it on the server, or destroy: true.",
-            )
+        detail = "Write destroy: false to leave it on the server, or destroy: true."
+        findings.missing(node, "destroy", "a removed entry", detail)
         guard = parsing.read_flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
         if address is not None and destroy is not None:
-            _refuse_declared(node.value["address"], address, "removed", declared, findings)
             out.append(Removed(address, destroy, source_range(node.place), guard))
     return tuple(out)
 
 
 def _read_sides(
     section: Node | None, key: str, scope: Scope, findings: Findings
-) -> Iterator[tuple[Node, str, str]]:
-    """Yield the entries of `moved:` or `relocate:` with their `from` and `to`."""
+) -> Iterator[tuple[Node, str | None, str | None]]:
+    """Yield the entries of `moved:` or `relocate:` with `from` and `to`; None after a finding."""
     what = f"a {key} entry"
     for written in parsing.read_list(section, f"`{key}`", findings):
         node = interpolate(written, scope, findings)
         if not parsing.check_mapping(node, what, ("from", "to"), findings):
             continue
         origin, to = (_read_address(node, side, what, findings) for side in ("from", "to"))
-        if origin is not None and to is not None:
-            yield node, origin, to
+        yield node, origin, to
 
 
 def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | None:
     item = node.get(key)
     if item is None or item.value is None:
-        findings.error("JS106", node, f"{what} has no `{key}`", f"Add `{key}:`.")
+        findings.missing(node, key, what)
         return None
     return parsing.read_address(item, f"`{key}`", findings)
 

@@ -41,7 +41,7 @@ class Node:
     `keys` has the places of the keys. `raw` is the text of a scalar as written. `dynamic`: `${`
     occurs in it or below it. `secret`: it came from `${env.X}` or is a password, and must not be
     shown. `references`: the text to show for each value of the environment in it, `${env.X}`.
-    `unknown`: it is in the files and has no value here, because its `${env.X}` is not set.
+    `unknown`: it is in the files and has no value here, because a reference in it has none.
     """
 
     __slots__ = ("dynamic", "keys", "place", "raw", "references", "secret", "unknown", "value")
@@ -84,6 +84,13 @@ def make_unknown(place: Place) -> Node:
     node = Node(place, None)
     node.unknown = node.secret = True
     return node
+
+
+def has_unknown(node: Node) -> bool:
+    """Check whether a value or a part of it is unknown."""
+    value = node.value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return node.unknown or any(map(has_unknown, parts))
 
 
 def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:

@@ -49,7 +49,7 @@ class ObjectReader(KvEntryReader):
             return
         file = node.get("file")
         if file is None or file.value is None:
-            findings.error("JS106", node, f"object {key} has no `file`", "Add `file:`.")
+            findings.missing(node, "file", f"object {key}")
             return
         path = resolve_file_path(file, "`file`", {}, findings)
         if path is not None:

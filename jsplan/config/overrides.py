@@ -30,12 +30,8 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
             continue
         address = item.get("address")
         if address is None:
-            findings.error(
-                "JS106",
-                item,
-                "an override has no `address`",
-                "Add `address:`, an address or a glob such as store-*/stream/SALES.",
-            )
+            detail = "Add `address:`, an address or a glob such as store-*/stream/SALES."
+            findings.missing(item, "address", "an override", detail)
             continue
         glob = parsing.read_address(interpolate(address, scope, findings), "`address`", findings)
         if glob is not None:

@@ -64,9 +64,9 @@ def report_unknown_key(
     """Report one unknown key of a mapping."""
     names = sorted(known)
     advice = hint or did_you_mean(key, names).strip()
-    findings.error(
-        "JS105",
-        node.key_place(key),
+    findings.unknown_key(
+        node,
+        key,
         f'"{key}" is not a key of {what}',
         advice or f"The keys are {', '.join(names)}.",
     )
@@ -89,7 +89,7 @@ def read_required_text(parent: Node, key: str, what: str, findings: Findings) ->
     """Return the text under a required key; None after a finding, or if it is unknown."""
     node = parent.get(key)
     if not parent.is_given(key):
-        findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
+        findings.missing(parent, key, what)
         return None
     return read_text(node, f"`{key}`", findings)
 

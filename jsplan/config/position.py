@@ -38,6 +38,8 @@ def read_position(layers: Collection[Node], findings: Findings) -> Position | No
         return None
     once = parsing.read_required_text(node, "once", "`position`", findings)
     given = [name for name in _PLACES if node.is_given(name)]
+    if not given and findings.is_misspelt(node, *_PLACES):
+        return None
     if len(given) != 1:
         findings.error(
             "JS159",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
-from jsplan.address import STAGING_PREFIX, Kind
+from jsplan.address import STAGING_PREFIX, Address, Kind
 from jsplan.config import parsing
 from jsplan.config.files import NAME_KEYS
-from jsplan.config.findings import Findings
+from jsplan.config.findings import Findings, is_placeholder
 from jsplan.config.node import Node
 
 _STREAM_NAME: Final = re.compile(r"[^.*>\s/\\]{1,255}")
@@ -41,12 +42,7 @@ def read_name(kind: Kind, entry: Node, findings: Findings) -> Node | None:
         node = entry.get("durable_name")
     if node is None or node.value is None:
         what = kind.replace("_", " ")
-        findings.error(
-            "JS106",
-            entry,
-            f"{'an' if what[0] == 'o' else 'a'} {what} has no `{key}`",
-            f"Add `{key}:`.",
-        )
+        findings.missing(entry, key, f"{'an' if what[0] == 'o' else 'a'} {what}")
         return None
     if not isinstance(node.value, str):
         findings.error(
@@ -102,6 +98,12 @@ def is_name_allowed(kind: Kind, name: str, node: Node, findings: Findings) -> bo
     return True
 
 
+def may_be_declared(wanted: str, declared: Iterable[Address], own: Address | None = None) -> bool:
+    """Check whether a resource whose domain or name has a finding may be the one that is wanted."""
+    kind = wanted.split("/")[1:2]
+    return any(a != own and [a.kind] == kind and is_placeholder(str(a)) for a in declared)
+
+
 def set_consumer_names(
     parsed: dict[str, Any], entry: Node, name: Node, findings: Findings, *, from_file: bool
 ) -> None:
@@ -110,6 +112,8 @@ def set_consumer_names(
     A null `durable_name` needs a threshold.
     """
     parsed["name"] = name.value
+    if is_placeholder(name.value):
+        return
     durable = parsed.get("durable_name")
     if durable is not None and durable != name.value:
         at = entry.get("durable_name") or name

@@ -5,7 +5,9 @@ Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the en
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +27,7 @@ from jsplan.config import (
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.contents import ContentReaders
 from jsplan.config.copy_of import CopyOfResolver
-from jsplan.config.expand import DomainSelectors
+from jsplan.config.expand import DomainSelectors, choose_only_domain
 from jsplan.config.files import NAME_KEYS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -35,6 +37,7 @@ from jsplan.config.node import (
     FieldPlaces,
     Node,
     count_values,
+    make_mapping,
     source_range,
     to_plain,
 )
@@ -44,6 +47,7 @@ from jsplan.config.position import POSITION, SETTING_KEYS, read_position, settin
 from jsplan.config.problem import Problem
 from jsplan.config.resource_names import (
     is_name_allowed,
+    may_be_declared,
     read_name,
     read_stream_name,
     set_consumer_names,
@@ -112,8 +116,11 @@ class ResourceResolver:
         for entry in parsing.read_list(node, f"`{name}`", self.findings):
             if not isinstance(entry.value, dict):
                 self.findings.wrong_type(entry, f"an element of `{name}`", "a mapping")
-            elif self._in_environment(entry):
+            elif (names_known := self._in_environment(entry)) is not False:
+                body.check_keys(TABLES[kind], entry, _KEYS[kind], self.findings)
                 domains = self._select_domains(entry)
+                if not names_known:
+                    domains = [self.findings.make_placeholder()]
                 size = self._cost + (count_values(entry) if len(domains) > 1 else 0)
                 plain = self.contents.split(kind, entry)
                 for domain in (
@@ -121,20 +128,21 @@ class ResourceResolver:
                 ):
                     scope = self._domain_scope(domain)
                     scoped = interpolate(plain, scope, self.findings)
-                    self._resolve_entry(kind, domain, scoped)
+                    address = self._resolve_entry(kind, domain, scoped)
                     if plain is not entry:
-                        parent = Address(domain, kind, str(scoped.get_value(NAME_KEYS[kind])))
-                        self.contents.add(parent, entry, scope)
+                        self.contents.add(address, entry, scope)
 
     # --- domains and environments -----------------------------------------------------------------
 
-    def _in_environment(self, entry: Node) -> bool:
-        node = entry.get("environments")
+    def _in_environment(self, entry: Node) -> bool | None:
+        """Check whether an entry is for this environment; None after a finding."""
+        node, before = entry.get("environments"), len(self.findings)
         if node is None:
             return True
-        if self.context.environment in environments.read_environment_names(
-            node, self.context.environments, self.findings
-        ):
+        names = environments.read_environment_names(node, self.context.environments, self.findings)
+        if len(self.findings) > before:
+            return None
+        if self.context.environment in names:
             return True
         self._has_other_environments = True
         return False
@@ -144,19 +152,11 @@ class ResourceResolver:
         if node is None or node.value is None:
             node = self.context.default_domain
         if node is None:
-            own = self.context.own_domains
-            if len(own) > 1:
-                self.findings.error(
-                    "JS127",
-                    entry,
-                    "the domain is missing, and there are several",
-                    "Add `domain:` here, or `defaults: {domain: …}`.",
-                )
-            return list(own) if len(own) == 1 else []
+            return choose_only_domain(entry, self.context.own_domains, self.findings)
         if node.dynamic:
             node = interpolate(node, self.context.scope, self.findings)
-            if node.value is None:
-                return []
+        if node.unknown:
+            return [self.findings.make_placeholder()]
         return self.context.selectors.select(node)
 
     def _domain_scope(self, domain: str) -> Scope:
@@ -172,27 +172,26 @@ class ResourceResolver:
 
     # --- one resource -----------------------------------------------------------------------------
 
-    def _resolve_entry(self, kind: Kind, domain: str, entry: Node) -> None:
-        stream = read_stream_name(entry, self.findings) if kind == "consumer" else None
-        if kind == "consumer" and stream is None:
-            return
-        address = self._add_resource(kind, domain, entry, stream, _KEYS[kind])
+    def _resolve_entry(self, kind: Kind, domain: str, entry: Node) -> Address:
+        stream = None
+        if kind == "consumer":
+            stream = read_stream_name(entry, self.findings) or self.findings.make_placeholder()
+        address = self._add_resource(kind, domain, entry, stream)
         nested = entry.get("consumers") if kind == "stream" else None
-        if nested is None or address is None:
-            return
         for item in parsing.read_list(nested, "`consumers`", self.findings):
             if not isinstance(item.value, dict):
                 self.findings.wrong_type(item, "an element of `consumers`", "a mapping")
-            elif self._in_environment(item):
-                self._add_resource("consumer", domain, item, address.name, _KEYS["nested"])
+            elif self._in_environment(item) is not False:
+                body.check_keys(TABLES["consumer"], item, _KEYS["nested"], self.findings)
+                self._add_resource("consumer", domain, item, address.name)
+        return address
 
-    def _add_resource(
-        self, kind: Kind, domain: str, entry: Node, stream: str | None, keys: tuple[str, ...]
-    ) -> Address | None:
+    def _add_resource(self, kind: Kind, domain: str, entry: Node, stream: str | None) -> Address:
         name = read_name(kind, entry, self.findings)
-        body.check_keys(TABLES[kind], entry, keys, self.findings)
         if name is None or not is_name_allowed(kind, name.value, name, self.findings):
-            return None
+            text = self.findings.make_placeholder()
+            name = Node(entry.place, text, text)
+            entry = make_mapping(entry.place, entry.value | {NAME_KEYS[kind]: name}, entry.keys)
         address = Address(
             domain, kind, f"{stream}/{name.value}" if stream is not None else name.value
         )
@@ -219,20 +218,21 @@ class ResourceResolver:
     def _finish_resource(
         self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]
     ) -> None:
-        layers = self._collect_layers(address, entry, name, base)
-        if layers is not None:
-            self.declared[address] = self._parse_resource(address, entry, name, layers)
+        layers, is_complete = self._collect_layers(address, entry, name, base)
+        self.declared[address] = self._parse_resource(
+            address, entry, name, layers, is_complete=is_complete
+        )
 
     # --- layers -----------------------------------------------------------------------------------
 
     def _collect_layers(
         self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]
-    ) -> tuple[Node, ...] | None:
-        """Return all layers of the resource, the weakest first; None if the file is unusable.
+    ) -> tuple[tuple[Node, ...], bool]:
+        """Return the layers of the resource, the weakest first, and whether no file is missing.
 
         `base` are the layers of the stream that it is a copy of.
         """
-        context = self.context
+        context, is_complete = self.context, True
         layers = []
         default = context.defaults.get(address.kind)
         if default is not None:
@@ -242,9 +242,10 @@ class ResourceResolver:
         if file is not None and file.value is not None:
             config = config_file.read_config_file(address.kind, file, name, context.files)
             if config is None or not self.findings.allow_values(count_values(config), file):
-                return None
-            body.check_keys(TABLES[address.kind], config, (), self.findings, str(address))
-            layers.append(config)
+                is_complete = False
+            else:
+                body.check_keys(TABLES[address.kind], config, (), self.findings, str(address))
+                layers.append(config)
         layers.append(entry)
         for override in context.overrides:
             if matches(override.glob, address) and self.findings.allow_values(
@@ -256,10 +257,16 @@ class ResourceResolver:
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
                 refuse_names(address.kind, node, self.findings)
                 layers.append(node)
-        return tuple(layers)
+        return tuple(layers), is_complete
 
     def _parse_resource(
-        self, address: Address, entry: Node, name: Node, layers: tuple[Node, ...]
+        self,
+        address: Address,
+        entry: Node,
+        name: Node,
+        layers: tuple[Node, ...],
+        *,
+        is_complete: bool,
     ) -> DeclaredResource:
         fields: Mapping[str, Node] = entry.value
         if len(layers) > 1:
@@ -276,7 +283,8 @@ class ResourceResolver:
                 parsed, entry, name, self.findings, from_file="config_file" in entry.value
             )
         places = FieldPlaces(layers)
-        self._check(address, parsed, places, entry)
+        missing = _find_missing(address.kind, fields, parsed, is_complete=is_complete)
+        self._check(address, parsed, places, entry, missing)
         declared = DeclaredResource(
             address,
             parsed | raw if raw else parsed,
@@ -342,14 +350,23 @@ class ResourceResolver:
     # --- rules between fields ---------------------------------------------------------------------
 
     def _check(
-        self, address: Address, parsed: Mapping[str, Any], places: FieldPlaces, entry: Node
+        self,
+        address: Address,
+        parsed: Mapping[str, Any],
+        places: FieldPlaces,
+        entry: Node,
+        missing: AbstractSet[str],
     ) -> None:
-        if buckets.is_bucket(address.kind):
-            self._report(address, check_bucket(address, parsed), places, entry)
-        elif address.kind == "stream":
-            self._report(address, checks.check_stream(parsed), places, entry)
-        elif address.kind == "consumer":
-            self._report(address, checks_consumers.check_consumer(parsed), places, entry)
+        problems = (
+            check_bucket(address, parsed)
+            if buckets.is_bucket(address.kind)
+            else checks.check_stream(parsed)
+            if address.kind == "stream"
+            else checks_consumers.check_consumer(parsed)
+        )
+        if missing:  # a rule about a field that has a finding would report that a second time
+            problems = (p for p in problems if missing.isdisjoint(_words_of(p)))
+        self._report(address, problems, places, entry)
 
     def _report(
         self, address: Address, problems: Iterator[Problem], places: Mapping[str, Any], entry: Any
@@ -366,7 +383,7 @@ class ResourceResolver:
         if self._has_other_environments:
             return  # an address without a match here may match in another environment
         for override in self.context.overrides:
-            if not override.is_used:
+            if not override.is_used and not may_be_declared(override.glob, self.declared):
                 at = override.node.value["address"]
                 self.findings.warning(
                     "JS145",
@@ -376,7 +393,9 @@ class ResourceResolver:
                 )
         for address, declared in self.declared.items():
             for wanted in declared.depends_on:
-                if not any(matches(wanted, other) for other in self.declared):
+                if not any(
+                    matches(wanted, other) for other in self.declared
+                ) and not may_be_declared(wanted, self.declared, address):
                     at = declared.ranges.get("depends_on")
                     self.findings.warning(
                         "JS145",
@@ -408,3 +427,15 @@ class ResourceResolver:
                     declared.range,
                 )
                 others.append((address.consumer, declared.body))
+
+
+def _find_missing(
+    kind: Kind, fields: Mapping[str, Node], parsed: Mapping[str, Any], *, is_complete: bool
+) -> AbstractSet[str]:
+    """Return the fields without a value that may have one: theirs has a finding, or its file."""
+    rows = TABLES[kind].by_name.keys()
+    return (rows & fields.keys() if is_complete else rows) - parsed.keys()
+
+
+def _words_of(problem: Problem) -> list[str]:
+    return re.findall(r"\w+", f"{problem.field} {problem.summary} {problem.detail}")

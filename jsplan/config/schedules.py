@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from jsplan.address import Kind
 from jsplan.config import parsing
 from jsplan.config.connections import resolve_file_path
+from jsplan.config.findings import is_placeholder
 from jsplan.config.kv_entries import KvEntryReader, is_secret
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import Node, Place
@@ -54,25 +56,14 @@ class ScheduleReader(KvEntryReader):
         if not parsing.check_mapping(node, what, _KEYS, findings):
             return
         fields = self._read_fields(node)
-        if fields is None:
-            return
-        problem, hint = _find_problem(bucket, key, fields)
-        if problem:
-            findings.error("JS138", node, f"{what} {problem}", hint, str(bucket.address))
-            return
-        found = self._read_payload(key, node)
-        if found is None:
-            return
-        content, hidden = found
+        for problem, hint in _find_problems(bucket, key, fields, node):
+            if not findings.is_misspelt(node, *WHEN, TARGET):
+                findings.error("JS138", node, f"{what} {problem}", hint, str(bucket.address))
+        content, hidden = self._read_payload(key, node) or (b"", False)
         sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+        settings = self._read_lifecycle(node)
         self._declare(
-            bucket,
-            key,
-            content,
-            at,
-            self._read_lifecycle(node),
-            sensitive=sensitive or hidden,
-            fields=fields,
+            bucket, key, content, at, settings, sensitive=sensitive or hidden, fields=fields
         )
 
     def _read_payload(self, key: str, node: Node) -> tuple[bytes | None, bool] | None:
@@ -94,8 +85,8 @@ class ScheduleReader(KvEntryReader):
         encoded = self._encode(key, payload)
         return None if encoded is None else (encoded, is_secret(payload))
 
-    def _read_fields(self, node: Node) -> dict[str, Any] | None:
-        """Read the fields of a schedule in API units; None after a finding."""
+    def _read_fields(self, node: Node) -> dict[str, Any]:
+        """Read the fields of a schedule in API units, without those that have a finding."""
         found: dict[str, Any] = {}
         for name in SCHEDULE_FIELDS:
             item = node.get(name)
@@ -105,34 +96,33 @@ class ScheduleReader(KvEntryReader):
                 found[name] = SCHEDULE.by_name[name].parse(item.value)
             except ValueError as error:
                 self.files.findings.error("JS130", item, f"`{name}`: {error}", "Correct it.")
-                return None
         if CRON in found:
             found[CRON] = " ".join(found[CRON].split())
         return found
 
 
-def _find_problem(
-    stream: DeclaredResource, subject: str, fields: dict[str, Any]
-) -> tuple[str, str]:
-    """Return why no server takes a schedule, and what to do; empty if one may."""
-    given = [name for name in WHEN if name in fields]
+def _find_problems(
+    stream: DeclaredResource, subject: str, fields: dict[str, Any], node: Node
+) -> Iterator[tuple[str, str]]:
+    """Yield why no server takes a schedule, and what to do."""
     target, subjects = fields.get(TARGET), stream.body.get("subjects")
     stored = (stream.address.name,) if subjects is None else subjects
-    missing = next((name for name in (subject, target) if not is_covered(name or "", stored)), None)
-    if len(given) != 1:
-        return "needs one of `at`, `every` and `cron`", "Write exactly one of them."
+    if sum(node.is_given(name) for name in WHEN) != 1:
+        yield "needs one of `at`, `every` and `cron`", "Write exactly one of them."
     if not stream.body.get("allow_msg_schedules"):
-        return "is refused by its stream", "Give the stream `allow_msg_schedules: true`."
-    if not target or not is_schedule_subject(target) or target == subject:
-        return "has no `target`", f"Write another subject of the stream. {_SUBJECT_RULE}"
-    if missing is not None:
-        return f"uses {missing}, which its stream does not store", "Add it to `subjects`."
+        yield "is refused by its stream", "Give the stream `allow_msg_schedules: true`."
+    for name in (subject, target) if not any(map(is_placeholder, stored)) else ():
+        if name and not is_covered(name, stored):
+            yield f"uses {name}, which its stream does not store", "Add it to `subjects`."
+    if (TARGET in fields or not node.is_given(TARGET)) and (
+        not target or not is_schedule_subject(target) or target == subject
+    ):
+        yield "has no `target`", f"Write another subject of the stream. {_SUBJECT_RULE}"
     if any(fields.get(name, 0) % SECOND for name in (EVERY, RESULT_TTL)):
-        return "has an interval or a `ttl` that is not a number of seconds", "Round it."
+        yield "has an interval or a `ttl` that is not a number of seconds", "Round it."
     if fields.get(RESULT_TTL) and not stream.body.get("allow_msg_ttl"):
-        return "has a `ttl`, which its stream refuses", "Give the stream `allow_msg_ttl: true`."
-    if TIME_ZONE in fields and CRON not in fields:
-        return "has a `time_zone` without `cron`", "Remove it."
+        yield "has a `ttl`, which its stream refuses", "Give the stream `allow_msg_ttl: true`."
+    if TIME_ZONE in fields and not node.is_given(CRON):
+        yield "has a `time_zone` without `cron`", "Remove it."
     if CRON in fields and (why := check_cron(fields[CRON], fields.get(TIME_ZONE, ""))):
-        return f"cannot be kept: {why}", "Write second minute hour day month weekday."
-    return "", ""
+        yield f"cannot be kept: {why}", "Write second minute hour day month weekday."

@@ -119,10 +119,8 @@ def _read_sink(
             or parsing.read_path(node.get(kind), "`file`", findings) is None
         ):
             return None
-    elif parsing.read_required_text(node, kind, "a sink", findings) is None or (
-        kind == "subject" and not _is_publishable(node, findings)
-    ):
-        return None
+    elif parsing.read_required_text(node, kind, "a sink", findings) is not None:
+        _check_publishable(node, findings)
     domain = parsing.read_text(node.get("domain"), "`domain`", findings)
     if domain is not None and domain not in domains:
         findings.error(
@@ -174,23 +172,20 @@ def _is_latin1(value: str) -> bool:
     return True
 
 
-def _is_publishable(node: Node, findings: Findings) -> bool:
+def _check_publishable(node: Node, findings: Findings) -> None:
     """Check whether a subject can take notifications: the server's own subjects cannot."""
     where = node.value["subject"]
     subject = parsing.read_text(where, "`subject`", findings) or ""
-    problem = None
     if (
         subject.startswith(("$", "_INBOX."))
         or any(token in ("", "*", ">") for token in subject.split("."))
         or " " in subject
     ):
-        problem = (
+        detail = (
             "Use a subject of your own without wildcards, such as ops.drift."
             " Subjects that begin with $ belong to the server."
         )
-    if problem:
-        findings.error("JS130", where, f'nothing can be reported on subject "{subject}"', problem)
-    return problem is None
+        findings.error("JS130", where, f'nothing can be reported on subject "{subject}"', detail)
 
 
 def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:

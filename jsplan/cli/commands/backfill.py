@@ -38,7 +38,7 @@ _master_option = click.option(
 def command() -> None:
     """Copy messages of one stream to another.
 
-    Needs PySpark: pip install "jsplan[spark]". NAME is an entry of `backfills:` in the files.
+    Needs the extra `spark`; a command says how to install it. NAME is an entry of `backfills:`.
     """
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from jsplan.config.node import Place, Source
 from jsplan.converting.model import NoteWriter
 from jsplan.errors import NotAvailableError
+from jsplan.extras import install_command
 
 if TYPE_CHECKING:
     from lark import Token, Tree, UnexpectedInput
@@ -49,8 +50,8 @@ def parse(source: Source, text: str, notes: NoteWriter) -> Block | None:
     except ImportError:
         raise NotAvailableError(
             "HCL is read with python-hcl2, which is not installed",
-            hint="Install jsplan with the extra `convert`,"
-            " or give the output of `terraform show -json`, which needs nothing else.",
+            hint="Give the output of `terraform show -json`, which needs nothing else,"
+            f" or install it: {install_command('convert')}",
         ) from None
     try:
         tree: Any = hcl2.parses_to_tree(text)
