@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from jsplan.address import Address
 from jsplan.applying.follow_move import follow_move
-from jsplan.applying.leader_move import follow_leader
 from jsplan.applying.operations import Operation, group_steps, run_steps
 from jsplan.applying.schedule import Schedule
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
@@ -27,7 +26,7 @@ from jsplan.documents.apply import (
     StepStatus,
 )
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import CUTOVER_OPS, LEADER_OPS, VERIFY_OP
+from jsplan.documents.plan_types import CUTOVER_OPS, VERIFY_OP
 from jsplan.errors import ApiError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
@@ -168,9 +167,8 @@ class Execution:
     async def _follow(self, step: Step) -> tuple[StepStatus, str | None, str | None]:
         """Wait for the cluster: status, error and note of the step, which is already in state."""
         self.running.pop(step.id, None)  # nothing that a Ctrl-C has to wait for
-        follow = follow_leader if step.op in LEADER_OPS else follow_move
         try:
-            return "done", None, await follow(self.context, step, self.emit)
+            return "done", None, await follow_move(self.context, step, self.emit)
         except StepFailed as error:
             return error.status, str(error), None
 

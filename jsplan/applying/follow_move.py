@@ -18,7 +18,8 @@ from jsplan.documents.apply import MoveProgress
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
-from jsplan.facts.reader import parse_consumer, parse_stream
+from jsplan.facts.reader import parse_stream
+from jsplan.jetstream.api import DomainApi
 from jsplan.resources.error_codes import NOT_FOUND
 from jsplan.units import count_text
 
@@ -54,41 +55,6 @@ async def follow_move(
     return f"the cluster continues alone. Follow it with: jsplan status. {move.cancel_hint}"
 
 
-async def read_moving(
-    context: StepContext, step: Step, action: str, timeout: float | None = None
-) -> LiveObject | None:
-    """Read the stream or consumer of a step once; None while it has no leader to answer.
-
-    `action` is what the cluster does meanwhile, in words. Raises StepFailed where the object is
-    gone, or where not only it but its domain does not answer.
-    """
-    address, api = step.target_address, context.api(step)
-    consumer = address.kind == "consumer"
-    name = f"{address.stream}.{address.consumer}" if consumer else address.stream
-    request = f"{'CONSUMER' if consumer else 'STREAM'}.INFO.{name}"
-    try:
-        answer = await api.request(request, timeout=timeout)
-        return (parse_consumer if consumer else parse_stream)(address, answer)
-    except OFFLINE_ERRORS:
-        await _require_domain(context, step, action)
-    except ServerRefusedError as error:
-        if error.err_code in NOT_FOUND:
-            text = f"{address} is gone: another client deleted it during the apply"
-            raise StepFailed(text) from None
-    return None  # 10118, 10119: no server that has it answers
-
-
-async def _require_domain(context: StepContext, step: Step, action: str) -> None:
-    try:
-        await context.api(step).request("INFO")
-    except ApiError as error:
-        context.lost_domains.setdefault(step.domain, str(error))
-        raise StepFailed(
-            f"{step.target_address} is written, but its domain stopped answering while {action}: "
-            f"{error}. Follow it with: jsplan status"
-        ) from None
-
-
 class _Move:
     """One stream that its cluster moves or scales: what was seen of it, and since when."""
 
@@ -99,8 +65,31 @@ class _Move:
         self._lowest_lag = self._highest_lag = 0
 
     async def read(self) -> LiveObject | None:
-        """Read the stream once; None while it has no leader to answer. Raises StepFailed."""
-        return await read_moving(self._context, self._step, f"the cluster {self._verb} it")
+        """Read the stream once; None while it has no leader to answer.
+
+        Raises StepFailed where it is gone, or where its domain does not answer either.
+        """
+        address, api = self._step.target_address, self._context.api(self._step)
+        try:
+            return parse_stream(address, await api.request(f"STREAM.INFO.{address.stream}"))
+        except OFFLINE_ERRORS:
+            await self._require_domain(api)
+        except ServerRefusedError as error:
+            if error.err_code in NOT_FOUND:
+                text = f"{address} is gone: another client deleted it during the apply"
+                raise StepFailed(text) from None
+        return None  # 10118, 10119: no server that has it answers
+
+    async def _require_domain(self, api: DomainApi) -> None:
+        try:
+            await api.request("INFO")
+        except ApiError as error:
+            step = self._step
+            self._context.lost_domains.setdefault(step.domain, str(error))
+            raise StepFailed(
+                f"{step.target_address} is written, but its domain stopped answering while the "
+                f"cluster {self._verb} it: {error}. Follow it with: jsplan status"
+            ) from None
 
     @property
     def _is_placed(self) -> bool:

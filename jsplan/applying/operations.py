@@ -9,7 +9,6 @@ from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
 from jsplan.applying.consumer_reset import reset_consumer
 from jsplan.applying.kv_entries import delete_entry, write_entry
-from jsplan.applying.leader_move import move_leader
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
@@ -117,6 +116,4 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "schedule.create": write_schedule,
     "schedule.update": write_schedule,
     "schedule.delete": delete_schedule,
-    "stream.move_leader": move_leader,
-    "consumer.move_leader": move_leader,
 }

@@ -13,14 +13,14 @@ from msgspec import Struct
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS, LEADER_OPS, Op
+from jsplan.documents.plan_types import DELETE_OPS, Op
 from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
 
 #: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, the
 #: server that is to lead, none.
-PayloadKind = Literal["stream", "restore", "consumer", "pause", "leader", "nothing"]
+PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
 
 
 class OpRule(Struct, frozen=True):
@@ -153,12 +153,6 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
     "schedule.update": OpRule("schedule", params=("before",)),
     "schedule.delete": OpRule("schedule", params=("before",), deletes=True),
     "object.clean": OpRule("object", params=("leftovers",)),
-    "stream.move_leader": OpRule(
-        "stream", "STREAM.LEADER.STEPDOWN", "leader", params=("old_leader", "new_leader")
-    ),
-    "consumer.move_leader": OpRule(
-        "consumer", "CONSUMER.LEADER.STEPDOWN", "leader", params=("old_leader", "new_leader")
-    ),
     "state.import": OpRule("any"),
     "state.forget": OpRule("any"),
     "state.update": OpRule("any"),
@@ -246,8 +240,6 @@ def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Addr
     match rule.payload:
         case "nothing":
             return payload is None
-        case "leader":
-            return (payload or {}).keys() == {"placement"}
         case "pause":
             return payload is None or payload.keys() == {PAUSE}
         case "stream":
@@ -287,10 +279,6 @@ def _check_relocation(step: Step, address: Address, deleted: Collection[str]) ->
 def _check_params(step: Step, address: Address) -> Iterator[str]:
     """Return flaws in names from which operations build requests."""
     params = step.params or {}
-    if step.op in LEADER_OPS and step.request is not None:
-        placement = step.request["payload"]["placement"]
-        if placement != {"preferred": params["new_leader"]}:
-            yield f"it would move the leader to {placement}"
     origin, replacement, consumers = (
         params.get(name) for name in ("from", "replacement", "consumers")
     )

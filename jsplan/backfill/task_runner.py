@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
-    from jsplan.backfill.verify.sides import Comparison
 
 Task = Callable[[], Iterator[dict[str, Any]]]
 
@@ -45,8 +44,11 @@ class TaskRunner(Protocol):
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
         """Run tasks in parallel; return the values of each."""
 
-    async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
-        """Compare both sides of a copy; list at most `listed` differences of each origin."""
+    async def compare(self, comparison: Any, listed: int, name: str) -> list[dict[str, Any]]:
+        """Compare both sides of a `verify.sides.Comparison`, which this layer does not know.
+
+        At most `listed` differences of each origin are listed.
+        """
 
     async def close(self) -> None:
         """Cancel running tasks, and stop what was started; never raises."""

@@ -50,8 +50,7 @@ CONFIGURATIONS: Final[Mapping[str, CodeText]] = {
         "A placement names a preferred server.",
         "The server takes `preferred` only as a request to move the leader, not in a "
         "configuration.",
-        "Use `tags`. To spread leaders over the servers, give the domain "
-        "`balance: {leaders: true}`.",
+        "Use `tags`. To spread leaders over the servers: `nats stream cluster balance`.",
     ),
     "JS159": CodeText(
         "A `position` does not say where the consumer is to be set.",

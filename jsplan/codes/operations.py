@@ -107,17 +107,6 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "They are computed from now on, in the time zone of the schedule.",
         "Nothing. Check that the times are those that you mean.",
     ),
-    "JS468": CodeText(
-        "Leaders are balanced over the servers of a domain, or wait for that.",
-        "The domain has `balance: {leaders: true}`. A moved leader costs its publishers and "
-        "consumers an election. What the plan creates, moves or scales is counted by the next.",
-        "Nothing.",
-    ),
-    "JS469": CodeText(
-        "The leaders of a domain cannot be balanced.",
-        "Its server is older than 2.11, where only the servers choose who leads.",
-        "Remove `balance` from the domain, or upgrade its servers.",
-    ),
     "JS470": CodeText(
         "A saved stream cannot be restored there.",
         "The server is offline or too old for the backup, or the backup can only keep its name.",

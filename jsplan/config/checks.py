@@ -231,7 +231,7 @@ def _exclusions(body: Body) -> Problems:
             "JS158",
             "placement",
             "placement.preferred is refused in a configuration (10052)",
-            "Use tags; leaders are spread with `balance: {leaders: true}` of the domain.",
+            "Use tags. To move a leader: nats stream cluster step-down",
         )
     if body.get("deny_purge") and body.get("allow_rollup_hdrs"):
         yield Problem(

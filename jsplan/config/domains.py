@@ -34,7 +34,6 @@ _KEYS: Final = (
     "vars",
     "may_be_offline",
     "same_as",
-    "balance",
 )
 _CONSUMER = re.compile(r"[^.*>\s/]+/[^.*>\s/]+")
 _JS_DOMAIN = re.compile(r"[^.*>\s]+")
@@ -192,17 +191,8 @@ class DomainBuilder:
                 node.get("may_be_offline"), "`may_be_offline`", units.parse_duration, self.findings
             ),
             same_as=parsing.read_text(node.get("same_as"), f"`same_as` of {what}", self.findings),
-            balance_leaders=self._read_balance(node.get("balance"), what),
             range=source_range(place),
         )
-
-    def _read_balance(self, node: Node | None, what: str) -> bool:
-        if node is None or node.value is None:
-            return False
-        if not parsing.check_mapping(node, f"`balance` of {what}", ("leaders",), self.findings):
-            return False
-        name = f"`balance.leaders` of {what}"
-        return parsing.read_flag(node.get("leaders"), name, self.findings) or False
 
     def _read_js_domain(self, key: str, node: Node) -> str | None:
         item = node.get("js_domain")

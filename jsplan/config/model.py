@@ -57,7 +57,7 @@ class Domain(Struct, frozen=True):
 
     `js_domain` None is a server without a domain (`$JS.API`). `api_prefix` is computed
     (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline` is ns.
-    `vars` are the values of `${domain.x}`. `balance_leaders`: leaders are spread over its servers.
+    `vars` are the values of `${domain.x}`.
     """
 
     key: str
@@ -68,7 +68,6 @@ class Domain(Struct, frozen=True):
     vars: Mapping[str, Any] = msgspec.field(default_factory=dict)
     may_be_offline: int | None = None
     same_as: str | None = None
-    balance_leaders: bool = False
     range: SourceRange | None = None
 
 

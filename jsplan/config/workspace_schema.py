@@ -166,9 +166,6 @@ def _domain() -> Schema:
             "vars": map_of({}, "The values of ${domain.x}."),
             "may_be_offline": or_reference(ref("duration"), "How long offline is no error."),
             "same_as": text("The domain that this is, over another connection."),
-            "balance": any_of(
-                closed_object({"leaders": flag("Spread leaders.")}), {"type": "null"}
-            ),
         }
     )
 

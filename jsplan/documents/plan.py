@@ -19,7 +19,7 @@ from jsplan.documents.base import (
     digest_large,
     known_fields,
 )
-from jsplan.documents.plan_types import LEADER_OPS, VERIFY_OP, Action, Effect, Op, Severity
+from jsplan.documents.plan_types import VERIFY_OP, Action, Effect, Op, Severity
 from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
@@ -244,13 +244,12 @@ class Step(Struct):
 
     @property
     def moves_in_cluster(self) -> bool:
-        """True if a cluster moves or scales the object, or moves its leader, after the call.
+        """True if a cluster moves or scales the stream after the call.
 
-        A call that moves or scales a stream waits for an earlier move of the same stream.
+        Such a call waits for an earlier move of the same stream.
         """
         stable = self.precondition.get("wait_until_stable")
-        moves_stream = self.op == "stream.update" and stable == str(self.target_address)
-        return moves_stream or self.op in LEADER_OPS
+        return self.op == "stream.update" and stable == str(self.target_address)
 
     @property
     def required_domains(self) -> set[str]:

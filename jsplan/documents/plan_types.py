@@ -26,7 +26,6 @@ Op = Literal[
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",
-    "stream.move_leader", "consumer.move_leader",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
@@ -51,10 +50,6 @@ RESET_BY_POSITION: Final = "replace_for_position"
 RESET_IN_PLACE: Final = "reset_position"
 #: The reason of a stream that would be replaced, and whose content cannot be kept: it is refused.
 CANNOT_PRESERVE: Final = "cannot_preserve"
-#: The operations that let a cluster move the leader of an object.
-LEADER_OPS: Final[tuple[Op, ...]] = ("stream.move_leader", "consumer.move_leader")
-#: The reason of a resource of which nothing but the leader moves.
-LEADER_MOVED: Final = "move_leader"
 #: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
 #: Ctrl-C: meanwhile publishers get no acknowledgement.
 CUTOVER_OPS: Final[tuple[Op, ...]] = (

@@ -156,8 +156,6 @@ PARAMS = object_of(
         "target": STREAM_ADDRESS,
         "leftovers": list_of(UPLOAD_ID),
         "origin_level": COUNT,
-        "old_leader": TEXT,
-        "new_leader": TEXT,
         "relocation": object_of(
             {"id": TEXT, "old": object_of({"config": CONFIG_REF, "created": TEXT})}
         ),

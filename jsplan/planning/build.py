@@ -13,7 +13,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
-from jsplan.documents.plan_types import CANNOT_PRESERVE, LEADER_MOVED
+from jsplan.documents.plan_types import CANNOT_PRESERVE
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
@@ -33,7 +33,6 @@ from jsplan.planning.guards import (
 from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
-from jsplan.planning.leader_moves import check_leaders
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins, note_unchecked_imports
@@ -286,7 +285,6 @@ def _diagnostics(
             found += _check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
-    found += check_leaders(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
     found += checks.check_stuck_mirrors(inputs, decisions)
@@ -353,17 +351,15 @@ def _resource_change(
             depends_on=depends_on,
             previous_address=str(moved) if moved else None,
         )
-    only_led = decision.leader is not None and decision.actions == ["no-op"]
     is_stream = address.parent is None
     change = Change(
-        actions=["update"] if only_led else decision.actions,
+        actions=decision.actions,
         before=live.config if live else None,
         after=config_with_start(inputs, decision, decisions)
         or _final_config(decision, inputs.level(address)),
         fields=[
             *with_bucket_names(address, [*decision.fields, *decision.ignored]),
             *([decision.reset.field_change()] if decision.reset and live else []),
-            *([decision.leader.field_change()] if decision.leader else []),
         ],
         replace_paths=_replace_paths(decision),
         unknown=["opt_start_seq"]
@@ -377,9 +373,7 @@ def _resource_change(
         domain=address.domain,
         name=address.name,
         change=change,
-        action_reason=LEADER_MOVED
-        if only_led
-        else CANNOT_PRESERVE
+        action_reason=CANNOT_PRESERVE
         if decision.preserves and is_stream and preserve_obstacle(inputs, decision)
         else decision.reason,
         hazards=assess_hazards(inputs, decision, decisions),

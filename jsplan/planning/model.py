@@ -18,7 +18,6 @@ from jsplan.documents.plan_types import Action
 from jsplan.facts.duplicates import DuplicateCount
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Measurement
-from jsplan.planning.leader_balance import LeaderMove
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
@@ -219,7 +218,6 @@ class ResourceDecision(Struct):
     `sources_to_restart`: sources whose origin is created empty, which begin at its first message.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
     `reset`: the position to which a consumer is set, because the files have a new word.
-    `leader`: the move of its leader to another server, which changes no field.
     `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
@@ -243,7 +241,6 @@ class ResourceDecision(Struct):
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
     reset: PositionReset | None = None
-    leader: LeaderMove | None = None
 
     @property
     def replaces(self) -> bool:
@@ -257,7 +254,6 @@ class ResourceDecision(Struct):
             self.reason == UNTOUCHED
             and self.actions == ["no-op"]
             and self.deleted_with is None
-            and self.leader is None
             and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
         )
 

@@ -134,7 +134,6 @@ _EARLIER_KINDS = {
     "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
     "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
     "last": ("first", "park", "leave", "update"), "reset": ("park", "update", "pause"),
-    "leader": ("first", "park", "leave", "update", "pause", "last", "reset"),
 }  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from jsplan.planning.interest import (
     find_interest_changes,
     is_placeholder,
 )
-from jsplan.planning.leader_moves import draft_leader_move
 from jsplan.planning.merge import build_create, build_update
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.order import order_steps, partial_update_params
@@ -136,7 +135,6 @@ def _draft_decision(
         )
     elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
         yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
-    yield from draft_leader_move(decision, _object_label(decision))
 
 
 def _draft_actions(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import LEADER_OPS, VERIFY_OP
+from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.rehearsal.live_snapshot import sent_config
 
 
@@ -29,11 +29,10 @@ class RehearsedSteps(Struct):
 def list_writing_steps(plan: Plan) -> list[Step]:
     """List the steps that send something to a server, and that embedded servers can show.
 
-    Replication checks need messages, and leaders are elsewhere there.
+    Replication checks need messages.
     """
-    skipped = (VERIFY_OP, *LEADER_OPS)
     return [
-        step for step in plan.steps if not step.op.startswith("state.") and step.op not in skipped
+        step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY_OP
     ]
 
 

@@ -25,8 +25,6 @@ EXPIRY_LEVEL: Final = 1
 INTEREST_FORGOTTEN_LEVEL: Final = 1
 #: CONSUMER.PAUSE exists.
 PAUSE_LEVEL: Final = 1
-#: LEADER.STEPDOWN takes the server that is to lead. Before, it takes no payload (10003).
-LEADER_MOVE_LEVEL: Final = 1
 #: A stream cannot store a subject such as `*.orders.>`, which catches the API. One that exists is
 #: not loaded by the upgrade.
 RESERVED_SUBJECTS_LEVEL: Final = 1

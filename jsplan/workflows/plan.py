@@ -19,7 +19,6 @@ from jsplan.plan_inputs import build_entry_inputs, build_inputs, require_matchin
 from jsplan.planning.build import build_plan
 from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.forgotten_entries import select_forgotten
-from jsplan.planning.leader_moves import decide_leaders
 from jsplan.planning.relocation.stages import select_stage, select_stage_entries
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
@@ -57,7 +56,6 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     entries = select_stage_entries(entries, inputs)
     entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
-    decide_leaders(inputs, decisions)
     built = build_plan(
         inputs,
         decisions,

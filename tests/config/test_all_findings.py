@@ -195,7 +195,6 @@ _CASES: Final[list[_Case]] = [
             {"labels": 5},
             {"may_be_offline": "long"},
             {"same_as": "none"},
-            {"balance": {"leader": True}},
             {"vars": 5},
         ],
     ),

@@ -180,9 +180,6 @@ def test_ranges_are_expanded(pattern: str, found: list[str]) -> None:
         ("{hub: {}, b: {same_as: hubb}}", "JS122", "3:20"),
         ("{hub: {}, b: {js_domain: hub}}", "JS123", "3:20"),
         ("{hub: {may_be_offline: always}}", "JS130", "3:33"),
-        ("{hub: {balance: true}}", "JS104", "3:26"),
-        ("{hub: {balance: {leader: true}}}", "JS105", "3:27"),
-        ("{hub: {balance: {leaders: 1}}}", "JS104", "3:36"),
         ("{hub: {api_prefix: 'JS.>'}}", "JS130", "3:29"),
         ("[hub]", "JS104", "3:10"),
     ],
@@ -419,19 +416,3 @@ def test_the_bucket_of_the_state_is_no_resource(declared: str, workspace: Loader
 
     assert {p.code for p in workspace.findings(declared + "\n", head=head)} & {"JS128", "JS132"}
     assert workspace("kv: [{bucket: S, domain: leaf}]\n", head=head).diagnostics == ()
-
-
-@pytest.mark.parametrize(
-    ("balance", "found"),
-    [("{leaders: true}", True), ("{leaders: false}", False), ("{}", False), ("null", False)],
-)
-def test_leaders_are_balanced_only_where_the_files_say_so(
-    balance: str, found: bool, workspace: Loader
-) -> None:
-    """`balance: {leaders: true}` is of one domain."""
-    loaded = workspace(f"domains: {{hub: {{balance: {balance}}}, leaf: {{}}}}\n", head=HEAD)
-
-    assert {key: domain.balance_leaders for key, domain in loaded.domains.items()} == {
-        "hub": found,
-        "leaf": False,
-    }

@@ -44,8 +44,6 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "state.forget": {("forget",), _DELETED, _RECREATED, _REPLACED},
     "state.update": {("no-op",)},
     "consumer.reset": {_CHANGED},
-    "stream.move_leader": {_CHANGED},
-    "consumer.move_leader": {_CHANGED},
     "stream.activate": {_REPLACED, _CHANGED},
     "stream.delete_staging": {_REPLACED, _CHANGED},
     "stream.probe": {_REPLACED},

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.base import digest
-from jsplan.documents.plan_types import LEADER_MOVED, RESET_IN_PLACE
+from jsplan.documents.plan_types import RESET_IN_PLACE
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.relocation.progress import RELOCATES
@@ -385,7 +385,7 @@ def _describe_kept(address: Address, item: Mapping[str, Any]) -> str:
     replaced = address.kind == "consumer" and item["actions"] == ["create", "delete"]
     if replaced or item.get("reason") == RESET_IN_PLACE:
         return ". Its position stays where it is"
-    return ". Its leader stays where it is" if item.get("reason") == LEADER_MOVED else ""
+    return ""
 
 
 def _revert_update(
