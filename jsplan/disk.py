@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -121,24 +120,3 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that `open_private` opens."""
     with open_private(path) as file:
         file.write(content)
-
-
-def replace_file(path: Path, content: bytes, *, private: bool = True) -> None:
-    """Write a file so that readers see the old or the new content, never a part.
-
-    With `private`, only the owner can read a new one, as with `write_private`.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with suppress(FileNotFoundError):
-            fresh.unlink()
-        with os.fdopen(
-            os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb"
-        ) as file:
-            file.write(content)
-        with suppress(FileNotFoundError):
-            fresh.chmod(stat.S_IMODE(path.stat().st_mode))
-        fresh.replace(path)
-    finally:
-        with suppress(OSError):
-            fresh.unlink()

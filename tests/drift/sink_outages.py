@@ -44,7 +44,7 @@ def webhook_sink(hook: WebhookServer) -> FailingSink:
 
 
 def folder_sink(path: Path) -> FailingSink:
-    """A missing folder: for the JSON lines, the report and the metrics in it."""
+    """A missing folder: for the JSON lines in it."""
     aside = path.with_name(f"{path.name}.aside")
 
     def ids() -> set[str]:

@@ -4,23 +4,19 @@ import asyncio
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan import disk
 from jsplan.documents.alert import Alert, AlertEvent
-from jsplan.documents.drift import Drift
 from jsplan.drift.service import outputs as job_outputs
 from jsplan.drift.service.options import WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
 from jsplan.drift.service.schedule import Interval
 from jsplan.drift.service.sinks import file as files
-from jsplan.drift.service.sinks import snapshot_file
 from jsplan.drift.service.sinks import webhook as webhooks
 from jsplan.drift.service.sinks.file import FileSink
 from jsplan.drift.service.sinks.sink import Sink, SinkError
-from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.service.sinks.webhook import Webhook
 from jsplan.drift.service.worker import Worker
 from jsplan.units import SECOND
@@ -29,7 +25,7 @@ from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 #: Seconds: the deadline of an exchange, and a time that is reached only where it hangs.
@@ -131,50 +127,17 @@ async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
     assert b"0123456789ab.0" in first
 
 
-@pytest.fixture
-def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Files are replaced only once the event is set."""
-    answers = threading.Event()
-
-    def replace_file(path: Path, content: bytes, *, private: bool) -> None:
-        answers.wait()
-        disk.replace_file(path, content, private=private)
-
-    monkeypatch.setattr(snapshot_file, "replace_file", replace_file)
-    yield answers
-    answers.set()
-
-
-async def test_a_report_whose_disk_hangs(tmp_path: Path, hanging_disk: threading.Event) -> None:
-    """A report that cannot be written in time is a failure with a message."""
-    errors: list[str | None] = []
-    report = SnapshotFile(tmp_path / "r.md", lambda: b"x", lambda _, error: errors.append(error))
-
-    assert await report.write(DEADLINE) is False
-    assert "the disk did not answer within 0.1 s" in str(errors[0])
-    hanging_disk.set()
-    assert await report.write(30.0) is True
-    assert (tmp_path / "r.md").read_bytes() == b"x"
-
-
 class NullViews:
     """Views that print nothing."""
 
     def notice(self, notice: AlertEvent) -> None:
         """Do nothing."""
 
-    def report(self, *_: Any) -> bytes:
-        """Return a report."""
-        return b"x"
 
-
-async def test_hanging_outputs_delay_neither_the_job_nor_its_end(
-    tmp_path: Path, hanging_disk: threading.Event
-) -> None:
-    """The other sink receives everything, and the job ends, while three outputs hang."""
-    report = tmp_path / "r.md"
+async def test_hanging_outputs_delay_neither_the_job_nor_its_end(tmp_path: Path) -> None:
+    """The other sink receives everything, and the job ends, while two outputs hang."""
     os.mkfifo(tmp_path / "hanging.jsonl")
-    options = WatchOptions(Interval(3600 * SECOND), frozenset(), report=report)
+    options = WatchOptions(Interval(3600 * SECOND), frozenset())
     with ListeningServer(ANSWERS["headers"]) as server:
         sinks: list[Sink] = [
             Webhook(1, f"http://127.0.0.1:{server.port}/x", {}),
@@ -183,7 +146,6 @@ async def test_hanging_outputs_delay_neither_the_job_nor_its_end(
         ]
         outputs = DriftOutputs(sinks, options, "shop", NullViews(), RecordingObserver())
         async with outputs.open():
-            outputs.update_report(Drift("", "", None, "", ""))
             outputs.publish([alert_event(number) for number in range(5)])
             good = tmp_path / "good.jsonl"
             await wait_until(lambda: good.exists() and good.read_text().count("\n") == 5)

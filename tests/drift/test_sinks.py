@@ -15,7 +15,6 @@ from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.drift.service.sinks.delivery import MAX_QUEUED, Delivery, deliver_all
 from jsplan.drift.service.sinks.file import FileSink
 from jsplan.drift.service.sinks.sink import SinkError
-from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.service.sinks.subject import SubjectSink
 from jsplan.drift.service.sinks.webhook import Webhook, build_payload
 from jsplan.jetstream.contexts import resolve_settings
@@ -278,27 +277,6 @@ async def test_the_queue_is_bounded() -> None:
     assert delivery._queue[-1].id == f"0123456789ab.{MAX_QUEUED + 49}"  # noqa: SLF001
 
 
-def file_names(folder: Path) -> list[str]:
-    """Return the names of the files in a folder."""
-    return [path.name for path in folder.iterdir()]
-
-
-async def test_a_report_is_complete_or_missing(tmp_path: Path) -> None:
-    """A report is replaced atomically, without other files, and its failure is reported."""
-    record_failure: list[str | None] = []
-    good = SnapshotFile(
-        tmp_path / "r.md", lambda: b"new", lambda _, error: record_failure.append(error)
-    )
-    bad = SnapshotFile(
-        tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: record_failure.append(error)
-    )
-
-    assert (await good.write(), await bad.write()) == (True, False)
-    assert file_names(tmp_path) == ["r.md"]
-    assert record_failure[0] is None
-    assert "No such file" in str(record_failure[1])
-
-
 def test_a_dead_sink_does_not_hold_up_the_end(
     watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,10 +317,6 @@ def test_no_secret_is_in_any_output(
         "1s",
         "--grace",
         "1s",
-        "--report",
-        str(folder / "r.html"),
-        "--metrics-file",
-        str(folder / "m.prom"),
     )
     watched_space.change_stream("A", max_age=10**12)
     assert job.next_alert_key()[0] == "opened"
@@ -361,9 +335,7 @@ def test_no_secret_is_in_any_output(
         json.dumps(job.seen),
         *(json.dumps(body) for body in hook.taken),
     ]
-    everything += [
-        (folder / name).read_text("utf-8") for name in ("drift.jsonl", "r.html", "m.prom")
-    ]
+    everything.append((folder / "drift.jsonl").read_text("utf-8"))
 
     assert not [
         text for text in everything if SECRET in text or "h3ader" in text or "acc:acc" in text

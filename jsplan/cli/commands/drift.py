@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import parallelism_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, HostPort, ParamType
+from jsplan.cli.types import AddressGlob, Crontab, Duration, HostPort, ParamType
 from jsplan.documents.drift_causes import CAUSES, FAILING_CAUSES
 from jsplan.errors import UsageError
 
@@ -139,18 +138,6 @@ def command(
         "Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface."
     ),
 )
-@click.option(
-    "--metrics-file",
-    type=AbsolutePath(),
-    metavar="FILE",
-    help="Write the metrics to a file for a text file collector.",
-)
-@click.option(
-    "--report",
-    type=AbsolutePath(),
-    metavar="FILE",
-    help="Keep a report of the current drift in this file: .html, .md, .json, .xml or text.",
-)
 @click.pass_context
 def watch(
     ctx: click.Context,
@@ -160,8 +147,6 @@ def watch(
     notify: frozenset[str],
     grace: int,
     metrics: str | None,
-    metrics_file: Path | None,
-    report: Path | None,
 ) -> int:
     """Report drift as it happens, and check everything on a schedule. Read-only.
 
@@ -172,9 +157,7 @@ def watch(
     from jsplan.drift.service.options import WatchOptions
     from jsplan.workflows import drift_service
 
-    options = WatchOptions(
-        _schedule(every, cron, jitter), notify, grace, metrics, metrics_file, report
-    )
+    options = WatchOptions(_schedule(every, cron, jitter), notify, grace, metrics)
     return int(
         drift_service.watch(
             settings.load_options(),

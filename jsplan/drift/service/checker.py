@@ -176,7 +176,6 @@ class DriftChecker:
         )
         unread = _unread_names(drift)
         self._update_alerts(
-            drift,
             [
                 s
                 for s in found
@@ -214,7 +213,6 @@ class DriftChecker:
         quiet = {a for a in addresses - untrusted if str(a) not in {s.address for s in found}}
         seen = names - unread - {str(a) for a in addresses if a.domain in unread}
         self._update_alerts(
-            self._merge_partial(drift, seen),
             found,
             lambda s: (
                 s.kind in _KINDS_TO_CONFIRM and s.address in seen and not is_untrusted(s.address)
@@ -278,7 +276,6 @@ class DriftChecker:
         self._last_replication = found
         unknown = {str(flow["to"]) for flow in found.replication if flow["healthy"] is None}
         self._update_alerts(
-            self._outputs.drift or found,
             [
                 s
                 for s in build_alerts(found, self._options.notify, self._describe)
@@ -327,18 +324,11 @@ class DriftChecker:
             if s.kind != "offline" or s.address not in recent
         ]
 
-    def _update_alerts(
-        self, drift: Drift, found: Iterable[Alert], covered: Callable[[Alert], bool]
-    ) -> None:
+    def _update_alerts(self, found: Iterable[Alert], covered: Callable[[Alert], bool]) -> None:
         events = self.register.update(found, covered, format_timestamp(), self.listener.actors)
-        self._publish_report(drift)
-        self._outputs.publish(group_unmanaged(events))
-
-    def _publish_report(self, drift: Drift) -> None:
-        drift = self._with_replication(drift)
         if self._outputs.metrics is not None:
             self._outputs.metrics.set_alerts(item.alert for item in self.register.open.values())
-        self._outputs.update_report(drift)
+        self._outputs.publish(group_unmanaged(events))
 
     def _with_replication(self, drift: Drift) -> Drift:
         """Return the document with the last replication results."""
@@ -346,29 +336,6 @@ class DriftChecker:
         muted = [m for m in self._last_replication.mutes if m.get("kind") == "replication"]
         return replace(
             drift, replication=self._last_replication.replication, mutes=[*others, *muted]
-        )
-
-    def _merge_partial(self, drift: Drift, names: set[str]) -> Drift:
-        """Replace what a partial check covered in the last full document."""
-        full = self._outputs.drift
-        if full is None:
-            return drift
-        return replace(
-            full,
-            timestamp=drift.timestamp,
-            resource_drift=sorted(
-                [
-                    *(r for r in full.resource_drift if r.address not in names),
-                    *drift.resource_drift,
-                ],
-                key=_address_of,
-            ),
-            unmanaged=sorted(
-                [*(u for u in full.unmanaged if u.address not in names), *drift.unmanaged],
-                key=_address_of,
-            ),
-            mutes=[*(m for m in full.mutes if m["address"] not in names), *drift.mutes],
-            declared_at=full.declared_at | drift.declared_at,
         )
 
     def _record_success(self, drift: Drift, begun: float) -> None:
@@ -436,7 +403,3 @@ def _unread_names(drift: Drift) -> set[str]:
     return {str(domain["domain"]) for domain in drift.offline} | {
         item.address for item in drift.deferred
     }
-
-
-def _address_of(item: object) -> str:
-    return str(getattr(item, "address", ""))

@@ -1,25 +1,22 @@
-"""The outputs of the drift job: sinks, files, metrics, health."""
+"""The outputs of the drift job: sinks, metrics, health."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
-from jsplan.documents.drift import Drift
 from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.endpoint import Answer, serve, text_answer
 from jsplan.drift.service.options import WatchOptions
 from jsplan.drift.service.sinks.delivery import Delivery, deliver_all
 from jsplan.drift.service.sinks.file import FileSink
 from jsplan.drift.service.sinks.sink import Sink
-from jsplan.drift.service.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.service.sinks.subject import SubjectSink
 from jsplan.drift.service.sinks.webhook import Webhook
 from jsplan.jetstream.contexts import resolve_settings
@@ -34,13 +31,10 @@ FINAL_DELIVERY_TIMEOUT: Final = 3.0
 
 
 class Views(Protocol):
-    """The layout of notifications and reports, which the caller provides."""
+    """The layout of notifications, which the caller provides."""
 
     def notice(self, notice: AlertEvent) -> None:
         """Print one notification."""
-
-    def report(self, drift: Drift, path: Path) -> bytes:
-        """Return the content of a report file; its name may choose the format."""
 
 
 class JobHealth:
@@ -107,37 +101,14 @@ class DriftOutputs:
         views: Views,
         observer: Observer,
     ) -> None:
-        self.drift: Drift | None = None
         self.health = JobHealth(options.schedule.period, options.grace / 1e9)
-        self.metrics = (
-            _create_metrics(name)
-            if options.metrics is not None or options.metrics_file is not None
-            else None
-        )
+        self.metrics = _create_metrics(name) if options.metrics is not None else None
         self._listen_address = options.metrics
         self._views = views
         self._observer = observer
         self._deliveries = [Delivery(sink, self._report_delivery) for sink in sinks]
         self._counted_deliveries: dict[str, tuple[int, int]] = {}
         self._failing_since: dict[str, float] = {}
-        self._report_files = self._snapshot_files(options.report, self._render_report)
-        self._metrics_files = self._snapshot_files(
-            options.metrics_file, self._render_metrics, public=True
-        )
-
-    def _snapshot_files(
-        self, path: Path | None, render: Callable[[], bytes | None], *, public: bool = False
-    ) -> list[SnapshotFile]:
-        if path is None:
-            return []
-        return [
-            SnapshotFile(
-                path,
-                render,
-                lambda path, error: self._report_change(f"file {path.name}", error),
-                public=public,
-            )
-        ]
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -151,16 +122,13 @@ class DriftOutputs:
                 }
                 port = await stack.enter_async_context(serve(self._listen_address, routes))
                 self._observer.phase(f"Serving /metrics, /healthz and /readyz on port {port}")
-            files = [*self._report_files, *self._metrics_files]
             tasks = [asyncio.create_task(delivery.run()) for delivery in self._deliveries]
-            tasks += [asyncio.create_task(file.run()) for file in files]
             try:
                 yield
                 self.health.stopping = True
                 await deliver_all(self._deliveries, FINAL_DELIVERY_TIMEOUT)
             finally:
                 await cancel_and_wait(tasks)
-                await asyncio.gather(*(file.write(FINAL_DELIVERY_TIMEOUT) for file in files))
                 await asyncio.gather(*(delivery.sink.close() for delivery in self._deliveries))
         self._warn_undelivered()
 
@@ -183,27 +151,11 @@ class DriftOutputs:
         for delivery in self._deliveries:
             delivery.put(listed)
 
-    def update_report(self, drift: Drift) -> None:
-        """Set the document of the report."""
-        self.drift = drift
-        for file in (*self._report_files, *self._metrics_files):
-            file.mark_changed()
-
-    def _render_report(self) -> bytes | None:
-        return (
-            self._views.report(self.drift, self._report_files[0].path)
-            if self.drift is not None
-            else None
-        )
-
-    def _render_metrics(self) -> bytes | None:
-        self._update_sink_metrics()
-        return self.metrics.expose() if self.metrics is not None else None
-
     def _answer_metrics(self) -> Answer:
         from jsplan.drift.service.metrics import CONTENT_TYPE  # noqa: PLC0415 - loads a library
 
-        return HTTPStatus.OK, CONTENT_TYPE, self._render_metrics() or b""
+        self._update_sink_metrics()
+        return HTTPStatus.OK, CONTENT_TYPE, self.metrics.expose() if self.metrics else b""
 
     def _update_sink_metrics(self) -> None:
         for delivery in self._deliveries if self.metrics is not None else ():
