@@ -21,6 +21,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_stream
 from jsplan.jetstream.api import DomainApi
 from jsplan.resources.error_codes import NOT_FOUND
+from jsplan.resources.server_features import CANCEL_MOVE_LEVEL
 from jsplan.units import count_text
 
 #: Seconds without a leader after which a move is reported as stuck. An election takes up to 10.
@@ -106,10 +107,14 @@ class _Move:
 
     @property
     def cancel_hint(self) -> str:
-        """Text about cancelling it: only a scaling takes another update meanwhile (else 10124)."""
+        """Text about how to cancel it: a scaling takes another update, a move none (10124)."""
         if not self._is_placed:
             return "To cancel it, apply the earlier num_replicas"
-        subject = f"$JS.API.ACCOUNT.STREAM.CANCEL_MOVE.ACCOUNT.{self._step.target_address.stream}"
+        domain, name = self._step.domain, self._step.target_address.stream
+        if int(self._context.plan.domains[domain]["api_level"]) >= CANCEL_MOVE_LEVEL:
+            prefix = self._context.api(self._step).domain.api_prefix
+            return f"To cancel it: nats req '{prefix}.STREAM.CANCEL_MOVE.{name}' ''"
+        subject = f"$JS.API.ACCOUNT.STREAM.CANCEL_MOVE.ACCOUNT.{name}"
         return f"Only the system account can cancel it: nats req '{subject}' ''"
 
     def require_progress(self, live: LiveObject | None) -> None:

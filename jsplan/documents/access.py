@@ -58,7 +58,10 @@ class AccountGrants(Struct):
 
 
 class Access(Struct):
-    """The whole document. `checked` is true if the servers were asked."""
+    """The whole document. `checked` is true if the servers were asked.
+
+    `connections` has a connection of each account, for the text: a public key says little.
+    """
 
     jsplan_version: str
     workspace: str
@@ -67,6 +70,7 @@ class Access(Struct):
     needs: list[Need] = field(default_factory=list)
     accounts: list[AccountGrants] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    connections: dict[str, str] = field(default_factory=dict)
 
     @property
     def required(self) -> list[Need]:

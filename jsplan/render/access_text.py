@@ -8,7 +8,7 @@ from rich.text import Text
 
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
-from jsplan.topology.access import REPLY_FLAG
+from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
     else:
         _flows(found, console)
         for account in found.accounts:
-            _account(account, console, style)
+            _account(found, account, console, style)
 
 
 def _flows(found: Access, console: Console) -> None:
@@ -41,13 +41,14 @@ def _flows(found: Access, console: Console) -> None:
         _line(console, f"# {REPLY_FLAG}: for servers since 2.14 that have or will have this flag")
 
 
-def _account(account: AccountGrants, console: Console, style: str) -> None:
+def _account(found: Access, account: AccountGrants, console: Console, style: str) -> None:
+    name = _name(found, account.account)
     if style in ("both", "config"):
         _line(console, "")
         _line(
             console,
             (
-                f"# Account {account.account}, in the configuration of every server that has "
+                f"# Account {name}, in the configuration of every server that has "
                 f"it: into its block in accounts {{ … }}"
             ),
         )
@@ -55,7 +56,7 @@ def _account(account: AccountGrants, console: Console, style: str) -> None:
             _line(console, line)
     if style in ("both", "nsc"):
         _line(console, "")
-        _line(console, f"# Account {account.account} with nsc; then: nsc push -a {account.account}")
+        _line(console, f"# Account {name} with nsc; then: nsc push -a {account.account}")
         for command in account.nsc:
             _line(console, command)
 
@@ -68,7 +69,7 @@ def _render_check(found: Access, console: Console) -> None:
             mark, style = "-", "dim"
         _line(
             console,
-            f"{mark} {describe_need(need)}"
+            f"{mark} {_describe_need(found, need)}"
             + (f" (only with {REPLY_FLAG})" if need.optional else "")
             + (f": {need.detail}" if need.detail else ""),
             style,
@@ -79,10 +80,16 @@ def _render_check(found: Access, console: Console) -> None:
     _line(console, summary_line(found), "red" if found.with_status("missing") else "green")
 
 
-def describe_need(need: Need) -> str:
-    """Describe one need in a line."""
+def _describe_need(found: Access, need: Need) -> str:
     renamed = f" as {need.local_subject}" if need.local_subject != need.subject else ""
-    return f"{need.type} {need.subject} from {need.owner} to {need.user}{renamed}"
+    owner, user = _name(found, need.owner), _name(found, need.user)
+    return f"{need.type} {need.subject} from {owner} to {user}{renamed}"
+
+
+def _name(found: Access, account: str) -> str:
+    """Return the account, with its connection beside a public key."""
+    connection = found.connections.get(account) if PUBLIC_KEY.fullmatch(account) else None
+    return f"{account} ({connection})" if connection else account
 
 
 def summary_line(found: Access) -> str:

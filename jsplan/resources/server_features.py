@@ -77,6 +77,10 @@ SOURCES_NO_WINDOW_LEVEL: Final = 4
 
 # Level 5: nats-server 2.15 -------------------------------------------------------------------------
 
+#: The feature flag js_snapshot_sources stores the positions of sources.
+SNAPSHOT_SOURCES_LEVEL: Final = 5
+#: A user of the account may cancel the move of a stream. Before, only the system account.
+CANCEL_MOVE_LEVEL: Final = 5
 #: A stream without consumers that becomes interest is emptied.
 NO_CONSUMERS_LEVEL: Final = 5
 #: A snapshot restores under any name and into any storage. The archive has another format.

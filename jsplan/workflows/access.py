@@ -40,13 +40,13 @@ def access(
             f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}'
         )
     topology = build_topology(workspace)
-    needed, found = compute_grants(
-        workspace, topology, resolve_accounts(workspace.connections, options.environ)
-    )
+    accounts = resolve_accounts(workspace.connections, options.environ)
+    needed, found = compute_grants(workspace, topology, accounts)
     found = [*workspace.diagnostics, *topology.diagnostics, *found]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
     out = Access(__version__, workspace.name, workspace.environment, checked=ask, diagnostics=found)
+    out.connections = {account: key for key, account in reversed(accounts.items())}
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
     if ask:

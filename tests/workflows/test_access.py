@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.facts.access import FIRST_WAIT
+from jsplan.render.access_text import render
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access
 from tests.conftest import PROGRAM
+from tests.render.texts import text_of
 from tests.support.account_sharing import (
     FakeNsc,
     creds_of,
@@ -289,6 +291,16 @@ def jwt_server(
     )
     sandboxes[-1].start()
     return creds, sandboxes[-1]["hub"].url
+
+
+def test_a_public_key_has_its_connection_beside_it(tmp_path: Path) -> None:
+    """The text names the connection of an account that is known by its public key."""
+    key = Operator().account("ACC").public
+    found = required_access(space(tmp_path, acc={"account": key}))
+    text = text_of(lambda console: render(found, console))
+
+    assert f"# Account {key} (acc), in the configuration" in text
+    assert "# Account IMP, in the configuration" in text
 
 
 @pytest.mark.matrix

@@ -9,9 +9,10 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams of one replica in a cluster."""
+    """Streams of one replica on the disks of a cluster."""
     for item in view.streams():
-        if item.replicas == 1 and view.is_clustered(item.address.domain):
+        on_disk = item.config.get("storage", "file") == "file"
+        if on_disk and item.replicas == 1 and view.is_clustered(item.address.domain):
             yield Hit(
                 item.address,
                 f"has one replica, and {item.address.domain} is a cluster",
@@ -21,7 +22,7 @@ def check(view: View) -> Iterator[Hit]:
 
 RULE = Rule(
     "JS222",
-    "note",
+    "warning",
     check,
     why=(
         "A stream of one replica is on one server of the cluster. While that server is offline,"
