@@ -101,3 +101,9 @@ def replace_file(path: Path, content: bytes, *, private: bool = True) -> None:
     finally:
         with suppress(OSError):
             fresh.unlink()
+
+
+def display_path(path: Path) -> str:
+    """Return the path for a message: relative if it is below the folder of the command."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
