@@ -380,6 +380,12 @@ def _authors(hub: GitHub, pull: dict[str, Any]) -> set[str]:
     """Return the accounts that opened the pull request, or wrote or committed a part of it."""
     people = [pull.get("user")]
     for commit in hub.every(f"pulls/{pull['number']}/commits"):
+        if not commit.get("author"):
+            raise Refused(
+                f"#{pull['number']}: GitHub knows no account for the author of commit "
+                f"{str(commit.get('sha'))[:12]}, who may be the one that approved: nothing is "
+                "applied. Its author must add the address of the commit to an account."
+            )
         people += [commit.get("author"), commit.get("committer")]
     return {str(one["login"]) for one in people if one}
 

@@ -120,3 +120,9 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that `open_private` opens."""
     with open_private(path) as file:
         file.write(content)
+
+
+def display_path(path: Path) -> str:
+    """Return the path for a message: relative if it is below the folder of the command."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -31,9 +31,9 @@ def require_same_workspace(
         state.serial,
     ):
         raise StalePlanError(
-            f"the state changed after {name} was made"
-            f" (serial {plan.state['serial']}, now {state.serial}): "
-            "this plan was applied already, or another one was. Nothing was changed",
+            f"{name} is stale: it was made from serial {plan.state['serial']} of the state,"
+            f" which has serial {state.serial} now. It was applied before, or another apply ran. "
+            "Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
 

@@ -168,8 +168,8 @@ def require_consistent_steps(plan: Plan) -> None:
     for step in plan.steps:
         for flaw in (*_check_order(step, known), *_check_step(step, deleted)):
             raise JsplanError(
-                f"step {step.id} ({step.op} of {step.address}) does not agree with itself: {flaw}. "
-                "Nothing was changed",
+                f"step {step.id} of the plan file ({step.op} of {step.address}) is invalid: "
+                f"{flaw}. Nothing was changed",
                 hint="The plan was edited, or written by another release. "
                 "Plan again: jsplan plan -o FILE",
             )

@@ -364,7 +364,8 @@ class Copier:
                 raise ApiError(
                     f"staging stream {staging.name} has {staging.messages:,} messages, but "
                     f"{written.get(number, 0):,} were written by partition {number} of "
-                    f"{len(created)}"
+                    f"{len(created)}",
+                    hint="Another client changed it. Run the backfill again.",
                 )
         return sealed
 

@@ -20,6 +20,7 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.diagnostics import quote_shell
 from jsplan.errors import ApiTimeoutError, JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
@@ -108,11 +109,13 @@ class SnapshotRestore(Struct, frozen=True):
             return
         owner = str((existing["config"].get("metadata") or {}).get(BACKFILL_INCOMPLETE, ""))
         if not is_backfill_incomplete(existing["config"]) or owner != self.owner:
-            filled_by = f": {owner} fills it" if owner else ""
-            raise JsplanError(
-                f"{self.origin_state.target} exists already{filled_by}",
-                hint="Plan again and review the plan.",
-            )
+            target = self.origin_state.target
+            if owner:
+                raise JsplanError(
+                    f"backfill {owner} is already restoring {target} from a snapshot",
+                    hint=f"Wait for it, or finish it: jsplan backfill run {quote_shell(owner)}",
+                )
+            raise JsplanError(f"{target} exists already", hint="Plan again and review the plan.")
         self.may_write()
         await self.endpoints.target.request(f"STREAM.DELETE.{self.config['name']}")
 

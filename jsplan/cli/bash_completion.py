@@ -6,6 +6,7 @@ Bash cuts a word at each colon and equals sign (COMP_WORDBREAKS) and replaces on
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from click.shell_completion import BashComplete, split_arg_string
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _BREAKS: Final = (":", "=")
+#: What may have a meaning in bash, except wildcards: addresses with them are offered.
+_SPECIAL: Final = re.compile(r"[^\w./:,+@%=*?-]")
+_BACKSLASH: Final = r"\\\g<0>"
 
 
 class WholeWordBashComplete(BashComplete):
@@ -40,5 +44,8 @@ class WholeWordBashComplete(BashComplete):
         return words[1:-1], words[-1]
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Format a completion without what bash keeps."""
-        return f"{item.type},{item.value.removeprefix(self._kept)}"
+        """Format a completion without what bash keeps, and quoted: bash inserts it unchanged.
+
+        Backslashes keep the beginning of the word, which quotes around it would change.
+        """
+        return f"{item.type},{_SPECIAL.sub(_BACKSLASH, item.value.removeprefix(self._kept))}"

@@ -119,7 +119,7 @@ _SELECTION_OPTIONS = (
     click.option(
         "--server-version",
         metavar="VERSION",
-        help="With --rehearse: of this release of nats-server, not of those that run.",
+        help="With --rehearse: use this nats-server version instead of those of your servers.",
     ),
 )
 _EXECUTION_OPTIONS = (
@@ -216,12 +216,12 @@ def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     options = PlanOptions(**fields, **more, backfill=backfill, follow=follow)
     if options.refresh_only and (options.destroy or options.replace):
         raise UsageError(
-            "--refresh-only changes no server, so it does not go with --destroy or --replace"
+            "--refresh-only changes no server, so it cannot be combined with --destroy or --replace"
         )
     if options.stage and (options.destroy or options.refresh_only or options.replace):
         raise UsageError(
-            "--stage plans relocations only, so it does not go with --destroy, --refresh-only or "
-            "--replace"
+            "--stage plans relocations only, so it cannot be combined with --destroy, "
+            "--refresh-only or --replace"
         )
     if options.server_version and not options.rehearse:
         raise UsageError(

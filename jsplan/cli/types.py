@@ -176,9 +176,3 @@ class PlanFile(AbsolutePath):
         from jsplan.cli.completion_values import complete_plan_files
 
         return complete_plan_files(incomplete)
-
-
-def display_path(path: Path) -> str:
-    """Return the path for a message: relative if it is below the folder of the command."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

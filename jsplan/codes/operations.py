@@ -61,8 +61,8 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
     ),
     "JS459": CodeText(
         "An interest stream with consumers becomes a limits stream on nats-server 2.10.",
-        "Its consumers keep the old retention in themselves: each update of one of them deletes "
-        "the messages that no consumer wants, until the server restarts. An application that "
+        "Until the server restarts, existing consumers still behave as in an interest stream: each "
+        "update of one of them deletes the messages that no consumer wants. An application that "
         "creates its consumer at each start updates it.",
         "Restart the server after the change, or update it to 2.11.",
     ),

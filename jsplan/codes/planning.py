@@ -58,8 +58,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     ),
     "JS402": CodeText(
         "A mirror or source refers to a domain that cannot be reached from its own domain.",
-        "The files do not say by which API prefix: the domain has no JetStream name, or both "
-        "have the same one.",
+        "jsplan cannot find out the API prefix: a domain has no JetStream name, or both have "
+        "the same one.",
         "Give the domains different names, or add an `imports` row.",
     ),
     "JS403": CodeText(

@@ -278,7 +278,8 @@ def _async(body: Body) -> Problems:
         yield Problem(
             "JS163",
             field,
-            f"persist_mode: async does not go with {field}: {str(body[field]).lower()} (10052)",
+            "persist_mode: async cannot be combined with"
+            f" {field}: {str(body[field]).lower()} (10052)",
             "Remove one of them.",
         )
 

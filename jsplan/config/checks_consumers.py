@@ -67,7 +67,7 @@ def _start(body: Body) -> Problems:
             yield Problem(
                 "JS171",
                 field,
-                f"{field} does not go with deliver_policy: {policy} (10094)",
+                f"{field} cannot be combined with deliver_policy: {policy} (10094)",
                 f"Write deliver_policy: {other}, or remove {field}.",
             )
     if (
@@ -145,7 +145,9 @@ def _direct(body: Body) -> Problems:
         )
     elif body.get("durable_name"):
         detail = "Remove it, or write `durable_name: null` and an inactive_threshold."
-        yield Problem("JS172", "direct", "direct does not go with durable_name (10091)", detail)
+        yield Problem(
+            "JS172", "direct", "direct cannot be combined with durable_name (10091)", detail
+        )
 
 
 def _heartbeat(body: Body) -> Problems:
@@ -176,7 +178,7 @@ def _backoff(body: Body) -> Problems:
                 yield Problem(
                     "JS174",
                     field,
-                    f"{field} does not go with ack_policy: flow_control ({err})",
+                    f"{field} cannot be combined with ack_policy: flow_control ({err})",
                     "Remove it.",
                 )
     if 0 < most < len(waits):

@@ -113,7 +113,7 @@ def _consumer(field: str, origin: Body) -> Problems:
             yield Problem(
                 "JS166",
                 field,
-                f"{field}: {name} does not go with consumer ({err})",
+                f"{field}: {name} cannot be combined with consumer ({err})",
                 "The consumer has that; remove it here.",
             )
 

@@ -211,7 +211,7 @@ def _make_absolute(value: str, node: Node, environ: Mapping[str, str], base: Pat
 def _parse_timeout(value: object) -> int:
     duration = units.parse_duration(value)
     if duration <= 0:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be greater than 0s")
     if duration > 24 * 3600 * units.SECOND:
         raise ValueError("must not be longer than a day")
     return duration

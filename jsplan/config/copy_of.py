@@ -111,12 +111,12 @@ class CopyOfResolver:
                 )
 
     def _report_cycle(self, chain: tuple[Address, ...], copy: _CopyEntry) -> None:
-        named = " is a copy of ".join(map(str, (*chain[chain.index(copy.target) :], copy.target)))
+        named = " → ".join(map(str, (*chain[chain.index(copy.target) :], copy.target)))
         self._findings.error(
             "JS146",
             copy.copy_of_node,
-            f"a circle of copies: {named}",
-            "Say in one of them what it is.",
+            f"`copy_of` forms a cycle: {named}",
+            "Write the whole configuration in one of them, without `copy_of`.",
             str(chain[-1]),
         )
 

@@ -85,7 +85,7 @@ class OriginExpander:
                 self._findings.error(
                     "JS137",
                     deliver,
-                    "`deliver` goes with `domain`",
+                    "`deliver` requires `domain`",
                     "With `external`, write external: {api: …, deliver: …}.",
                 )
         return wanted if named else None

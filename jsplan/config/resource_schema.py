@@ -120,7 +120,7 @@ def _nested(table: Table) -> Schema:
             "The domain of the origin: a name, or for sources also a list, a glob or label:edge."
         )
         properties["deliver"] = text(
-            "The prefix under which the origin's account delivers; goes with `domain`."
+            "The prefix under which the origin's account delivers; requires `domain`."
         )
     return closed_object(properties, (row.name for row in table.rows if row.required))
 

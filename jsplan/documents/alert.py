@@ -93,7 +93,7 @@ class AlertEvent(Struct, frozen=True):
         }[self.event]
         shown = alert.details if self.event != "resolved" else ()
         details = f": {'; '.join(shown)}" if shown else ""
-        by = f", by {self.by_text}" if self.by_text else ""
+        by = f", reported as {self.by_text}" if self.by_text else ""
         return f"{where}: {alert.severity}: {alert.address} {summary}{details}{by} [{alert.id}]"
 
     def to_json(self) -> dict[str, Any]:

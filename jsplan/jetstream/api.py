@@ -306,7 +306,7 @@ class DomainApi:
             answer = await self.connection.request(path, payload, timeout, headers=dict(headers))
         except NoRespondersError:
             raise NotPermittedError(
-                f"domain {self.domain.key}: no stream answers messages on {path}",
+                f"domain {self.domain.key}: no stream acknowledges messages on {path}",
                 hint="An account that imports the API must import this subject too.",
             ) from None
         return self.parse(f"a message on {subject}", answer, "PUBLISH")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import ssl
 from typing import Final
 
 import nats.errors
 
+from jsplan.diagnostics import quote_shell
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import ConnectionSettings
 
@@ -39,6 +41,9 @@ def denied_subject(text: str, subject: str) -> str:
     return next((name for name in names if name and f'"{name.lower()}"' in text.lower()), "")
 
 
+_CALL_FAILED = re.compile(rf"\[Errno {errno.ECONNREFUSED}\] Connect call failed \([^()]*\)")
+
+
 def denies_inbox(text: str) -> bool:
     """Return True if a server denies the inbox subject of answers, the one with a wildcard."""
     return (
@@ -57,7 +62,8 @@ def build_connect_error(
         if text.removeprefix("nats:").strip() and "no servers available" not in text
     ]
     text = "; ".join(texts) or describe_error(error)
-    where = f"connection {target.key} ({target.shown})"
+    text = _CALL_FAILED.sub("connection refused", text)
+    where, url = f"connection {target.key} ({target.shown})", quote_shell(target.shown)
     if NO_TLS in text:
         return no_tls_error(target)
     if (
@@ -76,7 +82,7 @@ def build_connect_error(
         )
     return ConnectError(
         f"{where} cannot be reached: {text.strip()}",
-        hint="Is the server running, and is the URL right? Try: nats --server URL rtt",
+        hint=f"Is the server running, and is the URL right? Try: nats --server {url} rtt",
         is_offline=True,
     )
 

@@ -333,7 +333,10 @@ class NatsConnection:
             while not found.has_ended:
                 await wait_for_more()
         if len(found.messages) > MAX_ANSWERS:
-            raise ApiError(f"{subject} at {self.settings.shown} is answered without an end")
+            raise ApiError(
+                f"the answer to {subject} at {self.settings.shown} has over {MAX_ANSWERS:,} parts",
+                hint="Check that a nats-server answers there.",
+            )
         if found.messages[-1][0].startswith(NO_RESPONDERS):
             raise NoRespondersError(f"no responders on {subject} at {self.settings.shown}")
         return found.messages

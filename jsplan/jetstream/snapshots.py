@@ -323,7 +323,7 @@ class _RestoreTransfer:
         self.ended = True
         if arrived.status.startswith("503"):
             raise NoRespondersError(
-                f"{self.description}: the server does not take its end",
+                f"{self.description}: the server did not confirm its end",
                 hint="Look at the server's log; then run it again.",
             )
         return self.api.parse(f"STREAM.RESTORE.{self.name}", arrived.data, RESTORE_DONE)

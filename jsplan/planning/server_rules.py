@@ -161,9 +161,8 @@ def _check_schedules(after: Config) -> Problems:
         ("allow_msg_counter", after.get("allow_msg_counter")),
     ):
         if used:
-            text = (
-                f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
-            )
+            value = str(after[name]).lower()
+            text = f"allow_msg_schedules cannot be combined with {name}: {value} (10052)"
             yield Problem(
                 "JS445",
                 "allow_msg_schedules",

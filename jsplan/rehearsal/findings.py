@@ -46,7 +46,7 @@ def build_finding(
     request, refused = next(((api, e) for api, e in refusals if str(e) in error), ("", None))
     if refused is None and "did not keep" in error:
         lost = error.partition("did not keep ")[2]
-        text = f"nats-server {target.version} does not keep {lost} in the rehearsal"
+        text = f"nats-server {target.version} accepts and drops {lost} in the rehearsal"
         return Diagnostic(
             "error",
             NOT_KEPT,

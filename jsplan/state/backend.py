@@ -89,10 +89,10 @@ class Backend(Journal, Protocol):
     async def read_holder(self) -> LockInfo | None:
         """Read the current holder of the lock without taking the lock. Raises StateError."""
 
-    async def unlock(self, lock_id: str) -> LockInfo:
+    async def unlock(self, lock_id: str) -> LockInfo | None:
         """Remove a lock that a dead process left, if it has this id. Returns its holder.
 
-        Raises StateError where the lock has another id.
+        Returns None where no lock is held. Raises StateError where it has another id.
         """
 
     async def close(self) -> None:

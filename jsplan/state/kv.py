@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from jsplan.config.model import Connection, Domain
+from jsplan.diagnostics import quote_shell
 from jsplan.errors import ApiError, ConnectError, StateError
 from jsplan.state import journal
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict
@@ -351,19 +352,21 @@ class KvBackend:
                 return None
             return holder[0] if holder is not None else None
 
-    async def unlock(self, lock_id: str) -> LockInfo:
+    async def unlock(self, lock_id: str) -> LockInfo | None:
         """Remove the lock with this id. A holder that is alive finds out at its next write."""
         with self._raise_state_error("unlock"):
             if await self._bucket.read_contents(self._lock_key) is None:
-                raise StateError(f"{self.location} is not locked", hint="There is nothing to do.")
+                return None
             while True:
                 item = await self._bucket.get(self._lock_key)
                 info = self._require_removable(item, lock_id)
+                if info is None:
+                    return None
                 with suppress(RevisionConflict):
                     await remove_key(self._bucket, self._lock_key, item.revision)
                     return info
 
-    def _require_removable(self, item: KeyRevision, lock_id: str) -> LockInfo:
+    def _require_removable(self, item: KeyRevision, lock_id: str) -> LockInfo | None:
         try:
             holder = parse_holder(item)
         except ValueError as error:
@@ -372,11 +375,11 @@ class KvBackend:
                 hint="Look at it with nats kv get, and delete it there.",
             ) from None
         if holder is None:
-            raise StateError(f"{self.location} is not locked", hint="There is nothing to do.")
+            return None
         if holder[0].id != lock_id:
             raise StateError(
                 f"{self.location} is locked by {holder[0].describe()}",
-                hint="Give the id of that lock.",
+                hint=f"To remove that lock: jsplan state unlock {quote_shell(holder[0].id)}",
             )
         return holder[0]
 

@@ -340,7 +340,7 @@ class LocalBackend:
         info = self._read_holder_file()
         return None if info is None or is_holder_dead(info) else info
 
-    async def unlock(self, lock_id: str) -> LockInfo:
+    async def unlock(self, lock_id: str) -> LockInfo | None:
         """Remove what a dead holder left; the system freed the lock itself.
 
         Raises StateLockedError for the lock of a living process, which is never broken.
@@ -348,7 +348,7 @@ class LocalBackend:
         import filelock  # noqa: PLC0415 - as above
 
         if not self._path_with_suffix(".lock").exists():
-            raise self._not_locked_error()
+            return None
         lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
         try:
             lock.acquire(timeout=0)
@@ -358,20 +358,12 @@ class LocalBackend:
             raise StateLockedError(str(error), hint=hint) from None
         try:
             info = self._read_holder_file()
-            if info is None:
-                raise self._not_locked_error()
-            if info.id != lock_id:
-                raise StateError(
-                    f"{self.location} was last locked by {info.describe()}, which has ended",
-                    hint="There is nothing to do.",
-                )
+            if info is None or info.id != lock_id:
+                return None
             self._path_with_suffix(".lock.info").unlink(missing_ok=True)
             return info
         finally:
             lock.release()
-
-    def _not_locked_error(self) -> StateError:
-        return StateError(f"{self.location} is not locked", hint="There is nothing to do.")
 
     def _read_holder_file(self) -> LockInfo | None:
         try:

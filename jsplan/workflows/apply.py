@@ -31,6 +31,7 @@ from jsplan.backfill.planned_ranges import collect_planned_ranges, require_uncha
 from jsplan.backfill.snapshot_creates import SnapshotCreates
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, Session, hold_session, known_domains, open_context
+from jsplan.disk import display_path
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PartialApplyError, PlanError, StateError
@@ -88,7 +89,7 @@ def apply_saved(
     plan = load_plan(plan_path)
     if load.environment is None and not load.environ.get("JSPLAN_ENV"):
         load = dataclasses.replace(load, environment=plan.environment)
-    return plan, apply_plan(load, plan, options, observer, name=str(plan_path))
+    return plan, apply_plan(load, plan, options, observer, name=display_path(plan_path))
 
 
 def apply_plan(

@@ -147,7 +147,7 @@ async def _import_with_config(
             if not excluded:
                 raise
         for address, reason in excluded.items():
-            observer.warn(f"not written: {address}: {reason}")
+            observer.warn(f"{address} is not written: {reason}")
         config = config.without(excluded)
 
 

@@ -45,7 +45,8 @@ async def generate_config(
     require_existing(context, live, exact_addresses(globs))
     for reason, named in selection.skipped.items():
         more = f" and {len(named) - MAX_SHOWN} more" if len(named) > MAX_SHOWN else ""
-        observer.warn(f"not written: {', '.join(named[:MAX_SHOWN])}{more}: {reason}")
+        verb = "is" if len(named) == 1 else "are"
+        observer.warn(f"{', '.join(named[:MAX_SHOWN])}{more} {verb} not written: {reason}")
     if not selection.selected:
         return None
     return GeneratedConfig(

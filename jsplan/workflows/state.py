@@ -169,15 +169,15 @@ def _environment_reasons(state: State, workspace: Workspace, name: str) -> list[
     )
 
 
-def unlock(load: LoadOptions, lock_id: str) -> LockInfo:
+def unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
     """Remove the lock with this id, and return its holder.
 
-    Raises StateError if there is no such lock, StateLockedError if its process is alive.
+    None if no such lock is held. Raises StateLockedError if its process is alive.
     """
     return run_until_complete(_unlock(load, lock_id))
 
 
-async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
+async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
     async with open_backend(load) as (_, backend):
         return await backend.unlock(lock_id)
 

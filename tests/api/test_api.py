@@ -89,7 +89,7 @@ def test_a_plan_is_executed_as_it_was_made(workspace: api.Workspace, server: Ser
     """It is stale once the state changed, and a hazard needs a permission."""
     plan = workspace.plan()
     assert workspace.apply(plan).exit_code == ExitCode.OK
-    with pytest.raises(StalePlanError, match="the state changed after this plan was made"):
+    with pytest.raises(StalePlanError, match="this plan is stale"):
         workspace.apply(plan)
     assert not workspace.plan().has_changes
     assert workspace.drift().exit_code == ExitCode.OK

@@ -334,7 +334,7 @@ def test_who_may_approve(shop: Shop) -> None:
     forge = shop.forge
     forge.commits = [
         {"author": {"login": "bob"}, "committer": {"login": "web-flow"}},
-        {"author": None, "committer": None},
+        {"author": {"login": "bob"}, "committer": None},
     ]
 
     def after(*who: str, state: str = "APPROVED", association: str = "MEMBER") -> str:
@@ -377,6 +377,9 @@ def test_who_may_approve(shop: Shop) -> None:
         }
     ]
     assert "has no approval that counts" in shop.apply(require_review="true").log
+    forge.commits.append({"sha": "ab" * 20, "author": None, "committer": {"login": "web-flow"}})
+    assert "no account for the author of commit abababababab" in after("ann")
+    forge.commits.pop()
     forge.permissions["ann"] = "none"
     assert "(ann may not write to this repository)" in after("ann")
 

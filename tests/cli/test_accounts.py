@@ -92,7 +92,7 @@ def test_a_check_that_finds_something_missing(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["access", "--system-connection", "system"], 64, "--system-connection goes with --check"),
+        (["access", "--system-connection", "system"], 64, "--system-connection requires --check"),
         (
             ["access", "--check", "--system-connection", "sytem"],
             64,

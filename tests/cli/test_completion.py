@@ -160,3 +160,15 @@ def test_saved_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert complete("jsplan apply ", capsys) == ["plain,prod.plan", "plain,state/"]
     assert complete("jsplan show jsp", capsys) == ["file,jsp"]
+
+
+def test_a_name_is_no_command_of_the_shell(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bash inserts a completion unchanged, so what has a meaning for it is quoted."""
+    text = (folder / "jsplan.yaml").read_text()
+    name = "B$(touch$${IFS}X)`x`;&'|é"
+    (folder / "jsplan.yaml").write_text(text.replace("ORDERS", json.dumps(name)[1:-1]))
+    (offer,) = complete("jsplan plan -e prod --target hub/stream/B", capsys)
+    assert shlex.split(offer.removeprefix("plain,")) == [f"hub/stream/{name.replace('$$', '$')}"]
+    assert offer.startswith("plain,hub/stream/B")

@@ -16,8 +16,8 @@ from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import COMMANDS, SECTIONS, main, root
 from jsplan.cli.output import Output
 from jsplan.cli.settings import GlobalOption, Settings
-from jsplan.cli.types import display_path
 from jsplan.codes import HAZARDS
+from jsplan.disk import display_path
 from jsplan.sandbox.fleet import describe_access
 
 if TYPE_CHECKING:

@@ -161,11 +161,11 @@ def test_a_mirror_of_its_base(workspace: Loader) -> None:
     [
         (
             "copy_of: hub/stream/B, subjects: [x]",
-            "a circle of copies: hub/stream/A is a copy of hub/stream/B is a copy of hub/stream/A",
+            "`copy_of` forms a cycle: hub/stream/A → hub/stream/B → hub/stream/A",
         ),
         (
             "copy_of: hub/stream/A, subjects: [x]",
-            "a circle of copies: hub/stream/A is a copy of hub/stream/A",
+            "`copy_of` forms a cycle: hub/stream/A → hub/stream/A",
         ),
         (
             "copy_of: hub/stream/NONE, subjects: [x]",

@@ -114,15 +114,29 @@ async def deliver(delivery: Delivery, seconds: float = 20) -> None:
 
 
 async def test_a_webhook_has_the_form_of_slack(hook: WebhookServer) -> None:
-    """Each notification is one POST in the form of Slack that cannot mention a user."""
+    """Each notification is one POST in the form of Slack."""
     sink = Webhook(1, hook.url, {"X-Key": "k"})
     await sink.send([alert_event(1, says="was changed <!channel> & more"), alert_event(2)])
 
     assert hook.ids == ["0123456789ab.1", "0123456789ab.2"]
     assert hook.headers == ["k", "k"]
-    assert "&lt;!channel&gt; &amp; more" in hook.taken[0]["text"]
     assert set(hook.taken[0]) == {"text", "metadata"}
     assert len(build_payload(alert_event(1, says="x" * 9_000))["text"]) <= 3_000
+
+
+def test_a_description_steers_no_chat() -> None:
+    """Only Slack gets its escapes; elsewhere mentions, links and images are plain text."""
+    orders = ("@channel", "@all", "[Sign in](https://e.example)", "![x](https://e.example)")
+    says = f"max_age: 30d -> 1d & {' '.join(orders)} <!channel> [a]: https://e.example"
+    event = alert_event(1, says=says)
+    slack = build_payload(event, is_slack=True)["text"]
+    other = build_payload(event)["text"]
+    assert "30d -&gt; 1d &amp; @channel" in slack
+    assert "<!channel>" not in slack
+    assert "max_age: 30d -> 1d & " in other
+    for order in (*orders, "<!channel>", "]:"):
+        assert order not in other, order
+    assert other.replace("\u2060", "") == event.text
 
 
 @pytest.mark.parametrize("status", [302, 404, 429, 500])

@@ -56,7 +56,7 @@ def test_entries_below_a_prefix_are_generated_with_their_bucket(space: Space, ra
         "--generate-config", "found.jsplan.yaml", "-y",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert "not written: hub/kv_entry/CONFIG/app.binary: its value is no text" in done.text
+    assert "hub/kv_entry/CONFIG/app.binary is not written: its value is no text" in done.text
     assert space.plan().steps == []
     names = [a.key for a in read_state(space.folder).resources if a.kind == "kv_entry"]
     assert sorted(names) == ["app.a", "app.empty", "app.json", "app.number", "app.text"]

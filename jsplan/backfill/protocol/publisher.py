@@ -112,7 +112,9 @@ class _AckReader:
             except TimeoutError:
                 raise ApiTimeoutError(
                     f"{self._connection.target.shown} has stored no message "
-                    f"for {STORE_TIMEOUT:.0f} s"
+                    f"for {STORE_TIMEOUT:.0f} s",
+                    hint="The messages that it stored are kept. Check its limits and its leader "
+                    "with jsplan status, then run the backfill again: it resumes.",
                 ) from None
             self._unread += self._piece[:size]
             self._read_acks()

@@ -34,7 +34,7 @@ def command(ctx: click.Context, check: bool, system_connection: str | None, styl
     """
     settings, output = start(ctx)
     if system_connection and not check:
-        raise UsageError("--system-connection goes with --check")
+        raise UsageError("--system-connection requires --check")
     from jsplan.workflows.access import access as access_workflow
 
     found = access_workflow(

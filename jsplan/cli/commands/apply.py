@@ -67,18 +67,18 @@ def command(
     no_input: bool,
     **planning: Any,
 ) -> int:
-    """Show a plan that makes the servers match the files, ask, and apply it.
+    """Show the plan, ask for approval, and apply it.
 
     With PLANFILE, apply exactly that saved plan without a question.
     """
     planning["waves"] = planning.pop("wave") or ()
     if planning["max_failures"] and not planning["waves"]:
-        raise UsageError("--max-failures goes with --wave")
+        raise UsageError("--max-failures requires --wave")
     if planfile is not None:
         return _apply_saved(ctx, planfile, planning)
     if planning["deferred"]:
         raise UsageError(
-            "--deferred is about a saved plan that was applied",
+            "--deferred needs the plan file of an earlier apply",
             hint="Name it: jsplan apply PLANFILE --deferred",
         )
     settings, output = start(ctx)

@@ -12,7 +12,8 @@ from jsplan.cli.commands import CommandEntry
 from jsplan.cli.commands.init import workspace_name
 from jsplan.cli.lazy import declare, group
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, display_path
+from jsplan.cli.types import AbsolutePath
+from jsplan.disk import display_path
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None
     "--control-loop/--no-control-loop",
     default=None,
     help=(
-        "Whether the controller runs with --control-loop, which decides the meaning of a "
-        "missing maxAge; guessed by default."
+        "How the controller runs, which changes what a missing maxAge means; guessed by default."
     ),
 )
 @click.pass_context

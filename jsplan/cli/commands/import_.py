@@ -10,7 +10,8 @@ from jsplan.cli.completion_values import complete_domains
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import approval_options, build_plan_options, import_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, display_path
+from jsplan.cli.types import AbsolutePath, AddressGlob
+from jsplan.disk import display_path
 from jsplan.errors import UsageError
 from jsplan.units import count_text
 
@@ -96,5 +97,5 @@ def _requested_globs(
     if everything == bool(addresses):
         raise UsageError("give addresses, or --all, as in: jsplan import hub/stream/ORDERS")
     if domains and not everything:
-        raise UsageError("--domain goes with --all; an address names its domain itself")
+        raise UsageError("--domain requires --all; an address names its domain itself")
     return addresses or tuple(f"{domain}/**" for domain in domains) or ("**",)

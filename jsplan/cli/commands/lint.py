@@ -84,7 +84,7 @@ def _explain(output: Output, code: str, *, live: bool) -> int:
     from jsplan.workflows import explain
 
     if live:
-        raise UsageError("--explain reads no server, so it does not go with --live")
+        raise UsageError("--explain reads no server, so it cannot be combined with --live")
     if code == "all":
         rules = explain.list_lint_rules()
         output.result(

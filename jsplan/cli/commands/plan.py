@@ -11,7 +11,8 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import build_plan_options, planning_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, display_path
+from jsplan.cli.types import AbsolutePath
+from jsplan.disk import display_path
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ QUESTION = "Do you want jsplan to restore this?"
     "--subjects",
     multiple=True,
     metavar="SUBJECT",
-    help="Give the stream this subject instead of its own ones; repeatable.",
+    help="Replace the subjects of the restored stream by this one; repeatable.",
 )
 @click.option(
     "--replicas",

@@ -83,7 +83,9 @@ def command(
     )
     if out is not None:
         if options.planning.backup is not None or auto_approve:
-            raise UsageError("-o only plans: --backup and --auto-approve go with applying it")
+            raise UsageError(
+                "-o only plans; it cannot be combined with --backup and --auto-approve"
+            )
         return _save_plan(ctx, options, out)
     from jsplan.cli.approval import Approval
     from jsplan.cli.revert_view import revert_result

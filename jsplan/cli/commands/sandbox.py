@@ -68,10 +68,10 @@ def up(
     """Start nats-servers, print how to reach them, and stop them at Ctrl-C."""
     _, output = start(ctx)
     if leaf and shape != "hub-and-leaf":
-        raise UsageError("--leaf goes with hub-and-leaf only")
+        raise UsageError("--leaf requires hub-and-leaf")
     if domain and shape == "hub-and-leaf":
         raise UsageError(
-            "--domain goes with single and cluster; in hub-and-leaf a server's name is its domain"
+            "--domain requires single or cluster; in hub-and-leaf a server's name is its domain"
         )
     from jsplan.sandbox import foreground as servers
 

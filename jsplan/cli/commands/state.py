@@ -33,6 +33,9 @@ def command() -> None:
     """Inspect and correct the state. None of these commands changes a resource on a server."""
 
 
+_NO_LOCK = "The state is not locked by it: the lock has ended. Nothing was changed."
+
+
 def _document(kind: str, **fields: Any) -> dict[str, Any]:
     return {"format_version": "1.0", "kind": kind} | fields
 
@@ -225,8 +228,8 @@ def unlock(ctx: click.Context, lock_id: str) -> int:
     info = unlock_workflow(settings.load_options(), lock_id)
     _lines(
         output,
-        _document("state-unlock", lock=info.to_json()),
-        [f"Unlocked. It was held by {info.describe()}"],
+        _document("state-unlock", lock=info.to_json() if info is not None else None),
+        [f"Unlocked. It was held by {info.describe()}" if info is not None else _NO_LOCK],
     )
     return 0
 

@@ -37,7 +37,7 @@ def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int
     """
     settings, output = start(ctx)
     if every <= 0:
-        raise UsageError("--every must be longer than nothing")
+        raise UsageError("--every must be greater than 0s")
     from jsplan.workflows import status as workflow
 
     if watch:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--server-version",
     metavar="VERSION",
-    help="Also say what this nats-server would refuse, not run, or take for something else.",
+    help="Also report what this nats-server would refuse, fail to run, or interpret differently.",
 )
 @click.pass_context
 def command(ctx: click.Context, server_version: str | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import urllib.error
 import urllib.parse
@@ -20,6 +21,8 @@ from jsplan.drift.service.worker import Worker
 POST_TIMEOUT: float = 10.0
 #: Characters of a message's text; Slack truncates longer ones.
 MAX_TEXT_LENGTH: Final = 3_000
+#: What begins a mention or an order of a chat, and the middle of a link in Markdown.
+_MARKUP: Final = re.compile(r"[@<]|\](?=[(\[:])")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -92,13 +95,15 @@ class Webhook:
         self._url = url
         self._headers = {"Content-Type": "application/json", "User-Agent": "jsplan"} | dict(headers)
         self._worker = Worker(self.name)
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        parts = urllib.parse.urlsplit(url)
+        self._is_slack = (parts.hostname or "").endswith((".slack.com", ".slack-gov.com"))
+        if parts.scheme not in ("http", "https"):
             raise SinkError(f"{self.name}: its URL is not http:// or https://")
 
     async def send(self, notifications: Sequence[AlertEvent]) -> None:
         """Post each one. Any status between 200 and 299 is an ack."""
         for event in notifications:
-            await self._post(dumps(build_payload(event), pretty=False))
+            await self._post(dumps(build_payload(event, is_slack=self._is_slack), pretty=False))
 
     async def _post(self, body: bytes) -> None:
         try:
@@ -117,7 +122,7 @@ class Webhook:
         """Do nothing: no connection stays open."""
 
 
-def build_payload(event: AlertEvent) -> dict[str, Any]:
+def build_payload(event: AlertEvent, *, is_slack: bool = False) -> dict[str, Any]:
     """Build the message: a chat shows `text`; `metadata` is Slack's field for programs."""
     alert = event.alert
     data = {
@@ -135,12 +140,20 @@ def build_payload(event: AlertEvent) -> dict[str, Any]:
         "details": "\n".join(alert.details)[:MAX_TEXT_LENGTH],
     }
     return {
-        "text": _escape(event.text)[:MAX_TEXT_LENGTH],
+        "text": (_escape_slack if is_slack else _escape_markdown)(event.text)[:MAX_TEXT_LENGTH],
         "metadata": {"event_type": "jsplan_drift", "event_payload": data},
     }
 
 
-def _escape(text: str) -> str:
+def _escape_markdown(text: str) -> str:
+    """Break mentions, links and images of Mattermost and others with an invisible joiner.
+
+    Other characters stay: programs read the text too.
+    """
+    return _MARKUP.sub("\\g<0>\u2060", text)
+
+
+def _escape_slack(text: str) -> str:
     """Escape Slack's markup: a stream's description must not mention a whole channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
