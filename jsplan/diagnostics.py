@@ -48,7 +48,7 @@ class Diagnostic(Struct, frozen=True):
         force_setattr(self, "detail", conceal(self.detail))
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `diagnostics` in the documents (contract, section 4)."""
+        """The element of `diagnostics` in the documents."""
         out: dict[str, Any] = {
             "severity": self.severity,
             "code": self.code,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The exit codes (contract, section 3)."""
+    """The exit codes."""
 
     OK = 0
     ERROR = 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions(PlanningOptions):
-    """Options of `plan`, `apply` and `destroy` (contract, section 3).
+    """Options of `plan`, `apply` and `destroy`.
 
     `lock_timeout` is ns. `backup` is a folder: streams are backed up below it before their messages
     are deleted. `server_version` is the release to rehearse on, None for those of the real servers.

@@ -1,4 +1,4 @@
-"""Write docs/reference/combinations.md: the plans of each pair of edits of one stream.
+"""Write tests/sequences/combinations.md: the plans of each pair of edits of one stream.
 
 `make docs-pages` runs it; a test compares the page with what would be written. Nothing is applied
 but the world itself.
@@ -25,14 +25,14 @@ from jsplan.options import NullObserver, PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.apply import apply
 from jsplan.workflows.plan import plan
-from tools.make_docs import FOLDER, NOTE, table
+from tools.make_docs import NOTE, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from jsplan.documents.plan import Plan
 
-PAGE = "combinations.md"
+PAGE = Path(__file__).parent.parent / "tests" / "sequences" / "combinations.md"
 NAME = "S"
 Body = dict[str, Any]
 #: Consumers by name, with the subjects that they filter. They are disjoint, so that a work queue
@@ -393,8 +393,8 @@ def main() -> None:
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         hub = sandbox["hub"]
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
-        (FOLDER / PAGE).write_text(make_page(connection, Path(folder)), encoding="utf-8")
-    print(f"docs/reference/{PAGE}")
+        PAGE.write_text(make_page(connection, Path(folder)), encoding="utf-8")
+    print(PAGE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make demo-svg`: run the demo on a terminal and draw docs/images/demo.svg and demo.txt.
+"""`make demo-svg`: run the demo on a terminal and draw its pictures in docs/images/.
 
 The demo itself is examples/demo.py; that the pictures are of this release is checked by tests/docs.
 """
@@ -16,6 +16,8 @@ from tools.terminal import COLUMNS, Recording, record
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
+#: The commands of the picture at the top of the README.
+SHORT = ("$ jsplan apply first.plan", "$ jsplan plan --detailed-exitcode", "$ jsplan drift")
 #: Rich's own, without its fonts from the web: the page must be complete without a network.
 SVG = """<svg class="jsplan-demo" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <title>What make demo prints</title>
@@ -65,11 +67,28 @@ def render_svg(lines: list[str], columns: int = COLUMNS) -> str:
         return console.export_svg(title="make demo", code_format=SVG, unique_id="demo")
 
 
+def select_commands(lines: list[str]) -> list[str]:
+    """Return the lines of the commands of the short picture, in order."""
+    found, wanted = list[str](), False
+    for line in lines:
+        plain = Text.from_ansi(line).plain.strip()
+        if plain.startswith("$ "):
+            wanted = plain in SHORT
+        elif plain[:2].rstrip(".").isdigit():  # the title of the next part
+            wanted = False
+        found += [line] if wanted else []
+    return found
+
+
 def main() -> None:
-    """Run the demo once and write both files."""
+    """Run the demo once and write all files."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     done = run_demo()
-    for name, content in (("demo.svg", render_svg(done.lines)), ("demo.txt", done.plain)):
+    for name, content in (
+        ("demo.svg", render_svg(done.lines)),
+        ("short.svg", render_svg(select_commands(done.lines))),
+        ("demo.txt", done.plain),
+    ):
         (IMAGES / name).write_text(content, encoding="utf-8")
         print(f"docs/images/{name}")
 

@@ -1,7 +1,7 @@
 """Repeated measurement of deletions just before they are applied: messages may have arrived.
 
 A plan says how many messages it deletes. If the count is now more than 10 % and more than
-`--safe-below` above that, nothing is written (contract, section 4). The deletion of a whole stream
+`--safe-below` above that, nothing is written. The deletion of a whole stream
 or consumer is a plain count, which `preconditions` checks.
 """
 

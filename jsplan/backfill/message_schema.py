@@ -16,8 +16,7 @@ from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_r
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.units import SECOND, parse_instant
 
-#: The origin of a message: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`
-#: (contract, section 6).
+#: The origin of a message: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`.
 ORIGIN_HEADER: Final = "Jsplan-Origin"
 #: The prefix of a renamed header that would act again at the target.
 KEPT_PREFIX: Final = "Jsplan-Kept-"

@@ -31,7 +31,7 @@ __all__ = [
 
 #: Hazards that are reported and do not stop an apply.
 _WARNINGS: Final = ("REDUCES_REPLICAS", "MOVES_DATA")
-#: The closed list of hazards (contract, section 4); True if an apply needs a permission for it.
+#: The closed list of hazards; True if an apply needs a permission for it.
 HAZARDS: Final[Mapping[str, bool]] = {code: code not in _WARNINGS for code in HAZARD_TEXTS}
 
 FILE_CODES: Final[Mapping[str, CodeText]] = {**WORKSPACE_FILES, **CONFIGURATIONS}

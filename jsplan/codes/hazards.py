@@ -1,4 +1,4 @@
-"""The closed list of hazards (contract, section 4)."""
+"""The closed list of hazards."""
 
 from __future__ import annotations
 

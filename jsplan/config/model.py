@@ -269,7 +269,7 @@ class BackfillSide(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """An entry of `backfills:` (contract, section 6).
+    """An entry of `backfills:`.
 
     `rate` is bytes per second, `subject_transform` is (src, dest).
     """

@@ -1,1 +1,1 @@
-"""The documents of the contract as typed data, which every view and the executor read."""
+"""The documents of `state/SPEC.md` as typed data, which every view and the executor read."""

@@ -1,4 +1,4 @@
-"""The plan document (contract, section 4), which planning writes.
+"""The plan document, which planning writes.
 
 Views and the executor read only this document, so they cannot disagree.
 """

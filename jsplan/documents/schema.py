@@ -1,7 +1,7 @@
 """JSON Schemas of the documents, from which `state/schema/*.json` is generated.
 
 A field that a later minor version adds is no error, so objects are open. Everything that the
-contract promises is required and typed.
+specification promises is required and typed.
 """
 
 from __future__ import annotations

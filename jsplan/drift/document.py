@@ -206,7 +206,7 @@ def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
 
 
 def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
-    """Return the exit code. For drift, 2 comes before 1 (contract, section 3)."""
+    """Return the exit code. For drift, 2 comes before 1."""
     counts = out.summary
     failing = {
         "changed": counts["changed"],

@@ -13,7 +13,7 @@ from jsplan.facts.reader import mark_offline, read_object, require_reachable, ru
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
-#: Internal streams, which are never planned, imported or listed (contract, section 2).
+#: Internal streams, which are never planned, imported or listed.
 OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Recover the writes that an interrupted apply made but did not record.
 
 An object that equals the result that its step expected counts as created by this workspace. It
-does not need `--adopt` (contract, promise 7).
+does not need `--adopt`.
 """
 
 from __future__ import annotations

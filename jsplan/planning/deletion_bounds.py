@@ -1,6 +1,6 @@
 """Bounds of the messages that a deletion may delete before the apply stops. Pure.
 
-The apply compares the bound with the current count (contract, section 4). It measures the
+The apply compares the bound with the current count. It measures the
 deletions of an update again instead: see `applying.remeasure`.
 """
 

@@ -1,7 +1,7 @@
 """Merge desired, live and last applied into the configuration that a resource should have.
 
 An omitted field means the default of the server. If it was omitted before too, and live equals
-last applied, it keeps its value (contract, section 2). Fields without a row in the tables are
+last applied, it keeps its value. Fields without a row in the tables are
 never dropped.
 """
 

@@ -1,7 +1,7 @@
 """Origins as they are live, with the equivalent names in the files, and findings about them.
 
 An `external` that reaches the same origin is the same origin, whatever its delivery prefix: a
-mirror is never replaced for a prefix (contract, section 2).
+mirror is never replaced for a prefix.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Configurations that the server refuses because of its shape, the stream or other streams.
 
-Planning reports them, so that no apply fails in the middle (contract, section 2). The number in
+Planning reports them, so that no apply fails in the middle. The number in
 each text is the server's err_code.
 """
 

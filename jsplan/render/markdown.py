@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-#: Characters of a page at most (contract, section 4: under 65,000; GitHub takes 65,536).
+#: Characters of a page at most, under 65,000: GitHub takes 65,536.
 MAX_LENGTH = 64_000
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 

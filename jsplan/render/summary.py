@@ -1,6 +1,6 @@
 """The lines that scripts grep, as plain text.
 
-Their wording is a promise (contract, section 3). This module does not load rich.
+Their wording is a promise. This module does not load rich.
 """
 
 from __future__ import annotations

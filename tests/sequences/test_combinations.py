@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tools.make_combinations import PAGE, make_page
-from tools.make_docs import FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def test_the_page_of_combinations_is_current(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """docs/reference/combinations.md shows the plans of today; else: make docs-pages."""
+    """combinations.md shows the plans of today; else: make docs-pages."""
     hub = clean_hub_leaf["hub"]
     made = make_page({"url": hub.url, "user": hub.user, "password": hub.password}, tmp_path)
 
-    assert made == (FOLDER / PAGE).read_text(encoding="utf-8")
+    assert made == PAGE.read_text(encoding="utf-8")
