@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 from backfill_bench import Bench, StrictObserver
 from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
-from backfill_strategies import by_source, whole_by_auto
+from backfill_strategies import whole_by_auto
 from cpu_time import PROGRAMS
 
 from jsplan.backfill.copier import Copier
@@ -212,7 +212,7 @@ def _batch(first: int, count: int, size: int) -> tuple[pa.Array, pa.Array, pa.Ar
 PATHS: dict[str, Path_] = {
     "mirror": mirror, "snapshot and restore": snapshot_restore, "spark to staging": staging, "spark end to end": end_to_end,
     "verify": verify, "nats-py loop": loop, "shuffle by subject to staging": shuffled_staging, "shuffle by subject": shuffled,
-    "whole stream with auto": whole_by_auto, "native": by_source, "20 origins": many_origins, "20 sources of the server": many_sources,
+    "whole stream with auto": whole_by_auto, "20 origins": many_origins, "20 sources of the server": many_sources,
 }  # fmt: skip
 
 

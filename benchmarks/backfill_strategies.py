@@ -1,4 +1,4 @@
-"""Copies by the servers themselves, with `mode: exact`: the choice of `auto`, and a source.
+"""Copies by the servers themselves, with `mode: exact`: the choice of `auto`.
 
 Both with everything that makes them exact: the comparison of both sides, and the settings that are
 changed before and after.
@@ -10,12 +10,10 @@ from datetime import UTC, datetime
 
 from backfill_bench import Bench
 
-from jsplan.backfill.copy_origin import load_origin
-from jsplan.backfill.native_copy import NativeCopy
 from jsplan.backfill.snapshot_copy import SnapshotRestore
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.planning.backfill.model import OriginState
-from jsplan.planning.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
+from jsplan.planning.backfill.strategy import StrategyFacts, StreamTraits, choose_strategy
 
 ENTRY = Backfill(
     "tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact"
@@ -32,9 +30,7 @@ async def whole_by_auto(bench: Bench) -> float:
         StreamTraits(info["config"], info["state"], levels[0]),
         StreamTraits(CONFIG, {}, levels[1], exists=False),
     )
-    choice = choose_strategy(
-        build_strategy_facts(bench.context.topology, ENTRY, [origin], target, datetime.now(UTC))
-    )
+    choice = choose_strategy(StrategyFacts(ENTRY, (origin,), target, datetime.now(UTC)))
     assert choice.strategy == "snapshot", choice
     state = info["state"]
     origin_state = OriginState(
@@ -53,15 +49,3 @@ async def whole_by_auto(bench: Bench) -> float:
     seconds = bench.stop()
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
     return seconds
-
-
-async def by_source(bench: Bench) -> float:
-    """Copy with a temporary source of the target; each message is compared with the origin."""
-    await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
-    bench.start()
-    context, pinned = await bench.pin(ENTRY)
-    run = NativeCopy(context, await load_origin(bench.context, bench.pool, pinned.origins[0]))
-    assert await run.run()
-    result = await run.finish()
-    assert (result.copied, result.verified) == (bench.count, True), result
-    return bench.stop()

@@ -25,9 +25,6 @@ _CONTENT_PREFIXES: Final = {"kv_entry": "KV_", "object": "OBJ_", "schedule": ""}
 STAGING_PREFIX = "JSPLAN_STAGING_"
 #: Prefix of the staging streams of backfills. The target sources them until the copy is complete.
 BACKFILL_PREFIX = f"{STAGING_PREFIX}BACKFILL_"
-#: Metadata of a stream to which a backfill added a source: the source, and with `.entry`
-#: appended the name of the backfill.
-BACKFILL_SOURCE = "jsplan.backfill.source"
 #: Metadata of a stream that a backfill is restoring from a snapshot: the name of the backfill.
 BACKFILL_INCOMPLETE = "jsplan.backfill.incomplete"
 #: Metadata that marks a bucket made for state, also for workspaces with another backend.

@@ -42,8 +42,8 @@ from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.planning.backfill.strategy import (
     StrategyChoice,
+    StrategyFacts,
     StreamTraits,
-    build_strategy_facts,
     choose_strategy,
     complete_reason,
 )
@@ -133,11 +133,7 @@ class _PreviewBuilder(Struct):
         if record is not None and record.origins and not record.planned:
             return RESUMED_CHOICES.get(
                 record.origins[0].strategy,
-                choose_strategy(
-                    build_strategy_facts(
-                        self.world.topology, self.entry, (), StreamTraits(), datetime.now(UTC)
-                    )
-                ),
+                choose_strategy(StrategyFacts(self.entry, (), StreamTraits(), datetime.now(UTC))),
             )
         origins = [
             await self._fetch_traits(side) for side in self.entry.origins if side.parquet is None
@@ -147,12 +143,8 @@ class _PreviewBuilder(Struct):
             if self.entry.target.parquet is None
             else StreamTraits()
         )
-        existing = [origin for origin in origins if origin.exists]
-        return choose_strategy(
-            build_strategy_facts(
-                self.world.topology, self.entry, existing, target, datetime.now(UTC)
-            )
-        )
+        existing = tuple(origin for origin in origins if origin.exists)
+        return choose_strategy(StrategyFacts(self.entry, existing, target, datetime.now(UTC)))
 
     async def _fetch_traits(self, side: BackfillSide) -> StreamTraits:
         domain, address = (

@@ -6,14 +6,12 @@ from typing import Any
 
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin
-from jsplan.backfill.native_copy import NativeCopy
 from jsplan.backfill.origin_reader import StreamReader
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
-from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
-from jsplan.backfill.tasks.temporary_source import detach_source, read_owner
+from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.errors import JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 
@@ -23,7 +21,7 @@ class ServerCopy:
 
     def __init__(self, context: RunContext, origin: CopyOrigin, copier: Copier) -> None:
         self._context = context
-        self._origin, self._state, self._endpoints = origin, origin.state, origin.endpoints
+        self._state, self._endpoints = origin.state, origin.endpoints
         self._copier = copier
         self.results = copier.results
 
@@ -34,39 +32,14 @@ class ServerCopy:
 
     async def run(self) -> None:
         """Copy the pending messages and verify them. Raises the errors of `Copier.run`."""
-        native = NativeCopy(self._context, self._origin)
-        await self._remove_orphaned_source(native)
         strategy = "spark" if self._state.status == "done" else self._state.strategy
         if strategy == "snapshot" and await self._is_made_from_snapshot():
             return
-        if strategy == "native":
-            if await native.run():
-                self.results[:] = [await native.finish()]
-                return
-            self.results[0].copied += native.result.copied
-            self.results[0].bytes += native.result.bytes
         await self._copier.run()
 
     async def _fetch_target_info(self) -> dict[str, Any]:
         target = self._state.target_address.stream
         return await await_stream_info(self._endpoints.target, target)
-
-    async def _remove_orphaned_source(self, native: NativeCopy) -> None:
-        """Detach a source of an earlier text of the entry, or of a deleted origin."""
-        owner = read_owner((await self._fetch_target_info())["config"])
-        wanted = self._state.strategy == "native" and self._state.status != "done"
-        if (
-            owner is None
-            or not owner.startswith(f"{self._context.entry_id} {self._state.origin} ")
-            or (wanted and owner == native.owner)
-        ):
-            return
-        api, stream = self._endpoints.target, self._state.target_address.stream
-
-        async def detach() -> None:
-            await detach_source(api, (await require_stream_info(api, stream))["config"])
-
-        await self._context.write(api, detach)
 
     async def _is_made_from_snapshot(self) -> bool:
         """Verify a restored target of an interrupted apply, which did not record it."""

@@ -111,9 +111,12 @@ class SnapshotRestore(Struct, frozen=True):
         if not is_backfill_incomplete(existing["config"]) or owner != self.owner:
             target = self.origin_state.target
             if owner:
+                workspace, _, entry = owner.rpartition("/")
                 raise JsplanError(
-                    f"backfill {owner} is already restoring {target} from a snapshot",
-                    hint=f"Wait for it, or finish it: jsplan backfill run {quote_shell(owner)}",
+                    f"backfill {entry} of workspace {workspace} is already restoring {target} from "
+                    "a snapshot",
+                    hint="Wait for it, or finish it in that workspace: jsplan backfill run "
+                    f"{quote_shell(entry)}",
                 )
             raise JsplanError(f"{target} exists already", hint="Plan again and review the plan.")
         self.may_write()

@@ -10,7 +10,6 @@ from typing import Any
 from jsplan.address import BACKFILL_INCOMPLETE, Address
 from jsplan.backfill.parquet.location import find_orphaned_attempts
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.temporary_source import find_temporary_source, read_owner
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
@@ -149,14 +148,8 @@ def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
 
 
 def _find_unfinished(key: str, info: dict[str, Any]) -> Orphan | None:
-    """Find a temporary source in a stream, or an incomplete stream."""
+    """Find an incomplete stream."""
     config, state = info["config"], info["state"]
-    if (source := find_temporary_source(config)) is not None and (
-        owner := read_owner(config)
-    ) is not None:
-        entry, _, rest = owner.partition(" ")
-        into = str(Address.of_stream(key, config["name"]))
-        return Orphan(key, source["name"], entry, rest.partition(" ")[0], 0, 0, False, [into])
     if is_backfill_incomplete(config):
         owner = config["metadata"][BACKFILL_INCOMPLETE]
         return Orphan(key, config["name"], owner, "", state["messages"], state["bytes"], False)

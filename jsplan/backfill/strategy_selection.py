@@ -13,7 +13,6 @@ from jsplan.planning.backfill.strategy import (
     StrategyChoice,
     StrategyFacts,
     StreamTraits,
-    build_strategy_facts,
     choose_strategy,
     explain_obstacle,
     has_strategy_choice,
@@ -30,9 +29,7 @@ async def select_strategy(world: Context, pool: Pool, entry: Backfill) -> Strate
         return choose_strategy(StrategyFacts(entry, (), StreamTraits(), datetime.now(UTC)))
     target = await _fetch_traits(world, pool, entry.target)
     origins = tuple([await _fetch_traits(world, pool, side) for side in entry.origins])
-    choice = choose_strategy(
-        build_strategy_facts(world.topology, entry, origins, target, datetime.now(UTC))
-    )
+    choice = choose_strategy(StrategyFacts(entry, origins, target, datetime.now(UTC)))
     require_possible(entry, choice)
     return choice
 

@@ -36,7 +36,7 @@ _FROM: Final = (
 )
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "order": ("stream", "subject", "none"),
-    "strategy": ("auto", "native", "snapshot", "spark"),
+    "strategy": ("auto", "snapshot", "spark"),
     "mode": ("tagged", "exact"),
     "oversize": ("error", "skip"),
 }

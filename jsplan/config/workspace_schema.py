@@ -278,7 +278,7 @@ def _backfill() -> Schema:
             "from": origin,
             "to": target,
             "order": choice("stream", "subject", "none"),
-            "strategy": choice("auto", "native", "snapshot", "spark"),
+            "strategy": choice("auto", "snapshot", "spark"),
             "mode": choice("tagged", "exact"),
             "oversize": choice("error", "skip"),
             "rate": any_of({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),

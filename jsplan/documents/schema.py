@@ -459,7 +459,7 @@ BACKFILL_PREVIEW = HEAD | {
     "name": TEXT,
     "status": one_of("new", "started", "done"),
     "reason": TEXT,
-    "strategy": one_of("native", "snapshot", "spark"),
+    "strategy": one_of("snapshot", "spark"),
     "strategy_problem": or_null(TEXT),
     "command": TEXT,
     "messages": COUNT,

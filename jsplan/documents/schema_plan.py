@@ -215,7 +215,7 @@ BACKFILL = object_of(
         "from": list_of(_ENDPOINT, minItems=1),
         "to": _ENDPOINT,
         "entry_hash": TEXT,
-        "strategy": one_of("native", "snapshot", "spark"),
+        "strategy": one_of("snapshot", "spark"),
         "reason": TEXT,
         "messages": or_null(UINT64),
         "bytes": or_null(UINT64),

@@ -215,7 +215,7 @@ BACKFILL_ORIGIN = object_of(
         "gaps": list_of(SEQ_RANGE),
         "skipped": list_of(INT63),
         "gap_messages": COUNT,
-        "strategy": one_of("native", "snapshot", "spark"),
+        "strategy": one_of("snapshot", "spark"),
         "seconds": SECONDS,
         "archive": TEXT,
     },

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from jsplan.address import (
     BACKFILL_INCOMPLETE,
     BACKFILL_PREFIX,
-    BACKFILL_SOURCE,
     INTERNAL_CONSUMER_PREFIXES,
     Address,
 )
@@ -22,7 +21,6 @@ from jsplan.documents.base import digest
 from jsplan.identity import is_clustered
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
-from jsplan.resources.nested import origin_key
 
 
 @dataclass(slots=True)
@@ -129,22 +127,11 @@ def _without_backfill(raw: dict[str, Any]) -> dict[str, Any]:
     sources = raw.get("sources")
     if not sources:
         return raw
-    metadata = raw.get("metadata") or {}
-    own = metadata.get(BACKFILL_SOURCE)
-    if own is None and not any(s["name"].startswith(BACKFILL_PREFIX) for s in sources):
+    remaining = [source for source in sources if not source["name"].startswith(BACKFILL_PREFIX)]
+    if len(remaining) == len(sources):
         return raw
-    remaining = [
-        source
-        for source in sources
-        if not source["name"].startswith(BACKFILL_PREFIX) and origin_key(source) != own
-    ]
-    tags = {name: value for name, value in metadata.items() if not name.startswith(BACKFILL_SOURCE)}
-    lasting = {name: value for name, value in raw.items() if name not in ("sources", "metadata")}
-    return (
-        lasting
-        | ({"sources": remaining} if remaining else {})
-        | ({"metadata": tags} if tags else {})
-    )
+    lasting = {name: value for name, value in raw.items() if name != "sources"}
+    return lasting | ({"sources": remaining} if remaining else {})
 
 
 def is_backfill_incomplete(config: Mapping[str, Any]) -> bool:

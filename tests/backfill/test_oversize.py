@@ -121,12 +121,12 @@ def test_a_second_hop(pair: Pair) -> None:
 
 
 def test_an_unknown_value_is_refused_with_its_place(pair: Pair) -> None:
-    """The error for `native`, which there was before, names its place."""
-    pair.write_entry(oversize="native")
+    """The error for an unknown value names its place."""
+    pair.write_entry(oversize="keep")
 
     with pytest.raises(ConfigError) as refused:
         pair.space.plan()
 
     (found,) = refused.value.diagnostics
-    assert (found.code, found.summary) == ("JS130", '`oversize` cannot be "native"')
+    assert (found.code, found.summary) == ("JS130", '`oversize` cannot be "keep"')
     assert found.range is not None

@@ -381,7 +381,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"transform": "nothing.py"}, "transform 'nothing.py' is not FILE.py:FUNCTION"),
     ({"transform": "nothing.py:run"}, "nothing.py cannot be read"),
-    ({"order": "subject", "strategy": "native"}, "servers copy messages unchanged"),
+    ({"order": "subject", "strategy": "snapshot"}, "servers copy messages unchanged"),
 ]
 
 

@@ -146,7 +146,7 @@ def test_preview_and_verify_of_a_planned_entry(pair: Pair) -> None:
 
 
 def test_the_strategy_is_chosen_when_it_runs(pair: Pair) -> None:
-    """A planned snapshot becomes a source when the target was created without its backfill."""
+    """A planned snapshot becomes a copy by Spark if the target was created without it."""
     write_workspace(pair, mode="exact")
     planned = pair.space.plan().backfills[0]["strategy"]
     apply(pair, backfill=False)
@@ -156,8 +156,8 @@ def test_the_strategy_is_chosen_when_it_runs(pair: Pair) -> None:
 
     assert (planned, again, pair.state_record["origins"][0]["strategy"]) == (
         "snapshot",
-        "native",
-        "native",
+        "spark",
+        "spark",
     )
     assert pair.state("hub", "T")["messages"] == 20
 

@@ -142,7 +142,7 @@ def test_an_impossible_strategy_is_explained(pair: Pair) -> None:
     """A strategy that is not possible is shown with the reason."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
-    pair.write_entry(strategy="native")
+    pair.write_entry(strategy="snapshot")
 
     assert "keeps no Jsplan-Origin" in preview_document(pair).strategy_problem
 
@@ -238,12 +238,12 @@ def test_estimates() -> None:
     )
     pairs = {("leaf", "hub")}
 
-    stated = estimate_copy("native", 1_000_000, 1 << 20, None, pairs, [past])
+    stated = estimate_copy("snapshot", 1_500_000, 1 << 20, None, pairs, [past])
     measured = estimate_copy("spark", 10_000, 1 << 20, None, pairs, [past])
     elsewhere = estimate_copy("spark", 600_000, 1 << 20, None, {("leaf", "store")}, [past])
     slow = estimate_copy("spark", 10_000, 1 << 30, 1 << 20, pairs, [past])
 
-    assert (stated.seconds, stated.basis) == (10.0, "assuming 100,000 messages/s and 80.0 MiB/s")
+    assert (stated.seconds, stated.basis) == (10.0, "assuming 150,000 messages/s and 100.0 MiB/s")
     assert measured.seconds == 12.0
     assert measured.basis.startswith(
         "at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B"

@@ -210,7 +210,7 @@ def test_an_incomplete_target_of_another_workspace_stays(pair: Pair) -> None:
     _, result = apply(pair)
 
     assert result.exit_code == 6
-    assert "other/x fills it" in str(result.steps[0].error)
+    assert "backfill x of workspace other is already restoring hub/stream/T" in str(result.steps[0].error)
     assert len(pair.stored("hub", "T")) == 1
 
 
@@ -258,7 +258,7 @@ def test_no_backfill_is_refused_for_a_snapshot(pair: Pair) -> None:
     write_workspace(pair)
     _, result = apply(pair, backfill=False)
     assert "a snapshot is not possible any more" in str(result.backfills[0]["error"])
-    assert pair.run().path == "a source of the server"
+    assert pair.run().path == "spark, via a staging stream"
 
 
 def test_messages_near_max_payload_are_compared(pair: Pair) -> None:

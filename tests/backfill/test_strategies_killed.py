@@ -1,4 +1,4 @@
-"""Runs with strategy native or snapshot that are killed, and `verify` of their copies."""
+"""Runs with strategy snapshot that are killed, and `verify` of their copies."""
 
 from __future__ import annotations
 
@@ -69,23 +69,6 @@ def payloads(pair: Pair, domain: str, name: str) -> list[bytes]:
     return [row[3] for row in read_all(pair.sandbox["hub"], f"$JS.{domain}.API", name)]
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
-    """A run after killed ones ends their source, with each message once and in order."""
-    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
-    pair.stream("hub", "T", [(b"t.a", b"", b"own")])
-    dice = random.Random(seed)
-
-    for share in sorted(dice.random() for _ in range(2)):
-        kill_at_share(pair, share, "backfill", "run", "x")
-    found = pair.run()
-
-    assert found.path in ("a source of the server", "")
-    assert payloads(pair, "hub", "T") == [b"own", *payloads(pair, "leaf", "S")]
-    pair.require_nothing_left(readers=4)
-    assert not pair.ask("hub", "STREAM.INFO.T")["config"].get("sources")
-
-
 @pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
     """An apply after killed ones completes the target, and the next plan is empty."""
@@ -107,8 +90,7 @@ def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("strategy", ["native", "snapshot"])
-def test_verify_counts_missing_messages(pair: Pair, strategy: str) -> None:
+def test_verify_counts_missing_messages(pair: Pair) -> None:
     """`verify` compares messages that a server copied, and counts a missing one."""
     pair.stream(
         "leaf",
@@ -116,15 +98,11 @@ def test_verify_counts_missing_messages(pair: Pair, strategy: str) -> None:
         [(b"s.x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 51)],
     )
     pair.delete("leaf", "S", 9)
-    if strategy == "native":
-        pair.stream("hub", "T")
-        pair.run()
-    else:
-        pair.space.write(streams=[TARGET], backfills=[pair.entry])
-        with without_spark():
-            pair.space.apply()
+    pair.space.write(streams=[TARGET], backfills=[pair.entry])
+    with without_spark():
+        pair.space.apply()
     pair.publish("hub", [(b"t.a", b"", b"new")])
-    assert pair.state_record["origins"][0]["strategy"] == strategy
+    assert pair.state_record["origins"][0]["strategy"] == "snapshot"
 
     equal = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
     pair.delete("hub", "T", 30)
@@ -154,16 +132,3 @@ def test_a_snapshot_under_its_own_name(pair: Pair) -> None:
     assert pair.stored("hub", "S") == pair.stored("leaf", "S")
     assert not pair.space.plan().has_changes
     pair.require_nothing_left()
-
-
-def test_status_lists_a_source_as_orphan(pair: Pair) -> None:
-    """Status lists a source that a killed run left, with the command that continues."""
-    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
-    pair.stream("hub", "T")
-    assert kill_at_share(pair, 0.0001, "backfill", "run", "x")
-
-    status = backfill.status(pair.space.load)
-
-    left = status.entries[0].orphans[0]
-    assert (left.stream, left.source_of, left.entry) == ("S", ["hub/stream/T"], "x")
-    assert status.entries[0].next == "jsplan backfill run x"

@@ -178,29 +178,6 @@ def test_a_recreated_object_is_another(tmp_path: Path, server: Server) -> None:
     ] == ["drift_recreated"]
 
 
-@pytest.mark.matrix
-def test_a_backfill_keeps_the_identity_of_its_target(
-    tmp_path: Path, make_server: MakeServer
-) -> None:
-    """A backfill updates its target, which stays the managed stream after a restart."""
-    server = make_server()
-    streams = [{"name": name, "subjects": [f"{name}.>"]} for name in ("S", "T")]
-    space = single_space(tmp_path, server).write(streams=streams)
-    space.apply()
-    with Raw(server.url) as raw:
-        stream_content.fill(raw, "S", 5)
-    server.restart()
-    ends = {"from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}
-    space.write(
-        streams=streams, backfills=[{"name": "copy", "strategy": "native", "mode": "exact"} | ends]
-    )
-    assert space.apply()[1].exit_code == 0
-    with Raw(server.url) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
-    server.restart()
-    assert is_converged(space)
-
-
 @pytest.mark.download
 @pytest.mark.parametrize("old", versions.VERSIONS[:-1])
 def test_an_upgrade_is_no_change(old: str, tmp_path: Path, make_server: MakeServer) -> None:

@@ -18,13 +18,13 @@ from jsplan.backfill.pinning import Endpoints, require_same_stream, require_same
 from jsplan.backfill.protocol import read, stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
-from jsplan.backfill.rows.native import read_restored_rows
 from jsplan.backfill.rows.parquet_rows import (
     read_archived_origin_rows,
     read_archived_presence,
     read_archived_target_rows,
 )
 from jsplan.backfill.rows.partitioned_rows import read_partitioned_rows, read_presence_rows
+from jsplan.backfill.rows.restored_rows import read_restored_rows
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.origin_task import OriginTask

@@ -23,12 +23,11 @@ from jsplan.planning.backfill.model import (
     match_origin_states,
 )
 from jsplan.planning.backfill.strategy import (
-    NATIVE_REASON,
     SNAPSHOT_REASON,
     TAGGED_REASON,
     StrategyChoice,
+    StrategyFacts,
     StreamTraits,
-    build_strategy_facts,
     choose_strategy,
     complete_reason,
     explain_obstacle,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 IMPOSSIBLE_CODE: Final = "JS472"
 #: The choice for a copy that was begun: it resumes with the same strategy.
 RESUMED_CHOICES: Final = {
-    "native": StrategyChoice("native", f"{NATIVE_REASON}; begun so"),
     "snapshot": StrategyChoice("snapshot", f"{SNAPSHOT_REASON}; begun so"),
 }
 
@@ -216,9 +214,7 @@ def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice
     origins = [_build_traits(inputs, side) for side in entry.origins if side.parquet is None]
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
     existing = [origin for origin in origins if origin.exists]
-    choice = choose_strategy(
-        build_strategy_facts(inputs.topology, entry, existing, target, inputs.now)
-    )
+    choice = choose_strategy(StrategyFacts(entry, tuple(existing), target, inputs.now))
     declared = (
         next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")
         if choice.strategy == "spark"

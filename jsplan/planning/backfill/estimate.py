@@ -17,7 +17,6 @@ _MIB: Final = 1 << 20
 #: Messages/s and bytes/s between servers on a small machine, and the seconds until it starts.
 ASSUMED_RATES: Final[Mapping[Strategy, tuple[int, int, int]]] = {
     "spark": (60_000, 60 * _MIB, 10),
-    "native": (100_000, 80 * _MIB, 0),
     "snapshot": (150_000, 100 * _MIB, 0),
 }
 #: Copies of fewer messages are not used as samples.

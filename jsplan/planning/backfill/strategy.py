@@ -1,27 +1,21 @@
-"""The strategy of an entry (`native`, `snapshot` or `spark`), and the reason for it."""
+"""The strategy of an entry (`snapshot` or `spark`), and the reason for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
-from jsplan.topology import Topology
-from jsplan.topology.routes import NoRouteError
 from jsplan.units import format_duration, instant_of, parse_instant
 
-Strategy = Literal["native", "snapshot", "spark"]
+Strategy = Literal["snapshot", "spark"]
 #: The reason for Spark with `mode: tagged`.
 TAGGED_REASON: Final = "copied by Spark, so that each message says where it comes from"
-NATIVE_REASON: Final = (
-    "a source of the target brings it: the server copies by itself, and the range has no end"
-)
 SNAPSHOT_REASON: Final = (
     "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
 )
@@ -44,18 +38,12 @@ class StreamTraits(Struct, frozen=True):
 
 
 class StrategyFacts(Struct, frozen=True):
-    """One entry with the traits of its origins, in their order, and of its target.
-
-    `already_sourced`: a source of the target copies from an origin. `unreachable_reason`: why the
-    target's servers cannot reach an origin. `now` is UTC.
-    """
+    """One entry with the traits of its origins, in their order, and of its target; `now` is UTC."""
 
     entry: Backfill
     origins: tuple[StreamTraits, ...]
     target: StreamTraits
     now: datetime
-    already_sourced: bool = False
-    unreachable_reason: str = ""
 
 
 class StrategyChoice(Struct, frozen=True):
@@ -68,15 +56,9 @@ class StrategyChoice(Struct, frozen=True):
 
 def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
     """Choose the strategy. With `auto`, only `mode: exact` selects another one than Spark."""
-    asked, against_snapshot, against_native = (
-        facts.entry.strategy,
-        _find_snapshot_obstacle(facts),
-        _find_native_obstacle(facts),
-    )
+    asked, against_snapshot = facts.entry.strategy, _find_snapshot_obstacle(facts)
     if asked == "snapshot":
         return StrategyChoice("snapshot", SNAPSHOT_REASON, against_snapshot)
-    if asked == "native":
-        return StrategyChoice("native", NATIVE_REASON, against_native)
     against = next(filter(None, (find_read_obstacle(one.config) for one in facts.origins)), "")
     if asked == "spark":
         return StrategyChoice("spark", "copied by Spark, as the entry says", against)
@@ -84,20 +66,12 @@ def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
         return StrategyChoice("spark", TAGGED_REASON, against)
     if not against_snapshot:
         return StrategyChoice("snapshot", SNAPSHOT_REASON)
-    if not against_native:
-        return StrategyChoice("native", f"{NATIVE_REASON} (no snapshot: {against_snapshot})")
-    return StrategyChoice(
-        "spark",
-        f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})",
-        against,
-    )
+    return StrategyChoice("spark", f"copied by Spark (no snapshot: {against_snapshot})", against)
 
 
 def has_strategy_choice(entry: Backfill) -> bool:
     """Check whether another strategy than Spark is possible, which depends on the servers."""
-    return entry.strategy in ("native", "snapshot") or (
-        entry.strategy == "auto" and entry.mode == "exact"
-    )
+    return entry.strategy == "snapshot" or (entry.strategy == "auto" and entry.mode == "exact")
 
 
 def explain_obstacle(entry: Backfill, choice: StrategyChoice) -> tuple[str, str]:
@@ -163,8 +137,8 @@ def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
     return replace(choice, reason=f"{choice.reason}; {hours}")
 
 
-def _find_server_copy_obstacle(facts: StrategyFacts) -> str:
-    """Return the reason why neither servers' strategy is possible, from the entry alone."""
+def _find_entry_obstacle(facts: StrategyFacts) -> str:
+    """Return the reason why no snapshot is possible, from the entry alone."""
     entry = facts.entry
     if entry.mode != "exact":
         return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
@@ -182,32 +156,9 @@ def _find_server_copy_obstacle(facts: StrategyFacts) -> str:
     return ""
 
 
-def _find_native_obstacle(facts: StrategyFacts) -> str:
-    if both := _find_server_copy_obstacle(facts):
-        return both
-    if any(len(side.filters) > 1 for side in facts.entry.origins):
-        return "a source has one filter, and the entry has several"
-    if facts.already_sourced:
-        return (
-            "a source of the target brings some of that stream already, "
-            "and both would bring the same"
-        )
-    if facts.unreachable_reason:
-        return facts.unreachable_reason
-    if any(one.config.get("retention", "limits") != "limits" for one in facts.origins):
-        return "the origin lets go of what a source takes (its retention is not limits)"
-    for name, what in (
-        ("allow_rollup_hdrs", "delete by rollup"),
-        ("allow_msg_ttl", "expire by a time to live of their own"),
-    ):
-        if facts.target.config.get(name):
-            return f"messages would act again in the target: they may {what} (`{name}`)"
-    return ""
-
-
 def _find_snapshot_obstacle(facts: StrategyFacts) -> str:
-    if both := _find_server_copy_obstacle(facts):
-        return both
+    if alone := _find_entry_obstacle(facts):
+        return alone
     side, target = facts.entry.origins[0], facts.target
     if len(facts.entry.origins) > 1:
         return "a snapshot is of one stream, and the entry has several origins"
@@ -263,38 +214,3 @@ def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) ->
             f"{format_duration(age)}"
         )
     return ""
-
-
-def build_strategy_facts(
-    topology: Topology,
-    entry: Backfill,
-    origins: Iterable[StreamTraits],
-    target: StreamTraits,
-    now: datetime,
-) -> StrategyFacts:
-    """Build the facts of an entry from the known traits of its streams."""
-    sides = [side for side in entry.origins if side.parquet is None]
-    ways = (
-        [_find_reach_obstacle(topology, side, entry.target) for side in sides]
-        if entry.target.parquet is None
-        else []
-    )
-    sourced = any(_is_sourced(topology, side, entry.target, target.config) for side in sides)
-    return StrategyFacts(entry, tuple(origins), target, now, sourced, next(filter(None, ways), ""))
-
-
-def _find_reach_obstacle(topology: Topology, side: BackfillSide, to: BackfillSide) -> str:
-    try:
-        topology.routes.find_route(to.domain, side.domain)
-    except NoRouteError as error:
-        return str(error)
-    return ""
-
-
-def _is_sourced(topology: Topology, side: BackfillSide, to: BackfillSide, config: Any) -> bool:
-    real = topology.canonicalize(Address.of_stream(side.domain, side.stream)).domain
-    named = [source for source in config.get("sources") or () if source["name"] == side.stream]
-    return any(
-        topology.routes.resolve_prefix(to.domain, (source.get("external") or {}).get("api")) == real
-        for source in named
-    )
