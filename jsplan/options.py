@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jsplan.documents.drift_causes import FAILING_CAUSES
-from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.planning.options import PlanningOptions
 from jsplan.units import SECOND
 
@@ -25,8 +24,7 @@ class PlanOptions(PlanningOptions):
     are deleted. `server_version` is the release to rehearse on, None for those of the real servers.
     `waves` are the terms of `--wave`; in one wave `max_failures` domains may fail.
     `moves` are the streams that a cluster moves or scales at once, per domain; without `follow` a
-    step does not wait for that. `deferred` applies the rest of a saved plan. `clock` decides on the
-    windows of backfills.
+    step does not wait for that. `deferred` applies the rest of a saved plan.
     """
 
     parallelism: int = 10
@@ -39,7 +37,6 @@ class PlanOptions(PlanningOptions):
     waves: tuple[str, ...] = ()
     max_failures: int = 0
     deferred: bool = False
-    clock: Clock = SYSTEM_CLOCK
 
 
 @dataclass(frozen=True, slots=True)

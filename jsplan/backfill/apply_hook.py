@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.schedule import describe_closed_window, describe_interrupted_run
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine_exit_codes
@@ -73,16 +72,13 @@ async def run_planned_backfills(
     """
     world = session.context
     deferred = {
-        entry["name"]: _find_deferral(plan, entry, result, options)
-        or _closed_window_result(world, entry, options)
-        for entry in plan.backfills
+        entry["name"]: _find_deferral(plan, entry, result, options) for entry in plan.backfills
     }
     results = deferred | (done or {})
     if runnable := [name for name, entry_result in results.items() if entry_result is None]:
         allowed = tuple(plan.allowed_hazards)
         entry_options = {
-            name: BackfillOptions(name=name, allow_hazards=allowed, clock=options.clock)
-            for name in runnable
+            name: BackfillOptions(name=name, allow_hazards=allowed) for name in runnable
         }
         results |= await _run_entries(session, entry_options)
         result.state |= {"serial": world.state.serial}
@@ -133,15 +129,6 @@ def _find_deferral(
     )
 
 
-def _closed_window_result(
-    world: Context, entry: dict[str, Any], options: PlanOptions
-) -> dict[str, Any] | None:
-    """Return the result of an entry with a closed window; an apply does not wait."""
-    declared = world.workspace.backfills.get(entry["name"])
-    problem = describe_closed_window(declared, options.clock) if declared is not None else None
-    return {"status": "deferred", "error": problem} if problem else None
-
-
 async def _run_entries(
     session: Session, runnable: dict[str, BackfillOptions]
 ) -> dict[str, dict[str, Any]]:
@@ -163,14 +150,6 @@ async def _run_entries(
                         "gap_messages": done.gap_messages,
                         "error": None,
                     }
-                    if done.closed:
-                        results[name] = {
-                            "status": "deferred",
-                            "copied": done.copied,
-                            "error": describe_interrupted_run(
-                                session.context.workspace.backfills[name], done
-                            ),
-                        }
     except JsplanError as error:  # the state could not be written
         return dict.fromkeys(runnable, _failed_result(error))
     return results

@@ -22,7 +22,6 @@ from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
 from jsplan.backfill.pinning import require_same_stream, require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
-from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
 from jsplan.backfill.seq_ranges import (
     MAX_NAMED_MESSAGES,
@@ -47,8 +46,8 @@ from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject
+from jsplan.planning.backfill.deadline import DeadlinePassedError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
-from jsplan.planning.backfill.windows import WindowClosedError
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8
@@ -107,7 +106,7 @@ class Copier:
             await retry_while_progressing(
                 attempt, lambda: self._copied, self.context.observer, self._title
             )
-        except WindowClosedError:
+        except DeadlinePassedError:
             await self._recover()
             raise
         for origin, result in zip(self.origins, self.results, strict=True):
@@ -231,8 +230,8 @@ class Copier:
         return await scan_pending(scans, is_reordered=self.transforms.order != "stream")
 
     def _compute_sequence_budget(self, states: Sequence[dict[str, Any]]) -> int | None:
-        """Limit the sequences of one portion, which a shuffle loses if the window closes."""
-        size = compute_byte_budget(self.context.entry)
+        """Limit the sequences of one portion, which a shuffle loses at the deadline."""
+        size = self.context.portion_bytes
         if size is None or not (self.transforms.needs_rows or self.transforms.order == "subject"):
             return None
         messages, bytes_ = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
+from jsplan.planning.backfill.deadline import Deadline
 from jsplan.units import SECOND
 
 
@@ -12,8 +12,8 @@ class BackfillOptions(Struct, frozen=True):
     """The options of a run, for the entry `name`, or for the addresses `origin` and `target`.
 
     `reset_range` pins the range again. `fail_on_gap` makes a gap exit code 2. `allow_hazards` is as
-    in `apply`. `lock_timeout` is in ns. `master` is that of Spark (None: `local[*]`). `clock` is
-    that of the time window.
+    in `apply`. `lock_timeout` is in ns. `master` is that of Spark (None: `local[*]`). Nothing
+    is copied after `until`.
     """
 
     name: str | None = None
@@ -24,7 +24,7 @@ class BackfillOptions(Struct, frozen=True):
     allow_hazards: tuple[str, ...] = ()
     lock_timeout: int = 10 * SECOND
     master: str | None = None
-    clock: Clock = SYSTEM_CLOCK
+    until: Deadline | None = None
 
 
 class VerifyOptions(Struct, frozen=True):

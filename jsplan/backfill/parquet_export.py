@@ -34,7 +34,6 @@ from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
-from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
 from jsplan.backfill.tasks.archive_writer import ExportChunk, export_chunks, write_empty_receipts
@@ -330,7 +329,7 @@ class ParquetExport:
         """Compute the number of sequences of a chunk."""
         state = (await self.reader.fetch_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
-        size = min(CHUNK_BYTES, compute_byte_budget(self.context.entry) or CHUNK_BYTES)
+        size = min(CHUNK_BYTES, self.context.portion_bytes or CHUNK_BYTES)
         return max(
             1,
             min(

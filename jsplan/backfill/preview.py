@@ -45,9 +45,7 @@ from jsplan.planning.backfill.strategy import (
     StrategyFacts,
     StreamTraits,
     choose_strategy,
-    complete_reason,
 )
-from jsplan.planning.backfill.windows import Clock
 from jsplan.topology.routes import is_import
 
 Info = dict[str, Any]
@@ -58,14 +56,13 @@ async def preview_backfill(load: LoadOptions, options: BackfillOptions) -> Backf
     async with open_context(load) as world, open_pool(world, read_only=True) as pool:
         entry = resolve_entry(world, options)
         await pool.open(domain.connection for domain in world.workspace.domains.values())
-        return await _PreviewBuilder(world, pool, entry, options.clock).build()
+        return await _PreviewBuilder(world, pool, entry).build()
 
 
 class _PreviewBuilder(Struct):
     world: Context
     pool: Pool
     entry: Backfill
-    clock: Clock
     infos: dict[str, Info | None] = field(default_factory=dict)
 
     async def build(self) -> BackfillPreview:
@@ -77,7 +74,7 @@ class _PreviewBuilder(Struct):
         )
         if target is not None:
             require_valid_target(str(self.entry.target), target["config"])
-        choice = complete_reason(self.entry, await self._choose_strategy(record))
+        choice = await self._choose_strategy(record)
         absent = target is None and self.entry.target.parquet is None
         command = "jsplan apply" if absent else format_command(self.entry)
         filters = tuple(
@@ -121,9 +118,9 @@ class _PreviewBuilder(Struct):
                     for origin_state in one
                 ]
         if any(origin.messages is not None for origin in preview.origins):
-            past, now = list_past_copies(self.world.state), self.clock.now()
+            past = list_past_copies(self.world.state)
             preview.estimate = estimate_backfill(
-                self.entry, choice.strategy, preview.messages, preview.bytes, past, now
+                self.entry, choice.strategy, preview.messages, preview.bytes, past
             ).to_json()
         return preview
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
-from jsplan.planning.backfill.windows import WindowClosedError
+from jsplan.planning.backfill.deadline import DeadlinePassedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ MAX_CONCURRENT: Final = 16
 
 def is_transient(error: JsplanError) -> bool:
     """Check whether a retry may succeed: refused requests and wrong settings are permanent."""
-    if isinstance(error, NotPermittedError | WindowClosedError):
+    if isinstance(error, NotPermittedError | DeadlinePassedError):
         return False
     if isinstance(error, ServerRefusedError):
         return error.code == UNAVAILABLE

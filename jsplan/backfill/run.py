@@ -6,8 +6,6 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from msgspec.structs import replace
-
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
@@ -17,13 +15,6 @@ from jsplan.backfill.pinned_ranges import load_or_pin
 from jsplan.backfill.pinning import export_endpoints, load_stored_state, resolve_entry
 from jsplan.backfill.reachable_origins import find_offline_domains
 from jsplan.backfill.run_context import Copy, RunContext
-from jsplan.backfill.schedule import (
-    find_deadline,
-    is_window_open,
-    merge_results,
-    wait_past,
-    wait_until_open,
-)
 from jsplan.backfill.server_copy import ServerCopy
 from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import create_runner
@@ -31,14 +22,14 @@ from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
 from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
-from jsplan.context import Context, Session, hold_session, open_context
+from jsplan.context import Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.options import Observer
+from jsplan.planning.backfill.deadline import DeadlinePassedError
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.planning.backfill.strategy import has_strategy_choice
-from jsplan.planning.backfill.windows import WindowClosedError
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp
 
@@ -48,36 +39,16 @@ async def run_backfill(
 ) -> BackfillResult:
     """Run a backfill, as `workflows.backfill.run`.
 
-    If it is cancelled, it stops Spark, saves the state and releases the lock. An entry with a
-    window takes as many windows as it needs, and holds no lock, connection or Spark in between.
+    If it is cancelled, it stops Spark, saves the state and releases the lock.
     """
-    merged: BackfillResult | None = None
-    while True:
-        result = None
-        async with open_context(load) as world:
-            entry, deadline = resolve_entry(world, options), None
-            if is_window_open(entry, options.clock):
-                deadline = find_deadline(entry, options.clock)
-                result = await _run_once(world, load, options, observer)
-        if result is None:
-            await wait_until_open(entry, options.clock, observer)
-            continue  # the files may have changed
-        merged = merge_results(merged, result, fail_on_gap=options.fail_on_gap)
-        if not result.closed:
-            return merged
-        await wait_past(deadline)
-        options = replace(options, reset_range=False)
-
-
-async def _run_once(
-    world: Context, load: LoadOptions, options: BackfillOptions, observer: Observer
-) -> BackfillResult:
-    declare_connections(load, options.master)
-    async with (
-        hold_session(world, "backfill", options.lock_timeout, observer) as session,
-        copy_session(session, [options], options.master) as runner,
-    ):
-        return await BackfillRun(session, options, runner).execute()
+    async with open_context(load) as world:
+        resolve_entry(world, options)
+        declare_connections(load, options.master)
+        async with (
+            hold_session(world, "backfill", options.lock_timeout, observer) as session,
+            copy_session(session, [options], options.master) as runner,
+        ):
+            return await BackfillRun(session, options, runner).execute()
 
 
 @asynccontextmanager
@@ -143,13 +114,14 @@ class BackfillRun:
             copy = await self._create_copy(context, record, group)
             try:
                 await self._run_copy(record, group, copy)
-            except WindowClosedError:
-                result.closed = True
+            except DeadlinePassedError:
+                result.stopped = True
             result.origins += copy.results
-            if result.closed:
+            if result.stopped:
                 break
+        fails = result.gap_messages and self.options.fail_on_gap
         result.exit_code = int(
-            ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK
+            ExitCode.PARTIAL if result.stopped else ExitCode.CHANGES if fails else ExitCode.OK
         )
         return result
 
@@ -263,7 +235,7 @@ class BackfillRun:
             lambda code, address: is_permitted(
                 self.options.allow_hazards, code, Address.parse(address)
             ),
-            find_deadline(self.entry, self.options.clock),
+            self.options.until,
         )
 
     async def _save_state(self, record: BackfillState) -> None:

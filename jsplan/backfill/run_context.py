@@ -16,12 +16,14 @@ from jsplan.documents.backfill import OriginResult
 from jsplan.errors import RefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
-from jsplan.planning.backfill.windows import Deadline
+from jsplan.planning.backfill.deadline import Deadline
 from jsplan.topology import Topology
 
 WriteGuard = Callable[[float], float]
 #: The longest time of a write in seconds: the lock must last as long.
 WRITE_SECONDS: Final = 30.0
+#: A portion takes so long at the rate of the entry, or has so many bytes without one.
+PORTION_SECONDS, PORTION_BYTES = 600, 64 << 20
 
 
 class Copy(Protocol):
@@ -60,8 +62,16 @@ class RunContext(Struct):
     is_allowed: Callable[[str, str], bool]
     deadline: Deadline | None = None
 
+    @property
+    def portion_bytes(self) -> int | None:
+        """The bytes of one portion, which is lost at the deadline; None without one."""
+        if self.deadline is None:
+            return None
+        rate = self.entry.rate
+        return max(1, rate * PORTION_SECONDS) if rate else PORTION_BYTES
+
     def require_open(self) -> None:
-        """Raise WindowClosedError if nothing more may be copied now."""
+        """Raise DeadlinePassedError if nothing more may be copied now."""
         if self.deadline is not None:
             self.deadline.require_open()
 

@@ -40,7 +40,6 @@ _ENTRY_FIELDS: Final = (
     "mode",
     "oversize",
     "rate",
-    "window",
     "where",
     "transform",
 )

@@ -15,7 +15,7 @@ Task = Callable[[], Iterator[dict[str, Any]]]
 class TaskRunner(Protocol):
     """Runs tasks, and returns the JSON values that they yield.
 
-    The methods raise RefusedError for a permanent error, WindowClosedError, and ApiError for one
+    The methods raise RefusedError for a permanent error, DeadlinePassedError, and ApiError for one
     that another attempt may avoid. `start_seconds` is the time that a caller waited for the start.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from jsplan.planning.backfill.deadline import Deadline
 
     ParamType = click.ParamType[Any]
 else:
@@ -137,6 +140,24 @@ class Crontab(ParamType):
             return Cron(str(value)).line
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Until(ParamType):
+    """`05:00`, the next such local time, or an RFC 3339 time."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Deadline:
+        from jsplan.planning.backfill.deadline import Deadline
+
+        if isinstance(value, Deadline):
+            return value
+        try:
+            return Deadline.parse(str(value), time.time())
+        except ValueError:
+            self.fail(f'"{value}" is no time; write 05:00 or 2026-01-31T05:00:00Z', param, ctx)
 
 
 class HostPort(ParamType):

@@ -20,7 +20,7 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, source_range
 
 _KEYS: Final = (
-    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where",
+    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "where",
     "transform", "subject_transform", "environments",
 )  # fmt: skip
 _FROM: Final = (
@@ -118,7 +118,6 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
     where = parsing.read_text(node.get("where"), "`where`", findings)
     transform = _read_transform(node.get("transform"), context)
     rate = parsing.read_parsed(node.get("rate"), "`rate`", _parse_rate, findings)
-    window = parsing.read_parsed(node.get("window"), "`window`", _parse_window, findings)
     renamed = _read_subject_transform(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
@@ -127,7 +126,6 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
         tuple(origins),
         targets[0],
         rate=rate,
-        window=window,
         where=where,
         transform=transform,
         subject_transform=renamed,
@@ -240,12 +238,3 @@ def _parse_rate(value: object) -> int:
     if isinstance(value, str) and not value.endswith("/s"):
         raise ValueError(f'"{value}" is not a rate; write 2MB/s')
     return units.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
-
-
-def _parse_window(value: object) -> str:
-    if not isinstance(value, str) or not _WINDOW.fullmatch(value):
-        raise ValueError(f'"{value}" is not a window; write "01:00-05:00"')
-    opens, _, closes = value.partition("-")
-    if opens == closes:
-        raise ValueError(f'"{value}" would never be open; leave `window` out for the whole day')
-    return value

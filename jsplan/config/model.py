@@ -282,7 +282,6 @@ class Backfill:
     mode: str = "tagged"
     oversize: str = "error"
     rate: int | None = None
-    window: str | None = None
     where: str | None = None
     transform: str | None = None
     subject_transform: tuple[str, str] | None = None

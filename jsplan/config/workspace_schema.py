@@ -282,7 +282,6 @@ def _backfill() -> Schema:
             "mode": choice("tagged", "exact"),
             "oversize": choice("error", "skip"),
             "rate": any_of({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
-            "window": text("01:00-05:00"),
             "where": text("SQL over the message columns."),
             "transform": text("FILE.py:FUNCTION, from DataFrame to DataFrame."),
             "subject_transform": closed_object({"src": text(), "dest": text()}, ("src", "dest")),

@@ -14,7 +14,7 @@ class OriginResult(Struct):
 
     `copied` messages were copied by this run; `skipped` were too large. `gaps` are ranges of
     sequences that were deleted before they could be copied, `gap_messages` counts them. `path`
-    names the strategy. `windows` counts the time windows that the copy took.
+    names the strategy.
     """
 
     origin: str
@@ -31,7 +31,6 @@ class OriginResult(Struct):
     gap_messages: int = 0
     skipped: list[int] = field(default_factory=list)
     skipped_count: int = 0
-    windows: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The element of `origins`."""
@@ -50,22 +49,21 @@ class OriginResult(Struct):
             "gap_messages": self.gap_messages,
             "skipped": self.skipped,
             "skipped_count": self.skipped_count,
-            "windows": self.windows,
         }
 
 
 class BackfillResult(Struct):
     """The document that `backfill run --json` prints.
 
-    `deferred` are origins that could not be reached: `{address, reason}`. `closed`: the time window
-    of the entry closed before everything was copied.
+    `deferred` are origins that could not be reached: `{address, reason}`. `stopped`: the time of
+    `--until` came before everything was copied.
     """
 
     name: str
     origins: list[OriginResult] = field(default_factory=list)
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
-    closed: bool = False
+    stopped: bool = False
 
     @property
     def copied(self) -> int:
@@ -85,6 +83,7 @@ class BackfillResult(Struct):
             "name": self.name,
             "origins": [origin.to_json() for origin in self.origins],
             "deferred": self.deferred,
+            "stopped": self.stopped,
             "exit_code": self.exit_code,
         }
 

@@ -375,7 +375,6 @@ ORIGIN_RESULT = object_of(
         "gap_messages": COUNT,
         "skipped": list_of(COUNT),
         "skipped_count": COUNT,
-        "windows": COUNT,
     },
     description="One origin. `gaps`: sequences that were deleted before they could be copied. "
     "`seconds` is without the start of Spark.",
@@ -437,6 +436,7 @@ BACKFILL_RUN = HEAD | {
     "name": TEXT,
     "origins": list_of(ref("origin")),
     "deferred": list_of(ref("deferred")),
+    "stopped": FLAG,
     "exit_code": COUNT,
 }
 ORIGIN_PREVIEW = object_of(

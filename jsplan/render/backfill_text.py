@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.address import BACKFILL_PREFIX
+from jsplan.diagnostics import quote_shell
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.units import count_text, format_bytes
@@ -44,7 +45,9 @@ def render_run(result: BackfillResult, console: Console) -> None:
         domains = {one["address"].partition("/")[0] for one in result.deferred}
         text = f"Deferred: {origins} in {count_text(len(domains), 'domain')}."
         lines.add(0, (text, "warn"))
-    lines.add(0, (run_line(result), "warn" if result.gap_messages else "good"))
+    lines.add(0, (run_line(result), "warn" if result.gap_messages or result.stopped else "good"))
+    if result.stopped:
+        lines.add(0, f"The next run resumes it: jsplan backfill run {quote_shell(result.name)}")
     lines.print(console)
 
 
@@ -73,13 +76,7 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
     if origin.attempts > 1:
         lines.add(
             6,
-            (
-                (
-                    f"in {origin.attempts} "
-                    f"attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}"
-                ),
-                "dim",
-            ),
+            (f"in {origin.attempts} attempts", "dim"),
         )
     if origin.gap_messages:
         gone = "was" if origin.gap_messages == 1 else "were"
@@ -119,6 +116,8 @@ def format_ranges(spans: Sequence[Sequence[int]]) -> str:
 def run_line(result: BackfillResult) -> str:
     """Return `Backfill complete! Messages: 1,000 copied, …`, or that nothing was to copy."""
     skipped = sum(origin.skipped_count for origin in result.origins)
+    if result.stopped:
+        return f"Backfill stopped, its time is over. Messages: {result.copied:,} copied so far."
     if not (result.copied or skipped or result.gap_messages):
         if result.deferred:
             return "Nothing to copy of the origins that can be reached."

@@ -9,7 +9,6 @@ import pytest
 
 from jsplan.errors import ConfigError, RefusedError
 from tests.backfill.backfill_pair import Pair, Row, interrupt_run, verify_counts
-from tests.backfill.fake_clocks import SteppingClock, local_time
 from tests.support.simulated_kill import SimulatedKill, kill_after
 
 if TYPE_CHECKING:
@@ -79,19 +78,6 @@ def test_an_interrupted_copy_is_resumed(pair: Pair, wrote: int) -> None:
 
     assert (found.copied, found.skipped, found.gaps) == (4, [1, 4, 5, 8], [])
     pair.require_copied(seqs=[2, 3, 6, 7])
-
-
-def test_skipping_in_several_windows(pair: Pair) -> None:
-    """The next window continues after the last one, and every skipped message is named once."""
-    numbers = range(1, 17, 2)
-    pair.stream("leaf", "S", [row for n in numbers for row in (small(n), large(n + 1))])
-    pair.stream("hub", "T")
-    pair.write_entry(oversize="skip", window="01:00-05:00")
-
-    found = pair.run(clock=SteppingClock(local_time("01:00"), step=3600.0 * 3, max_steps=2))
-
-    assert (found.copied, found.skipped, found.windows) == (8, [n + 1 for n in numbers], 2)
-    pair.require_copied(seqs=list(numbers))
 
 
 @pytest.mark.usefixtures("spark")

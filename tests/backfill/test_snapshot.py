@@ -210,7 +210,9 @@ def test_an_incomplete_target_of_another_workspace_stays(pair: Pair) -> None:
     _, result = apply(pair)
 
     assert result.exit_code == 6
-    assert "backfill x of workspace other is already restoring hub/stream/T" in str(result.steps[0].error)
+    assert "backfill x of workspace other is already restoring hub/stream/T" in str(
+        result.steps[0].error
+    )
     assert len(pair.stored("hub", "T")) == 1
 
 

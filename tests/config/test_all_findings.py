@@ -220,7 +220,6 @@ _CASES: Final[list[_Case]] = [
             {"too": {}, "to": _REMOVED},
             {"order": "any"},
             {"rate": "fast"},
-            {"window": "night"},
             {"subject_transform": {"src": "a"}},
         ],
     ),

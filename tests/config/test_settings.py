@@ -208,7 +208,6 @@ backfills:
     mode: tagged
     oversize: error
     rate: 2MB/s
-    window: "01:00-05:00"
     where: "subject LIKE 'ORDERS.%'"
     transform: clean.py:run
     subject_transform: {src: "ORDERS.>", dest: "ALL.ORDERS.>"}
@@ -253,7 +252,7 @@ def test_backfills(workspace: Loader) -> None:
         ("everywhere", ["hub/stream/A", "imp/stream/A"], "hub/stream/B"),
     ]
     history, files, everywhere = found.values()
-    assert (history.order, history.rate, history.window) == ("subject", 2 << 20, "01:00-05:00")
+    assert (history.order, history.rate) == ("subject", 2 << 20)
     assert history.subject_transform == ("ORDERS.>", "ALL.ORDERS.>")
     assert history.origins[0].filters == ("ORDERS.received",)
     assert history.origins[0].start_time == "2026-01-01T00:00:00Z"
@@ -320,11 +319,6 @@ def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
         ),
         (
             "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, rate: 2MB}]",
-            "JS130",
-            "Correct",
-        ),
-        (
-            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, window: 1-5}]",
             "JS130",
             "Correct",
         ),

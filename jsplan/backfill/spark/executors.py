@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import ApiError, JsplanError, RefusedError
-from jsplan.planning.backfill.windows import WindowClosedError
+from jsplan.planning.backfill.deadline import DeadlinePassedError
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -109,7 +109,7 @@ def _run_task(task: Task) -> Iterator[dict[str, Any]]:
 
 def error_to_result(error: JsplanError) -> dict[str, Any]:
     """Convert an error to a result of a task, for `raise_failure`."""
-    closed = isinstance(error, WindowClosedError)
+    closed = isinstance(error, DeadlinePassedError)
     return {
         "error": str(error),
         "hint": error.hint,
@@ -121,12 +121,12 @@ def error_to_result(error: JsplanError) -> dict[str, Any]:
 def raise_failure(results: list[dict[str, Any]]) -> None:
     """Raise the first error among the results.
 
-    It is a RefusedError, WindowClosedError or TaskFailedError.
+    It is a RefusedError, DeadlinePassedError or TaskFailedError.
     """
     for result in results:
         if "error" in result:
             if result["closed"]:
-                raise WindowClosedError(result["error"], hint=result["hint"])
+                raise DeadlinePassedError(result["error"], hint=result["hint"])
             raise (RefusedError if result["for_good"] else TaskFailedError)(
                 result["error"], hint=result["hint"]
             )

@@ -33,8 +33,8 @@ from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.identity import KnownObject
+from jsplan.planning.backfill.deadline import Deadline
 from jsplan.planning.backfill.model import SeqRange
-from jsplan.planning.backfill.windows import Deadline
 from jsplan.units import SECOND
 
 #: Columns of a file: those of the format `jetstream`, a standard timestamp, and header blocks that

@@ -23,8 +23,8 @@ from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
 from jsplan.identity import KnownObject
+from jsplan.planning.backfill.deadline import Deadline
 from jsplan.planning.backfill.model import SeqRange
-from jsplan.planning.backfill.windows import Deadline
 from jsplan.subjects import is_subset
 
 #: Each range is a consumer at the origin. More ranges are read as one and filtered here.
@@ -176,7 +176,7 @@ def read_messages(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Read the messages to copy, in the columns of `MESSAGE_SCHEMA`, in order.
 
-    With `headers_only` messages of a stream come without payload. Raises WindowClosedError where
+    With `headers_only` messages of a stream come without payload. Raises DeadlinePassedError where
     the window closes early.
     """
     require_unchanged_files(task.files)

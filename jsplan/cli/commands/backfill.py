@@ -13,13 +13,14 @@ from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, HazardPermission
+from jsplan.cli.types import AbsolutePath, AddressGlob, HazardPermission, Until
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.cli.output import Output
+    from jsplan.planning.backfill.deadline import Deadline
 
 _TABLE = {
     "plan": CommandEntry("Show what would be copied, and how long it takes.", "backfill", "plan"),
@@ -95,6 +96,12 @@ def _parse_endpoints(name: str | None, given: dict[str, Any]) -> tuple[str | Non
     metavar="HAZARD[:ADDRESS]",
     help="Allow a hazard of the copy; repeatable.",
 )
+@click.option(
+    "--until",
+    type=Until(),
+    metavar="TIME",
+    help="Stop copying at this time, such as 05:00 or an RFC 3339 time; the next run resumes.",
+)
 @lock_timeout_option
 @_master_option
 @click.pass_context
@@ -105,6 +112,7 @@ def run(
     reset_range: bool,
     fail_on_gap: bool,
     allow_hazard: tuple[str, ...],
+    until: Deadline | None,
     lock_timeout: int,
     master: str | None,
     **ends: Any,
@@ -112,14 +120,14 @@ def run(
     """Copy the pending messages of backfill NAME, then verify them.
 
     The first run pins the range. An interrupted run is resumed by the next one; no message is lost
-    or copied twice. Ctrl-C stops it cleanly.
+    or copied twice. Ctrl-C stops it cleanly. A run that --until stopped exits with 6.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
     from jsplan.api import BackfillOptions, Workspace
 
     options = BackfillOptions(
-        name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master
+        name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master, until
     )
     result = Workspace(settings.load_options(), output.progress).backfill(options)
     output.progress.stop()

@@ -1,1 +1,1 @@
-"""Pure decisions on backfills: strategy, estimated time, windows, and what state keeps."""
+"""Pure decisions on backfills: strategy, estimated time, deadline, and what state keeps."""

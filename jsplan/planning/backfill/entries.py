@@ -29,7 +29,6 @@ from jsplan.planning.backfill.strategy import (
     StrategyFacts,
     StreamTraits,
     choose_strategy,
-    complete_reason,
     explain_obstacle,
     find_read_obstacle,
 )
@@ -143,7 +142,7 @@ def _plan_entry(
 ) -> dict[str, Any]:
     record, choice = (
         find_stored_state(inputs.state.backfills, entry),
-        complete_reason(entry, choose_entry_strategy(inputs, entry)),
+        choose_entry_strategy(inputs, entry),
     )
     states = match_origin_states(record, entry.origins)
     ranges = [
@@ -186,10 +185,8 @@ def _estimate_entry(
 ) -> dict[str, Any] | None:
     if messages is None or size is None:
         return None
-    now = inputs.now.timestamp()
-    return estimate_backfill(
-        entry, choice.strategy, messages, size, list_past_copies(inputs.state), now
-    ).to_json()
+    past = list_past_copies(inputs.state)
+    return estimate_backfill(entry, choice.strategy, messages, size, past).to_json()
 
 
 def list_past_copies(state: State) -> list[OriginState]:

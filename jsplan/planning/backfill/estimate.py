@@ -10,7 +10,6 @@ from msgspec import Struct
 from jsplan.config.model import Backfill
 from jsplan.planning.backfill.model import OriginState
 from jsplan.planning.backfill.strategy import Strategy
-from jsplan.planning.backfill.windows import Window, count_windows
 from jsplan.units import format_bytes
 
 _MIB: Final = 1 << 20
@@ -35,29 +34,11 @@ class Estimate(Struct, frozen=True):
 
 
 def estimate_backfill(
-    entry: Backfill,
-    strategy: Strategy,
-    messages: int,
-    size: int,
-    past: Iterable[OriginState],
-    now: float,
+    entry: Backfill, strategy: Strategy, messages: int, size: int, past: Iterable[OriginState]
 ) -> Estimate:
-    """Estimate the time of an entry for these messages and bytes, with its time window.
-
-    `now` is in seconds since 1970.
-    """
+    """Estimate the time of an entry for these messages and bytes."""
     pairs = {(side.domain, entry.target.domain) for side in entry.origins}
-    estimate = estimate_copy(strategy, messages, size, entry.rate, pairs, past)
-    if entry.window is None:
-        return estimate
-    window = Window.parse(entry.window)
-    count = count_windows(window, estimate.seconds, now)
-    inside = (
-        f"inside of {entry.window}, which takes {count} windows"
-        if count > 1
-        else f"inside of {entry.window}"
-    )
-    return Estimate(estimate.seconds, f"{estimate.basis}; {inside}")
+    return estimate_copy(strategy, messages, size, entry.rate, pairs, past)
 
 
 def estimate_copy(

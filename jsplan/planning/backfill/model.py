@@ -122,7 +122,7 @@ class BackfillState(Struct):
 def hash_config(entry: Backfill) -> str:
     """Hash an entry, without the keys that only change the speed of a copy."""
     config: dict[str, Any] = to_builtins(entry)
-    for name in ("range", "rate", "window", "strategy"):
+    for name in ("range", "rate", "strategy"):
         config.pop(name)
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
@@ -127,16 +126,6 @@ def find_target_problem(config: Config) -> tuple[str, str]:
     return "", ""
 
 
-def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
-    """Add the time window to the reason of a choice."""
-    if choice.strategy != "spark" or entry.window is None:
-        return choice
-    hours = (
-        f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
-    )
-    return replace(choice, reason=f"{choice.reason}; {hours}")
-
-
 def _find_entry_obstacle(facts: StrategyFacts) -> str:
     """Return the reason why no snapshot is possible, from the entry alone."""
     entry = facts.entry
@@ -144,8 +133,6 @@ def _find_entry_obstacle(facts: StrategyFacts) -> str:
         return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
     if any(side.parquet is not None for side in (*entry.origins, entry.target)):
         return "an archive is read and written by Spark"
-    if entry.window is not None:
-        return "a server that copies by itself cannot be paused when the window closes"
     for name in ("where", "transform", "subject_transform", "rate"):
         if getattr(entry, name) is not None:
             return f"only Spark knows `{name}`"
