@@ -174,6 +174,16 @@ class NoTlsError(nats.errors.Error):
         return NO_TLS
 
 
+class _WrongInfoError(nats.errors.ProtocolError):
+    """A field of an INFO has a type that no server gives it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"what answers there is no nats-server: {self._name} of its INFO is wrong"
+
+
 class _TcpTransport(TcpTransport):
     """nats-py's transport, with the protocol setup that it omits after a TLS handshake."""
 
@@ -300,8 +310,7 @@ class Client(NatsClient):
         """
         for name, kind in _INFO_TYPES.items():
             if name in info and (type(info[name]) is not kind):
-                text = f"what answers there is no nats-server: {name} of its INFO is wrong"
-                raise nats.errors.ProtocolError(text)
+                raise _WrongInfoError(name)
         urls = [url for url in info.get("connect_urls", ()) if isinstance(url, str)]
         if urls:
             info["connect_urls"] = urls[: max(_MAX_SERVERS - len(self._server_pool), 0)]
