@@ -102,18 +102,13 @@ format: setup ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: setup ## newest versions into the lock files; needs uv
-	uv pip compile --universal --python-version 3.11 --upgrade --quiet --no-header --extra dev pyproject.toml -o .venv/dev.lock
-	{ echo '# Every version that development uses; made by `make lock`, installed by `make setup`.'; cat .venv/dev.lock; } \
-		> requirements-dev.lock
-	uv pip compile --universal --python-version 3.11 --quiet --no-header --extra dev --extra spark -c requirements-dev.lock \
-		pyproject.toml -o .venv/spark.lock
-	{ echo '# requirements-dev.lock plus what backfill needs; made by `make lock`, installed by `make setup-spark`.'; cat .venv/spark.lock; } \
-		> requirements-spark.lock
-	uv pip compile --universal --python-version 3.11 --quiet --no-header --extra release -c requirements-dev.lock \
-		pyproject.toml -o .venv/release.lock
-	{ echo '# What `make release` builds with, and what jsplan.pyz contains; made by `make lock`.'; cat .venv/release.lock; } \
-		> requirements-release.lock
+COMPILE := uv pip compile --universal --python-version 3.11 --quiet --no-annotate --generate-hashes --custom-compile-command 'make lock' --upgrade
+lock: setup ## newest versions into the lock files, with their hashes; needs uv
+	$(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock
+	for extra in spark release sandbox convert; do \
+		$(COMPILE) -c requirements-dev.lock --extra $$extra pyproject.toml -o requirements-$$extra.lock || exit; done
+	$(COMPILE) -c requirements-dev.lock pyproject.toml -o requirements-run.lock
+	printf 'hatchling\nsetuptools\n' | $(COMPILE) -c requirements-release.lock - -o requirements-build.lock
 
 release: setup ## sdist, wheel, jsplan.pyz, SBOM and checksums, into dist/; two runs make the same bytes
 	@$(BIN)/python -m tools.release dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -195,3 +196,19 @@ def test_no_path_of_a_developers_machine_is_in_a_file() -> None:
                 "--find-links",
             )
         )
+
+
+def test_every_pin_has_a_hash() -> None:
+    """Each package of a lock file has one version and a hash, which pip checks."""
+    found = {path.name: pins_without_hash(path) for path in ROOT.glob("requirements-*.lock")}
+    assert not any(found.values()), found
+
+
+def pins_without_hash(lock: Path) -> list[str]:
+    """Return the pins that no line with a hash follows."""
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    return [
+        line
+        for line, after in itertools.pairwise([*lines, ""])
+        if "==" in line and not after.startswith("    --hash=sha256:")
+    ]

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
-LOCK_FILES = {"dev": "requirements-dev.lock", "spark": "requirements-spark.lock"}
+#: What builds the packages without a wheel is installed before them.
+BUILD_LOCK = "requirements-build.lock"
+LOCK_FILES = {
+    "dev": ["requirements-dev.lock"],
+    "spark": ["requirements-dev.lock", "requirements-spark.lock"],
+}
 MIN_PYTHON = (3, 11)
 _WHEEL = re.compile(r"pip-(\d+(?:\.\d+)*)-py3-none-any\.whl")
 
@@ -68,7 +73,9 @@ def prepare(lock: str) -> None:
         make_environment()
     if not has_pip():
         install_pip()
-    run_pip("install", "-r", str(ROOT / LOCK_FILES[lock]))
+    run_pip("install", "--require-hashes", "-r", str(ROOT / BUILD_LOCK))
+    files = [word for name in LOCK_FILES[lock] for word in ("-r", str(ROOT / name))]
+    run_pip("install", "--require-hashes", "--no-build-isolation", *files)
     run_pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     stamp.write_text(fingerprint(lock), encoding="utf-8")
     print_progress("Ready.")
@@ -79,7 +86,7 @@ def fingerprint(lock: str) -> str:
     # The place counts too: a virtual environment that was copied or moved has scripts that point
     # elsewhere.
     digest = hashlib.sha256(f"{lock}\n{VENV}\n".encode())
-    for name in ("pyproject.toml", LOCK_FILES[lock], "tools/bootstrap.py"):
+    for name in ("pyproject.toml", BUILD_LOCK, *LOCK_FILES[lock], "tools/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 

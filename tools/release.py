@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCK: Final = ROOT / "requirements-release.lock"
+BUILD_LOCK: Final = ROOT / "requirements-build.lock"
 #: What `jsplan.pyz` runs on: each has wheels of its own in the file.
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 MACHINES: Final = ("x86_64", "aarch64")
@@ -28,6 +30,7 @@ class Build:
     def __init__(self, output: Path, scratch: Path) -> None:
         self.output, self.wheels = output, scratch / "wheels"
         self._scratch = scratch
+        self._pins = scratch / "pins.txt"
         self._python = scratch / "tools" / "bin" / "python"
         self._environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time()}
 
@@ -43,7 +46,10 @@ class Build:
     def install_tools(self) -> None:
         """Make the environment of the pinned tools."""
         subprocess.run([sys.executable, "-m", "venv", self._scratch / "tools"], check=True)
-        self.pip("install", "--requirement", LOCK)
+        self.pip("install", "--require-hashes", "--requirement", BUILD_LOCK)
+        self.pip("install", "--require-hashes", "--no-build-isolation", "--requirement", LOCK)
+        pins = re.findall(r"^[^#\s].*?(?= *\\?$)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+        self._pins.write_text("\n".join(pins), encoding="utf-8")  # pip takes no hash as constraint
 
     def build_packages(self) -> Path:
         """Build sdist and wheel; return the path of the wheel."""
@@ -58,7 +64,7 @@ class Build:
         # A wheel in the cache of pip has the times of when it was built, not of the commit.
         self.pip(
             *("wheel", "--no-cache-dir", "--no-build-isolation", "--wheel-dir", pure),
-            *("--constraint", LOCK, wheel),
+            *("--constraint", self._pins, wheel),
         )
         for built in pure.glob("*.whl"):
             if not built.name.endswith("-none-any.whl"):
@@ -67,9 +73,25 @@ class Build:
             for machine in MACHINES:
                 self.pip(
                     *("download", "--dest", self.wheels, "--find-links", pure),
-                    *("--constraint", LOCK, "--only-binary", ":all:", "--python-version", python),
+                    *(
+                        "--constraint",
+                        self._pins,
+                        "--only-binary",
+                        ":all:",
+                        "--python-version",
+                        python,
+                    ),
                     *(f"--platform=manylinux2014_{machine}", wheel),
                 )
+        self._require_known(built={wheel.name, *(path.name for path in pure.glob("*.whl"))})
+
+    def _require_known(self, built: set[str]) -> None:
+        """End the release if a downloaded wheel is none that the lock file knows by its hash."""
+        known = LOCK.read_text(encoding="utf-8")
+        for path in self.wheels.glob("*.whl"):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.name not in built and digest not in known:
+                sys.exit(f"{path.name} has the sha256 {digest}, which {LOCK.name} does not have.")
 
     def build_pyz(self) -> None:
         """Build the single file that runs on every Python of `PYTHONS`."""
@@ -92,7 +114,7 @@ class Build:
         python = bare / "bin" / "python"
         self.pip(
             *("--python", python, "install", "--no-index", "--find-links", self.wheels),
-            *("--constraint", LOCK, "jsplan"),
+            *("--constraint", self._pins, "jsplan"),
         )
         version = wheel.name.split("-")[1]
         path = self.output / f"jsplan-{version}.cdx.json"

@@ -23,6 +23,8 @@ _BACKSLASH: Final = r"\\\g<0>"
 class WholeWordBashComplete(BashComplete):
     """Completion for bash that joins the pieces of a word."""
 
+    #: Without `-r` bash would remove the backslashes.
+    source_template = BashComplete.source_template.replace(" read type", " read -r type")
     #: The beginning of the completed value that bash does not replace.
     _kept = ""
 

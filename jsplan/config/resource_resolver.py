@@ -283,7 +283,9 @@ class ResourceResolver:
                 parsed, entry, name, self.findings, from_file="config_file" in entry.value
             )
         places = FieldPlaces(layers)
-        missing = _find_missing(address.kind, fields, parsed, is_complete=is_complete)
+        missing: AbstractSet[str] = frozenset()
+        if self.findings.failed:
+            missing = _find_missing(address.kind, fields, parsed, is_complete=is_complete)
         self._check(address, parsed, places, entry, missing)
         declared = DeclaredResource(
             address,

@@ -28,6 +28,15 @@ _WEBSOCKET_SCHEMES: Final = ("ws", "wss")
 #: Bytes that are parsed at once. nats-py takes 32 KiB, so a chunk of a snapshot had 16 pieces.
 _READ_BYTES: Final = 1 << 20
 
+#: A server allows messages of 64 MiB at most, and its own answers are hardly longer.
+_MAX_MESSAGE: Final = 128 << 20
+#: An INFO or another line of the protocol, and the servers that a cluster announces.
+_MAX_LINE: Final = 8 << 20
+_MAX_SERVERS: Final = 256
+#: The types of what jsplan and nats-py use of an INFO.
+_INFO_TYPES: Final = {
+    "max_payload": int, "client_id": int, "nonce": str, "version": str, "connect_urls": list,
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -127,6 +136,10 @@ class _Parser(Parser):
                 return
             data = b""
         await super().parse(data)
+        if self.needed > _MAX_MESSAGE or (
+            self.state == AWAITING_CONTROL_LINE and len(self.buf) > _MAX_LINE
+        ):
+            raise nats.errors.ProtocolError("nats: a message or a line without an end")
 
     def _take_answers(self) -> bool:
         """Take whole answers from the begin of the buffer. False: nats-py is to read the rest."""
@@ -141,6 +154,8 @@ class _Parser(Parser):
                 if line is None or answers is None:
                     is_theirs = False
                     break
+                if int(total) > _MAX_MESSAGE:
+                    raise nats.errors.ProtocolError("nats: a message without an end")
                 begin, stop = line.end(), line.end() + int(total)
                 if stop + 2 > len(buffer):
                     break
@@ -157,6 +172,16 @@ class NoTlsError(nats.errors.Error):
 
     def __str__(self) -> str:
         return NO_TLS
+
+
+class _WrongInfoError(nats.errors.ProtocolError):
+    """A field of an INFO has a type that no server gives it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"what answers there is no nats-server: {self._name} of its INFO is wrong"
 
 
 class _TcpTransport(TcpTransport):
@@ -270,12 +295,25 @@ class Client(NatsClient):
             raise nats.errors.Error(f"what answers there is no nats-server: {error}") from error
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        self._check_info(info)
         if initial_connection and self._must_encrypt and not self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTlsError
             # nats-py does not encrypt where TLS is offered and not required.
             info["tls_required"] = True
         await super()._process_info(info, initial_connection)
+
+    def _check_info(self, info: dict[str, Any]) -> None:
+        """Refuse an INFO with values of other types, and drop announced servers beyond a limit.
+
+        nats-py compares each announced server with all that it knows.
+        """
+        for name, kind in _INFO_TYPES.items():
+            if name in info and (type(info[name]) is not kind):
+                raise _WrongInfoError(name)
+        urls = [url for url in info.get("connect_urls", ()) if isinstance(url, str)]
+        if urls:
+            info["connect_urls"] = urls[: max(_MAX_SERVERS - len(self._server_pool), 0)]
 
     def _connect_command(self) -> bytes:
         """Refuse to send credentials, which only this message has, on an unencrypted connection."""

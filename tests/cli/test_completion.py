@@ -93,6 +93,29 @@ def test_values(
     assert complete(line, capsys) == offers
 
 
+def complete_in_bash(folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a real bash offers for the last of the words of `jsplan apply`."""
+    given = ["jsplan", "apply", "-e", "prod", *words]
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    (folder / "jsplan").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jsplan "$@"\n')
+    (folder / "jsplan").chmod(0o755)
+    script += "\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_jsplan_completion jsplan\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"".format(
+        " ".join(map(shlex.quote, given)), len(given) - 1
+    )
+
+    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],  # noqa: S607 - the bash of the user
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "replies"),
     [
@@ -111,25 +134,7 @@ def test_words_that_bash_cuts(
     folder: Path, words: list[str], replies: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bash cuts words at colons and equals signs, and replaces only the last piece."""
-    given = ["jsplan", "apply", "-e", "prod", *words]
-    main(["completion", "bash"])
-    script = capsys.readouterr().out
-    (folder / "jsplan").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jsplan "$@"\n')
-    (folder / "jsplan").chmod(0o755)
-    script += "\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_jsplan_completion jsplan\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"".format(
-        " ".join(map(shlex.quote, given)), len(given) - 1
-    )
-
-    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script],  # noqa: S607 - the bash of the user
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert (done.stdout.split(), done.stderr) == (replies, "")
+    assert complete_in_bash(folder, words, capsys).split() == replies
 
 
 def test_the_environment_variable_counts(
@@ -169,6 +174,6 @@ def test_a_name_is_no_command_of_the_shell(
     text = (folder / "jsplan.yaml").read_text()
     name = "B$(touch$${IFS}X)`x`;&'|é"
     (folder / "jsplan.yaml").write_text(text.replace("ORDERS", json.dumps(name)[1:-1]))
-    (offer,) = complete("jsplan plan -e prod --target hub/stream/B", capsys)
-    assert shlex.split(offer.removeprefix("plain,")) == [f"hub/stream/{name.replace('$$', '$')}"]
-    assert offer.startswith("plain,hub/stream/B")
+    replies = complete_in_bash(folder, ["--target", "hub/stream/B"], capsys)
+    assert shlex.split(replies) == [f"hub/stream/{name.replace('$$', '$')}"]
+    assert replies.startswith("hub/stream/B")

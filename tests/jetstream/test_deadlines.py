@@ -59,6 +59,7 @@ GREETINGS = {
     "another protocol": dripping(b"HTTP/1.1 400 Bad Request\r\n\r\n", b""),
     "no object": dripping(b"INFO [1, 2]\r\n", b""),
     "a strange INFO": dripping(b'INFO {"max_payload": "x", "connect_urls": [5]}\r\n', b""),
+    "a null in INFO": dripping(b'INFO {"max_payload": null, "headers": true}\r\n', b""),
     "deep JSON": dripping(b"INFO " + b"[" * 50_000 + b"\r\n", b""),
     "an INFO that is too large": dripping(b"INFO " + b" " * 3_000_000, b""),
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlparse
+
 import nats.errors
 import pytest
+from nats.aio.client import Srv
 
 from jsplan.jetstream.client import Client, ManyAnswers, NumberedAnswers
 from jsplan.jetstream.contexts import ConnectionSettings
@@ -80,3 +83,25 @@ def test_an_answer_that_cannot_be_parsed_ends_the_wait() -> None:
 
     assert answers.has_ended
     assert isinstance(answers.error, ValueError)
+
+
+async def test_a_hostile_server_fills_no_memory() -> None:
+    """A message or a line that has no end is refused before it is stored."""
+    line = b"INFO {" + b"x" * (9 << 20)
+    for sent in (b"MSG x 1 99999999999\r\n", b"MSG i.1 7 99999999999\r\n", line):
+        client = Client(ConnectionSettings(key="x", url="nats://x", shown="x"))
+        client.answers_of[7] = ManyAnswers(9)
+        with pytest.raises(nats.errors.ProtocolError):
+            await client._ps.parse(sent)  # noqa: SLF001 - what nats-py reads with
+
+
+async def test_a_hostile_server_announces_few_servers() -> None:
+    """Of many announced servers only so many are kept that comparing them takes no time."""
+    client = Client(ConnectionSettings(key="x", url="nats://x", shown="x"))
+    first = Srv(urlparse("nats://x:4222"))
+    client._server_pool, client._current_server = [first], first  # noqa: SLF001 - as nats-py connects
+    client.options["dont_randomize"] = True
+    urls = [f"10.0.{number // 250}.{number % 250}:4222" for number in range(60_000)]
+    for _ in range(2):
+        await client._process_info({"connect_urls": list(urls)})  # noqa: SLF001 - as above
+    assert len(client._server_pool) == 256  # noqa: SLF001 - as above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from jsplan.cli.bash_completion import WholeWordBashComplete
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
@@ -20,7 +21,7 @@ def command(ctx: click.Context, shell: str) -> int:
     from jsplan.cli.main import COMPLETE_VARIABLE, PROGRAM, root
 
     _, output = start(ctx)
-    made = get_completion_class(shell)
+    made = WholeWordBashComplete if shell == "bash" else get_completion_class(shell)
     assert made is not None
     completer = made(root, {}, PROGRAM, COMPLETE_VARIABLE)
     output.line((completer.source_template % completer.source_vars()).strip())
