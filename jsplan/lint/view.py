@@ -226,9 +226,10 @@ class View:
     def is_clustered(self, domain: str) -> bool:
         """Check whether a domain is a cluster.
 
-        Its server says so, or another stream there has several replicas.
+        Its server says so, or another stream there has several replicas. A single server with a
+        leafnode connection says its own name.
         """
         facts = self.domains.get(domain)
-        if facts is not None and facts.reachable and facts.server.get("name"):
-            return bool(facts.server.get("cluster"))
+        if facts is not None and facts.reachable and (name := facts.server.get("name")):
+            return facts.server.get("cluster") not in (None, "", name)
         return domain in self._clustered_domains

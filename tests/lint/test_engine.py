@@ -147,14 +147,15 @@ def test_a_single_replica_is_found_in_a_cluster(tmp_path: Path) -> None:
         {"name": "B", "subjects": ["b"], "max_age": "1d", "num_replicas": 3},
     ]
     found = {}
-    for server in ({"name": "n1", "cluster": "C1"}, {"name": "n1"}):
+    # A single server with a leafnode connection says its own name.
+    for server in ({"name": "n1", "cluster": "C1"}, {"name": "n1"}, {"name": "n", "cluster": "n"}):
         seen = view({"streams": streams}, tmp_path)
         seen.domains = {"hub": DomainFacts("hub", reachable=True, level=5, server=server)}
         found[server.get("cluster", "")] = [
             d.address for d in run_rules(seen, RULES).findings if d.code == "JS222"
         ]
 
-    assert found == {"C1": ["hub/stream/A"], "": []}
+    assert found == {"C1": ["hub/stream/A"], "": [], "n": []}
 
 
 def test_a_missing_window_is_found_on_newer_servers(tmp_path: Path) -> None:
