@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -13,6 +13,8 @@ from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
 from jsplan.converting.result import ConvertTarget
 from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
+
+_DOMAIN_API: Final = re.compile(r"\$JS\.([^.]+)\.API")
 
 
 class DomainMapping(Struct):
@@ -96,3 +98,29 @@ def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) ->
 
 def _list_owners(conversion: Conversion) -> list[Owner]:
     return list(dict.fromkeys(resource.owner for resource in conversion.resources))
+
+
+def check_clusters(conversion: Conversion, domain: str | None) -> None:
+    """Warn once where a stream is read from another domain, and declared beside its reader.
+
+    `domain` is the one that the user named for all of them.
+    """
+    declared = {(each.owner, each.name) for each in conversion.resources if each.kind == "stream"}
+    for resource in conversion.resources:
+        config, owner = resource.config, resource.owner
+        for origin in (config.get("mirror"), *(config.get("sources") or ())):
+            name = (origin or {}).get("name")
+            found = _DOMAIN_API.fullmatch(str(((origin or {}).get("external") or {}).get("api")))
+            if (
+                found is not None
+                and found[1] not in (domain, owner.js_domain)
+                and name != resource.name
+                and (owner, name) in declared
+            ):
+                conversion.general_notes.warning(
+                    resource.place,
+                    f"{resource.name} reads {name} through {found[0]}, and {name} is declared"
+                    " beside it: these look like several clusters",
+                    "Convert the files of each cluster alone, with --domain.",
+                )
+                return

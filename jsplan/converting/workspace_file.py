@@ -119,7 +119,7 @@ def _convert_resource(
     )
     table = CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
     config: Config = expected_new(table, raw.config, NEWEST_LEVEL, _consumer_limits(address, found))
-    return replace(raw, config=config, settings=resource.settings, comment=resource.comment)
+    return replace(raw, config=config, settings=resource.settings)
 
 
 def _consumer_limits(address: Address, found: Mapping[Address, ResourceToWrite]) -> Config:
