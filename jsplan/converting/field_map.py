@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -14,6 +14,15 @@ from jsplan.converting.model import NoteWriter
 from jsplan.diagnostics import did_you_mean
 from jsplan.resources import Field, Table
 from jsplan.units import SECOND
+
+#: Fields of a consumer that say where it starts, and the policy of each.
+STARTS: Final = {"opt_start_seq": "by_start_sequence", "opt_start_time": "by_start_time"}
+
+#: Words that mean the same in both tools, where a kind does not say otherwise.
+_COMMON: Final = {
+    "replicas": "num_replicas", "source": "src", "destination": "dest",
+    "placement_cluster": "placement.cluster", "placement_tags": "placement.tags",
+}  # fmt: skip
 
 
 class FieldMap(Struct, frozen=True):
@@ -43,7 +52,7 @@ class FieldMap(Struct, frozen=True):
         if not isinstance(node.value, dict):
             return node  # the reader reports it
         values, nested = dict[str, Node](), dict[str, dict[str, Node]]()
-        names = self.fields.get(table.kind, {})
+        names = {**_COMMON, **self.fields.get(table.kind, {})}
         for key, item in node.value.items():
             if not item.value or key in skipped:
                 continue

@@ -36,9 +36,8 @@ class ConvertedResource(Struct, frozen=True):
     """One stream, consumer, bucket or object store. A consumer's `name` is `STREAM/CONSUMER`.
 
     `config` has API names and units and everything that the other tool sends, its own defaults
-    included. For a bucket it is that of its stream, unless `has_bucket_fields` is true: then it has
-    the fields of the bucket (`history`, `ttl`). `settings` are keys besides the fields
-    (`lifecycle`, `entries`).
+    included; for a bucket it has the fields of the bucket (`history`, `ttl`). `settings` are keys
+    besides the fields (`lifecycle`, `entries`).
     """
 
     kind: Kind
@@ -46,8 +45,7 @@ class ConvertedResource(Struct, frozen=True):
     config: Mapping[str, Any]
     place: Place
     owner: Owner = NO_OWNER
-    has_bucket_fields: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def address(self, domain: str) -> Address:
         """Return its address in a domain of the workspace."""
@@ -57,19 +55,10 @@ class ConvertedResource(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """One note. `about` is the resource as (owner, kind, name), once known."""
+    """A diagnostic without its address: a resource has one once the domains are known."""
 
-    severity: Severity
-    code: str
-    summary: str
-    detail: str
-    place: Place | None
-    about: tuple[Owner, Kind, str] | None
-
-    def to_diagnostic(self, address: str | None) -> Diagnostic:
-        """Return the note as a diagnostic."""
-        place = source_range(self.place) if self.place else None
-        return Diagnostic(self.severity, self.code, self.summary, self.detail, address, place)
+    diagnostic: Diagnostic
+    about: tuple[Owner, Kind, str] | None = None
 
 
 class Conversion(Struct):
@@ -103,7 +92,7 @@ class NoteWriter(Struct, frozen=True):
         """Note something that cannot be converted."""
         self._add("warning", NOT_CONVERTED, at, summary, detail)
 
-    def different_default(self, at: Node | Place, summary: str, detail: str) -> None:
+    def different_default(self, at: Node, summary: str, detail: str) -> None:
         """Note a default of the other tool that is now written out."""
         self._add("info", OTHER_DEFAULT, at, summary, detail)
 
@@ -111,7 +100,7 @@ class NoteWriter(Struct, frozen=True):
         """Note something of interest."""
         self._add("info", WORTH_KNOWING, at, summary, detail)
 
-    def warning(self, at: Node | Place | None, summary: str, detail: str) -> None:
+    def warning(self, at: Node | Place, summary: str, detail: str) -> None:
         """Note something to know before any other step."""
         self._add("warning", WORTH_KNOWING, at, summary, detail)
 
@@ -123,4 +112,6 @@ class NoteWriter(Struct, frozen=True):
         self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str
     ) -> None:
         place = at.place if isinstance(at, Node) else at
-        self.conversion.notes.append(Note(severity, code, summary, detail, place, self.about))
+        shown = source_range(place) if place is not None else None
+        found = Diagnostic(severity, code, summary, detail, None, shown)
+        self.conversion.notes.append(Note(found, self.about))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Kind
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, Source
+from jsplan.config.node import Node, Source, to_plain
 from jsplan.config.read import parse_document
 from jsplan.converting.field_map import FieldMap, settle_consumer
 from jsplan.converting.model import (
@@ -34,28 +34,27 @@ from jsplan.units import DURATIONS
 
 GROUP: Final = "jetstream.nats.io/"
 _DOCUMENT_SEPARATOR: Final = re.compile(r"---\s*(#.*)?$")
-_KINDS: Final[dict[str, Kind]] = {
-    "Stream": "stream", "Consumer": "consumer", "KeyValue": "kv", "ObjectStore": "object_store",
+#: Each kind, with ours and the keys that name it.
+_KINDS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
+    "Stream": ("stream", ("name",)), "Consumer": ("consumer", ("streamName", "durableName")),
+    "KeyValue": ("kv", ("bucket",)), "ObjectStore": ("object_store", ("bucket",)),
 }  # fmt: skip
+#: What exists in control-loop mode only: finalizers and annotations.
+_SIGN: Final = re.compile(r"nats\.io/(finalizer|[\w.-]*state)")
 _FIELDS: Final = FieldMap(
     {
         "stream": {
-            "replicas": "num_replicas", "discardPerSubject": "discard_new_per_subject",
-            "allowRollup": "allow_rollup_hdrs", "firstSequence": "first_seq",
-            "allowAtomicPublish": "allow_atomic",
+            "discardPerSubject": "discard_new_per_subject", "firstSequence": "first_seq",
+            "allowRollup": "allow_rollup_hdrs", "allowAtomicPublish": "allow_atomic",
         },
         "consumer": {
             "maxRequestBatch": "max_batch", "maxRequestExpires": "max_expires",
             "maxRequestMaxBytes": "max_bytes", "heartbeatInterval": "idle_heartbeat",
-            "replicas": "num_replicas", "pinnedTtl": "priority_timeout",
+            "pinnedTtl": "priority_timeout",
         },
-        "kv": {"replicas": "num_replicas"},
-        "object_store": {"replicas": "num_replicas"},
         "stream_source": {
             "externalApiPrefix": "external.api", "externalDeliverPrefix": "external.deliver",
         },
-        "subject_transform": {"source": "src"},
-        "republish": {"source": "src", "destination": "dest"},
     },
     {"pinned": "pinned_client"},
 )  # fmt: skip
@@ -93,7 +92,8 @@ def convert_nack(
     `control_loop` is the mode of the controller; None guesses it from the resources.
     """
     ours = [node for node in found if str(node.get_value("apiVersion")).startswith(GROUP)]
-    has_loop = any(map(_is_of_control_loop, ours))
+    has_loop = any(map(_is_of_control_loop, ours)) or None
+    loop = control_loop if control_loop is not None else has_loop
     for node in ours:
         kind, spec = str(node.get_value("kind")), node.get("spec")
         if spec is None or not isinstance(spec.value, dict):
@@ -101,27 +101,18 @@ def convert_nack(
         elif kind == "Account":
             convert_account(node, spec, out)
         elif kind in _KINDS:
-            _convert_resource(node, spec, _KINDS[kind], control_loop, out, has_loop=has_loop)
+            _convert_resource(node, spec, loop, out)
         else:
-            out.general_notes.not_converted(
-                node,
-                f"{kind} {_label(node)} is not carried over",
-                "jsplan has no such thing. Of a template, convert the streams that it made.",
-            )
+            advice = "jsplan has no such thing. Of a template, convert the streams that it made."
+            what = f"{kind} {_label(node)} is not carried over"
+            out.general_notes.not_converted(node, what, advice)
     add_missing_accounts(out)
 
 
 def _is_of_control_loop(node: Node) -> bool:
-    """Guess the mode: buckets, finalizers and annotations exist in control-loop mode only."""
-    meta = node.get("metadata") or node
-    finalizers, annotations = meta.get_value("finalizers"), meta.get_value("annotations")
-    ends = finalizers if isinstance(finalizers, list) else []
-    keys = annotations if isinstance(annotations, dict) else {}
-    return (
-        node.get_value("kind") in ("KeyValue", "ObjectStore")
-        or any(str(end.value).endswith(".nats.io/finalizer") for end in ends)
-        or any("nats.io/" in key and "state" in key for key in keys)
-    )
+    meta = node.get("metadata")
+    is_bucket = node.get_value("kind") in ("KeyValue", "ObjectStore")
+    return is_bucket or (meta is not None and _SIGN.search(str(to_plain(meta))) is not None)
 
 
 def _label(node: Node) -> str:
@@ -129,111 +120,74 @@ def _label(node: Node) -> str:
     return str(meta.get_value("name")) if meta is not None else "without a name"
 
 
-def _convert_resource(
-    node: Node,
-    spec: Node,
-    kind: Kind,
-    control_loop: bool | None,
-    out: Conversion,
-    *,
-    has_loop: bool,
-) -> None:
+def _convert_resource(node: Node, spec: Node, loop: bool | None, out: Conversion) -> None:
     """Add one resource, with its notes."""
-    own = "name" if kind == "stream" else "durableName" if kind == "consumer" else "bucket"
-    names = [
-        spec.get_value(own) or spec.get_value("name") if kind == "consumer" else spec.get_value(own)
-    ]
-    if kind == "consumer":
-        names.insert(0, spec.get_value("streamName"))
-    if not all(isinstance(name, str | int) and name for name in names):
-        lacking = "streamName" if names[-1] else own
-        out.general_notes.unreadable(spec, f"{_label(node)} has no `{lacking}`", _CORRECT)
-        return
-    owner = Owner(
-        str(spec.get_value("account") or DEFAULT_CONNECTION),
-        str(spec.get_value("jsDomain") or "") or None,
-    )
-    name = "/".join(map(str, names))
+    kind, words = _KINDS[str(node.get_value("kind"))]
+    names = {word: spec.get_value(word) for word in words}
+    if "durableName" in names:
+        names["durableName"] = names["durableName"] or spec.get_value("name")
+    for word, value in names.items():
+        if not value or not isinstance(value, str | int):
+            out.general_notes.unreadable(spec, f"{_label(node)} has no `{word}`", _CORRECT)
+            return
+    name = "/".join(map(str, names.values()))
+    account, js_domain = (str(spec.get_value(word) or "") for word in ("account", "jsDomain"))
+    owner = Owner(account or DEFAULT_CONNECTION, js_domain or None)
     notes = out.notes_about(kind, name, owner)
     read_inline_connection(spec, owner.connection, out, notes)
     config = _FIELDS.read(TABLES[kind], spec, notes, _SKIPPED)
     if kind == "stream":
-        _settle_stream(node, config, notes)
-        if "max_age" not in config:
-            _settle_max_age(node, config, notes, control_loop, has_loop=has_loop)
+        _settle_stream(node, config, notes, loop)
     elif kind == "consumer":
         _settle_consumer(node, config, notes)
-    guarded = spec.get_value("preventDelete") is True
-    settings = {"lifecycle": {"prevent_destroy": True}} if guarded else {}
+    settings: dict[str, Any] = {}
+    if spec.get_value("preventDelete") is True:
+        settings["lifecycle"] = {"prevent_destroy": True}
     if spec.get_value("preventUpdate") is True:
+        advice = "Name what may differ in `lifecycle: {ignore_changes: […]}`."
         notes.not_converted(
-            spec.value["preventUpdate"],
-            "preventUpdate is not carried over",
-            "Name what may differ in `lifecycle: {ignore_changes: […]}`.",
+            spec.value["preventUpdate"], "preventUpdate is not carried over", advice
         )
-    is_bucket = kind in ("kv", "object_store")
-    out.resources.append(
-        ConvertedResource(kind, name, config, node.place, owner, is_bucket, settings)
-    )
+    out.resources.append(ConvertedResource(kind, name, config, node.place, owner, settings))
 
 
 # --- defaults of the CRDs, the controller and its client ------------------------------------------
 
 
-def _settle_stream(node: Node, config: dict[str, Any], notes: NoteWriter) -> None:
+def _settle_stream(
+    node: Node, config: dict[str, Any], notes: NoteWriter, loop: bool | None
+) -> None:
+    """Set what the controller sends; the client of the control loop makes no `maxAge` a year."""
     if "storage" not in config:
         config["storage"] = "memory"
-        notes.different_default(
-            node,
-            "storage: memory is NACK's default; the server's is file",
-            "It is written out, because the stream has it.",
-        )
+        what = "storage: memory is NACK's default; the server's is file"
+        notes.different_default(node, what, "It is written out, because the stream has it.")
     if config.get("discard_new_per_subject"):
         config["discard"] = "new"
-
-
-def _settle_max_age(
-    node: Node, config: dict[str, Any], notes: NoteWriter, given: bool | None, *, has_loop: bool
-) -> None:
-    """Set `max_age`: the client of the control loop makes it a year, the other mode sends none."""
-    how = " (--control-loop and --no-control-loop say how your controller runs)"
-    if given or (given is None and has_loop):
+    how = "--control-loop and --no-control-loop say how your controller runs."
+    if "max_age" not in config and loop:
         config["max_age"] = DURATIONS["y"]
-        notes.different_default(
-            node,
-            "max_age: 1y is what NACK's control loop makes of no `maxAge`;"
-            " the server's default is no limit",
-            f"It is written out{'' if given else how}.",
+        what = (
+            "max_age: 1y is what NACK's control loop makes of no `maxAge`; the server has no limit"
         )
-    elif given is None:
-        notes.info(
-            node,
-            "no `maxAge`: unlimited in NACK's default mode, one year with its control loop",
-            f"It is left unlimited{how}.",
-        )
+        notes.different_default(node, what, f"It is written out. {how}")
+    elif "max_age" not in config and loop is None:
+        what = "no `maxAge`: unlimited in NACK's default mode, one year with its control loop"
+        notes.info(node, what, f"It is left unlimited. {how}")
 
 
 def _settle_consumer(node: Node, config: dict[str, Any], notes: NoteWriter) -> None:
     config.setdefault("name", config.get("durable_name"))
-    policy = config.setdefault("ack_policy", "none")
+    config.setdefault("ack_policy", "none")
     settle_consumer(config)
     if "backoff" not in config and "ack_wait" not in config:
         config["ack_wait"] = 1
-        server, effect = (
-            (
-                "the server has none without acknowledgements",
-                "It has no effect there.",
-            )
-            if policy == "none"
-            else (
-                "the server's is 30s",
-                "Every message is delivered again at once; you will want another.",
-            )
-        )
-        notes.different_default(
-            node,
-            f"ack_wait: 1ns is NACK's default; {server}",
-            f"It is written out, because the consumer has it. {effect}",
-        )
+        what = "ack_wait: 1ns is NACK's default; the server's is 30s"
+        effect = "Every message is delivered again at once; you will want another."
+        if config["ack_policy"] == "none":
+            what = "ack_wait: 1ns is NACK's default; the server has none without acknowledgements"
+            effect = "It has no effect there."
+        advice = f"It is written out, because the consumer has it. {effect}"
+        notes.different_default(node, what, advice)
     if config.get("priority_policy") == "pinned_client":
         config.setdefault("priority_timeout", 5 * DURATIONS["m"])

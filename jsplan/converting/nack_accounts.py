@@ -73,11 +73,9 @@ def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWr
     known = out.connections.setdefault(name, {})
     for word, value in given.items():
         if known.setdefault(word, value) != value:
-            notes.not_converted(
-                spec.key_place(word),
-                f"its {word} is not that of connection {name}",
-                "Declare a connection and a domain of its own.",
-            )
+            what = f"its {word} is not that of connection {name}"
+            advice = "Declare a connection and a domain of its own."
+            notes.not_converted(spec.key_place(word), what, advice)
 
 
 def add_missing_accounts(out: Conversion) -> None:

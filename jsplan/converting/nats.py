@@ -21,6 +21,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.hints import field_hint
 from jsplan.config.node import Node, from_plain, make_mapping, to_plain
 from jsplan.config.read import parse_document
+from jsplan.converting.field_map import STARTS
 from jsplan.converting.model import Conversion, ConvertedResource, NoteWriter, Owner
 from jsplan.resources import TABLES
 from jsplan.resources.consumer import CONSUMER
@@ -33,13 +34,15 @@ _PREVIEW_KEYS: Final = {
     "delivery_subject": "deliver_subject", "sampling": "sample_freq",
     "stream_seq": "opt_start_seq", "start_time": "opt_start_time",
 }  # fmt: skip
-_PREVIEW_STARTS: Final = ("deliver_all", "deliver_last")
+_PREVIEW_FLAGS: Final = ("deliver_all", "deliver_last")
 _UNSET: Final = (None, "", 0, "0001-01-01T00:00:00Z")
 #: Fields of streams only, and of consumers only. They identify a bare configuration.
-_STREAM_ONLY_FIELDS: Final = frozenset(STREAM.by_name) - frozenset(CONSUMER.by_name)
-_CONSUMER_ONLY_FIELDS: Final = frozenset(
-    {*CONSUMER.by_name, *_PREVIEW_KEYS, *_PREVIEW_STARTS}
-) - frozenset(STREAM.by_name)
+_STREAM_ONLY: Final = frozenset(STREAM.by_name) - frozenset(CONSUMER.by_name)
+_CONSUMER_ONLY: Final = frozenset({*CONSUMER.by_name, *_PREVIEW_KEYS, *_PREVIEW_FLAGS}) - frozenset(
+    STREAM.by_name
+)
+_SAVE: Final = "Save it: nats stream info NAME --json, or nats consumer info STREAM NAME --json."
+_SAVE_AGAIN: Final = f"The file was damaged or changed. {_SAVE}"
 #: The finding of a key that a newer server may know.
 _UNKNOWN_KEY: Final = "JS105"
 
@@ -83,15 +86,16 @@ class _DocumentReader(Struct):
         try:
             data = base64.b64decode(text.value, validate=True)
         except ValueError:
-            self._report_damaged(text, "is not base64")
+            self._leave_out(text, "`configuration` is not base64", _SAVE_AGAIN)
             return
         checksum = node.get_value("checksum")
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
-            self._report_damaged(text, "does not have the checksum that the file says")
+            what = "`configuration` does not have the checksum that the file says"
+            self._leave_out(text, what, _SAVE_AGAIN)
             return
         inner = parse_document(text.place[0], data, Findings())
         if inner is None or not isinstance(inner.value, dict):
-            self._report_damaged(text, "is not a JSON object")
+            self._leave_out(text, "`configuration` is not a JSON object", _SAVE_AGAIN)
             return
         body = from_plain(to_plain(inner), text.place)
         kind, config, stream = node.get_value("type"), body.get("config"), body.get_value("stream")
@@ -100,39 +104,27 @@ class _DocumentReader(Struct):
         elif kind == "consumer" and stream and config and isinstance(config.value, dict):
             self._add_consumer(config, Owner(), str(stream), body.get_value("name"))
         else:
-            self._report_unknown(node)
-
-    def _report_damaged(self, node: Node, what: str) -> None:
-        self.out.general_notes.not_converted(
-            node,
-            f"`configuration` {what}: left out",
-            "The file was damaged or changed."
-            " Save it again: nats account backup, or nats stream info NAME --json.",
-        )
+            self._leave_out(node)
 
     def _read_info(self, node: Node) -> None:
         config = node.get("config") or node
         owner = Owner(js_domain=str(node.get_value("domain") or "") or None)
         stream = node.get_value("stream_name")
-        if not isinstance(config.value, dict):
-            self._report_unknown(node)
-        elif stream:
+        keys = config.value.keys() if isinstance(config.value, dict) else frozenset()
+        streams, consumers = (len(keys & fields) for fields in (_STREAM_ONLY, _CONSUMER_ONLY))
+        if stream and keys:
             self._add_consumer(config, owner, str(stream), node.get_value("name"))
-        elif _looks_like(config, _CONSUMER_ONLY_FIELDS, _STREAM_ONLY_FIELDS):
+        elif consumers > streams:
             self.unassigned_consumers.append(config)
-        elif config.get_value("name") and (
-            config is not node or _looks_like(config, _STREAM_ONLY_FIELDS, _CONSUMER_ONLY_FIELDS)
-        ):
+        elif config.get_value("name") and (config is not node or streams > consumers):
             self._add_stream(node, config, owner)
         else:
-            self._report_unknown(node)
+            self._leave_out(node)
 
-    def _report_unknown(self, node: Node) -> None:
-        self.out.general_notes.not_converted(
-            node,
-            "neither a stream nor a consumer: left out",
-            "Save one: nats stream info NAME --json, or nats consumer info STREAM NAME --json.",
-        )
+    def _leave_out(
+        self, node: Node, what: str = "neither a stream nor a consumer", advice: str = _SAVE
+    ) -> None:
+        self.out.general_notes.not_converted(node, f"{what}: left out", advice)
 
     # --- streams and consumers --------------------------------------------------------------------
 
@@ -143,9 +135,6 @@ class _DocumentReader(Struct):
             what = "belongs to the server's MQTT"
             notes.not_converted(config, what, "The server makes it by itself.")
             return
-        if config.get_value("template_owner"):
-            what = "it was made from a template, and servers since 2.14 have no templates"
-            notes.not_converted(config, what, "The stream itself is carried over.")
         body = _read_body("stream", config, notes)
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
         state = node.get("state") or node.get("stats")  # `stats` in the first tutorials
@@ -158,11 +147,9 @@ class _DocumentReader(Struct):
         self.found_consumers[owner, stream] = self.found_consumers.get((owner, stream), 0) + 1
         is_internal = any(config.get_value(key) for key in ("direct", "sourcing"))
         if not name or is_internal or str(name).startswith(INTERNAL_CONSUMER_PREFIXES):
-            self.out.general_notes.info(
-                config,
-                f"an ephemeral consumer of {stream} is left out",
-                "Its server or client created it and will remove it.",
-            )
+            what = f"an ephemeral consumer of {stream} is left out"
+            advice = "Its server or client created it and will remove it."
+            self.out.general_notes.info(config, what, advice)
             return
         path = f"{stream}/{name}"
         notes = self.out.notes_about("consumer", path, owner)
@@ -181,12 +168,8 @@ class _DocumentReader(Struct):
             names = {path.parent.name, re.sub(rf"[._-]?{re.escape(str(name))}$", "", path.stem)}
             match = next(((stream, owner) for stream, owner in streams if stream in names), None)
             if match is None:
-                self.out.general_notes.not_converted(
-                    config,
-                    f"consumer {name} does not say its stream: left out",
-                    'Write it as {"stream_name": "ORDERS", "config": {…}},'
-                    " or name the file ORDERS_NEW.json.",
-                )
+                what = f"consumer {name} does not say its stream"
+                self._leave_out(config, what, "Name the file STREAM_CONSUMER.json.")
             else:
                 self._add_consumer(config, match[1], match[0], name)
 
@@ -195,13 +178,10 @@ class _DocumentReader(Struct):
         for (owner, stream), (count, config) in self.expected_consumers.items():
             missing = count - self.found_consumers.get((owner, stream), 0)
             if missing > 0:
-                self.out.notes_about("stream", stream, owner).not_converted(
-                    config,
-                    f"{missing} of its {count} consumers"
-                    f" {'is' if missing == 1 else 'are'} in no file that was read",
-                    "A backup keeps them in its archive."
-                    f" Save each with: nats consumer info {stream} NAME --json",
-                )
+                notes = self.out.notes_about("stream", stream, owner)
+                what = f"no file that was read has {missing} of its {count} consumers"
+                advice = f"Save each with: nats consumer info {stream} NAME --json"
+                notes.not_converted(config, what, f"A backup keeps them in its archive. {advice}")
 
 
 def _read_body(kind: Kind, config: Node, notes: NoteWriter) -> dict[str, Any]:
@@ -219,39 +199,24 @@ def _read_body(kind: Kind, config: Node, notes: NoteWriter) -> dict[str, Any]:
         key: item for key, item in to_plain(config).items() if key not in _REQUEST_KEYS
     }
     for name in body.keys() - known.keys():
-        notes.warning(
-            config.key_place(name),
-            f'"{name}" is not a field of a {kind}: it is written under x_raw',
-            field_hint(kind, name, known) or "Remove it if the server does not know it either.",
-        )
+        what = f'"{name}" is not a field of a {kind}: it is written under x_raw'
+        advice = field_hint(kind, name, known) or "Remove it if the server does not know it either."
+        notes.warning(config.key_place(name), what, advice)
     return body
 
 
 def _upgrade_consumer(config: Node, notes: NoteWriter) -> Node:
     """Return the configuration in today's keys; unchanged if it has none of the old keys."""
-    if config.value.keys().isdisjoint({*_PREVIEW_KEYS, *_PREVIEW_STARTS}):
+    if config.value.keys().isdisjoint({*_PREVIEW_KEYS, *_PREVIEW_FLAGS}):
         return config
-    notes.info(
-        config,
-        "written with the keys of the Technical Preview",
-        "They are translated: `delivery_subject`, `deliver_all` and similar keys.",
-    )
+    advice = "They are translated: `delivery_subject`, `deliver_all` and similar keys."
+    notes.info(config, "written with the keys of the Technical Preview", advice)
     values = {
         _PREVIEW_KEYS.get(name, name): item
         for name, item in config.value.items()
-        if name not in _PREVIEW_STARTS and (name not in _PREVIEW_KEYS or item.value not in _UNSET)
+        if name not in _PREVIEW_FLAGS and (name not in _PREVIEW_KEYS or item.value not in _UNSET)
     }
-    policy = "last" if config.get_value("deliver_last") else "all"
-    if "opt_start_seq" in values:
-        policy = "by_start_sequence"
-    elif "opt_start_time" in values:
-        policy = "by_start_time"
-    return make_mapping(
-        config.place, values | {"deliver_policy": Node(config.place, policy)}, config.keys
-    )
-
-
-def _looks_like(config: Node, fields: frozenset[str], others: frozenset[str]) -> bool:
-    """Check whether it has more fields of one kind than of the other."""
-    keys = set(config.value)
-    return len(keys & fields) > len(keys & others)
+    usual = "last" if config.get_value("deliver_last") else "all"
+    policy = next((policy for name, policy in STARTS.items() if name in values), usual)
+    values["deliver_policy"] = Node(config.place, policy)
+    return make_mapping(config.place, values, config.keys)

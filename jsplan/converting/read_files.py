@@ -35,8 +35,10 @@ def read_nack(path: Path, *, control_loop: bool | None) -> Conversion:
     """Read a manifest, or all in a folder and below."""
     out, suffixes = Conversion(), (".yaml", ".yml", ".json")
     hint = "Give the folder that has the manifests, or a file."
-    files = _read_each(path, suffixes, hint, out.findings, b"jetstream.nats.io")
-    found = [node for source, data in files for node in split_documents(source, data, out.findings)]
+    found: list[Node] = []
+    for source, data in _read_each(path, suffixes, hint, out.findings):
+        if b"jetstream.nats.io" in data and not _is_template(source, data, out.findings):
+            found += split_documents(source, data, out.findings)
     convert_nack(found, out, control_loop=control_loop)
     return out
 
@@ -44,13 +46,17 @@ def read_nack(path: Path, *, control_loop: bool | None) -> Conversion:
 def read_terraform(path: Path) -> Conversion:
     """Read the output of `terraform show -json`, or all such files in a folder and below."""
     out = Conversion()
-    for node in _read_json(path, SHOW_HINT, out.findings):
+    for node in _read_json(path, SHOW_HINT, out.findings, may_be_template=False):
         convert_terraform(node, out)
     return out
 
 
-def _read_json(path: Path, hint: str, findings: Findings) -> Iterator[Node]:
+def _read_json(
+    path: Path, hint: str, findings: Findings, *, may_be_template: bool = True
+) -> Iterator[Node]:
     for source, data in _read_each(path, (".json",), hint, findings):
+        if may_be_template and _is_template(source, data, findings):
+            continue
         start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if start and not start.startswith((b"{", b"[")):
             raise JsplanError(f"{source.shown} is not JSON", hint=hint)
@@ -60,17 +66,14 @@ def _read_json(path: Path, hint: str, findings: Findings) -> Iterator[Node]:
 
 
 def _read_each(
-    path: Path, suffixes: tuple[str, ...], hint: str, findings: Findings, marker: bytes = b""
+    path: Path, suffixes: tuple[str, ...], hint: str, findings: Findings
 ) -> Iterator[tuple[Source, bytes]]:
-    """Yield the file itself, or those with a suffix in the folder and below, except hidden.
-
-    Files without the marker are of another tool.
-    """
+    """Yield the file itself, or those with a suffix in the folder and below, except hidden."""
     for file in _find_files(path, suffixes, hint):
         shown = os.path.relpath(file) if file.drive == Path.cwd().drive else str(file)
         source = Source.of(file, str(file) if shown.startswith("..") else shown)
         data = read_bytes(source, findings)
-        if data is not None and marker in data and not _is_template(source, data, findings):
+        if data is not None:
             yield source, data
 
 
@@ -79,13 +82,8 @@ def _find_files(path: Path, suffixes: tuple[str, ...], hint: str) -> list[Path]:
         raise JsplanError(f"there is no {path}", hint="Check the path.")
     if is_file(path):
         return [path]
-    found = [
-        file
-        for file in sorted(path.rglob("*"))
-        if file.suffix in suffixes
-        and is_file(file)
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
+    ours = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes and is_file(file)]
+    found = [file for file in ours if "/." not in f"/{file.relative_to(path).as_posix()}"]
     if not found:
         raise JsplanError(f"{path} has no {' or '.join(suffixes)} file", hint=hint)
     return found
@@ -98,10 +96,7 @@ def _is_template(source: Source, data: bytes, findings: Findings) -> bool:
         return False
     before = data[: found.start()]
     place = (source, before.count(b"\n"), len(before) - before.rfind(b"\n") - 1)
-    findings.error(
-        UNREADABLE,
-        place,
-        "this looks like a template ({{ … }}), whose values are not known here",
-        "Render it first, for example with helm template, and convert the output.",
-    )
+    what = "this looks like a template ({{ … }}), whose values are not known here"
+    advice = "Render it first, for example with helm template, and convert the output."
+    findings.error(UNREADABLE, place, what, advice)
     return True

@@ -42,7 +42,7 @@ def convert(
 def _nothing_found_error(tool: Tool, path: Path, conversion: Conversion) -> JsplanError:
     if conversion.notes:
         return ConfigError(
-            [note.to_diagnostic(None) for note in conversion.notes],
+            [note.diagnostic for note in conversion.notes],
             f"{path}: nothing in it can be converted",
         )
     return JsplanError(f"{path} has nothing of {TOOL_NAMES[tool]}", hint="Check the path.")

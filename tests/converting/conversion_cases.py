@@ -75,6 +75,8 @@ def terraform_json(resources: list[list[Any]], **more: Any) -> str:
         }
         for number, (kind, values) in enumerate(resources)
     ]
+    chart = {"values": ["{{ .Values.of.a.chart }}"]}  # a state has more than JetStream
+    made.append({"address": "helm_release.r", "type": "helm_release", "values": chart})
     return json.dumps(
         {"format_version": "1.0", "terraform_version": "1.9.8"}
         | {"values": {"root_module": {"resources": made}}}

@@ -96,6 +96,12 @@ def write_workspace(folder: Path) -> None:
             "1:68",
             "jetstream_stream is not carried over: it needs `name`, and it has no value",
         ),
+        (
+            "terraform",
+            STREAM.replace("[{", '[{"type": "jetstream_other", "address": "jetstream_other.t"}, {'),
+            "1:68",
+            "jetstream_other.t is not carried over",
+        ),
         ("nack", NACK_STREAM % ", colour: red", "4:59", '"colour" is not carried over'),
         (
             "nack",
@@ -321,8 +327,9 @@ def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_provider_are_not_carried_over(tmp_path: Path) -> None:
-    """A user, a password, a token and credentials as text are left out, each with a note."""
-    plan = terraform_plan(user="hidden", password="hidden", credential_data="hidden")
+    """A user, a password, a seed and credentials as text are left out."""
+    files = {"nkey": "SUAhidden", "credentials": "-----BEGIN\n./hidden"}
+    plan = terraform_plan(user="hidden", password="hidden", credential_data="hidden", **files)
     made = convert_file(tmp_path, "terraform", plan)
 
     assert "hidden" not in made.text + str(made.diagnostics)

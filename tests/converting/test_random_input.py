@@ -53,7 +53,7 @@ def nest(key: str, inner: Any_, **more: Any) -> Any_:
 
 def words(fields: FieldMap, kind: Kind) -> list[str]:
     """Return the words of a tool for a kind, and our own."""
-    return [*fields.fields[kind], *TABLES[kind].by_name]
+    return [*fields.fields.get(kind, {}), *TABLES[kind].by_name]
 
 
 def documents(tool: Tool) -> Any_:
