@@ -105,7 +105,7 @@ format: setup ## let ruff mend what it can
 COMPILE := uv pip compile --universal --python-version 3.11 --quiet --no-annotate --generate-hashes --custom-compile-command 'make lock' --upgrade
 lock: setup ## newest versions into the lock files, with their hashes; needs uv
 	$(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock
-	for extra in spark release sandbox convert; do \
+	for extra in spark release sandbox; do \
 		$(COMPILE) -c requirements-dev.lock --extra $$extra pyproject.toml -o requirements-$$extra.lock || exit; done
 	$(COMPILE) -c requirements-dev.lock pyproject.toml -o requirements-run.lock
 	printf 'hatchling\nsetuptools\n' | $(COMPILE) -c requirements-release.lock - -o requirements-build.lock

@@ -38,7 +38,7 @@ VIEWS = {
     "markdown": ["show", "new.plan", "--format", "markdown"],
     "convert_nats": ["convert", "nats", "saved.json"],
     "convert_nack": ["convert", "nack", "nack.yaml"],
-    "convert_terraform": ["convert", "terraform", "main.tf"],
+    "convert_terraform": ["convert", "terraform", "tf.json"],
 }
 
 
@@ -50,7 +50,7 @@ def write_documents(folder: Path, count: int) -> None:
     saved += [{"stream_name": stream["name"], "config": consumer} for stream in streams]
     (folder / "saved.json").write_text(json.dumps(saved))
     head = {"apiVersion": "jetstream.nats.io/v1beta2"}
-    nack, terraform = list[dict[str, Any]](), list[str]()
+    nack, terraform = list[dict[str, Any]](), list[dict[str, Any]]()
     for i in range(count):
         stream = {"name": f"S{i}", "subjects": [f"s{i}.>"], "maxAge": "1000000s"}
         reader = {"streamName": f"S{i}", "durableName": "C", "ackPolicy": "explicit"}
@@ -58,21 +58,15 @@ def write_documents(folder: Path, count: int) -> None:
             head | {"kind": "Stream", "metadata": {"name": f"s{i}"}, "spec": stream},
             head | {"kind": "Consumer", "metadata": {"name": f"s{i}-c"}, "spec": reader},
         ]
+        wanted = {"name": f"S{i}", "subjects": [f"s{i}.>"], "max_age": 1000000}
+        pulling = {"stream_id": f"JETSTREAM_STREAM_S{i}", "durable_name": "C", "deliver_all": True}
         terraform += [
-            f'resource "jetstream_stream" "S{i}" {{',
-            f'  name     = "S{i}"',
-            f'  subjects = ["s{i}.>"]',
-            "  max_age  = 1000000",
-            "}",
-            f'resource "jetstream_consumer" "C{i}" {{',
-            f"  stream_id    = jetstream_stream.S{i}.id",
-            '  durable_name = "C"',
-            '  ack_policy   = "explicit"',
-            "  deliver_all  = true",
-            "}",
+            {"type": "jetstream_stream", "values": wanted},
+            {"type": "jetstream_consumer", "values": pulling | {"ack_policy": "explicit"}},
         ]
     (folder / "nack.yaml").write_text(yaml.dump_all(nack, Dumper=yaml.CSafeDumper))
-    (folder / "main.tf").write_text("\n".join(terraform) + "\n")
+    shown = {"format_version": "1.0", "values": {"root_module": {"resources": terraform}}}
+    (folder / "tf.json").write_text(json.dumps(shown))
 
 
 def measure(resources: int) -> dict[str, Any]:

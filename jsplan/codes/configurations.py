@@ -162,8 +162,8 @@ CONFIGURATIONS: Final[Mapping[str, CodeText]] = {
     ),
     "JS182": CodeText(
         "A part of another tool's file cannot be read.",
-        "It uses a feature of that tool which jsplan does not evaluate, or it is malformed.",
-        "Write that part by hand, or simplify the file and convert it again.",
+        "It is malformed, a template, or in a format that only that tool reads.",
+        "Read the message: it says what to give instead.",
     ),
     "JS183": CodeText(
         "A converted setting has a side effect that is worth knowing.",

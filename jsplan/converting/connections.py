@@ -1,11 +1,13 @@
-"""Servers of another tool as the URL of a connection; the part before `@` is never written."""
+"""Settings of another tool as those of a connection; a secret becomes a variable."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 from jsplan.config.node import Node
-from jsplan.converting.model import NoteWriter
+from jsplan.converting.model import DEFAULT_CONNECTION, NoteWriter
 from jsplan.secrets import redact_url
 
 
@@ -21,3 +23,13 @@ def join_server_urls(given: Sequence[str], at: Node, notes: NoteWriter) -> str:
             "Write `user:` and `password: ${env.X}` into the connection.",
         )
     return ",".join(bare)
+
+
+def use_variable(
+    connection: dict[str, Any], name: str, word: str, at: Node, notes: NoteWriter
+) -> None:
+    """Read a secret of the connection from the environment, and note the name of the variable."""
+    prefix = "NATS" if name == DEFAULT_CONNECTION else re.sub(r"\W", "_", name).upper()
+    variable = f"{prefix}_{word.upper()}"
+    connection[word] = f"${{env.{variable}}}"
+    notes.info(at, f"connection {name}: its {word} is not carried over", f"Set {variable}.")

@@ -1,189 +1,105 @@
-"""Tables of another tool's keys: the field of each, how to read its value, and its default.
-
-The readers handle keys that do not map to one field, such as origins and some policies.
-"""
+"""Renames the fields of another tool for the reader of workspace files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from jsplan import units
-from jsplan.config.node import Node, describe_node, to_plain
+from jsplan.config.body import parse
+from jsplan.config.hints import snake_case
+from jsplan.config.node import Node
 from jsplan.converting.model import NoteWriter
 from jsplan.diagnostics import did_you_mean
-from jsplan.resources.fields import ABSENT
+from jsplan.resources import Field, Table
 from jsplan.units import SECOND
 
-Reader = Callable[[Node], Any]
+#: Fields of a consumer that say where it starts, and the policy of each.
+STARTS: Final = {"opt_start_seq": "by_start_sequence", "opt_start_time": "by_start_time"}
+
+#: Words that mean the same in both tools, where a kind does not say otherwise.
+_COMMON: Final = {
+    "replicas": "num_replicas", "source": "src", "destination": "dest",
+    "placement_cluster": "placement.cluster", "placement_tags": "placement.tags",
+}  # fmt: skip
 
 
-class BadValue(ValueError):
-    """A value of the wrong type; the message says what it should be."""
+class FieldMap(Struct, frozen=True):
+    """The words of a tool that are not ours in snake case, by the kind of a table.
 
-
-class MappedField(Struct, frozen=True):
-    """One key of another tool.
-
-    `default` is what the tool sends without it, in API units; `empty_values` mean to send nothing.
+    `placement.cluster` is a field of a nested object. `values` are words of an enumeration.
+    Durations are text, or numbers of seconds.
     """
 
-    field: str
-    read: Reader
-    default: Any = ABSENT
-    empty_values: tuple[Any, ...] = (None,)
+    fields: Mapping[str, Mapping[str, str]]
+    values: Mapping[str, str] = field(default_factory=dict)
+    in_seconds: bool = False
 
+    def read(
+        self, table: Table, node: Node, notes: NoteWriter, skipped: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Read the fields of a mapping in API units. Zero, false and empty values are not set.
 
-FieldMap = Mapping[str, MappedField]
+        An unknown key is a note, a wrong value an error.
+        """
+        renamed = self._rename(table, node, notes, skipped)
+        return parse(table, renamed.value, notes.conversion.findings)
 
-
-def convert_fields(
-    node: Node,
-    field_map: FieldMap,
-    notes: NoteWriter,
-    *,
-    special_keys: Collection[str] = (),
-    defaults: bool = True,
-) -> dict[str, Any]:
-    """Convert the keys of a mapping to fields. The caller reads `special_keys` itself.
-
-    With `defaults`, the result has what the tool sends for omitted keys. An unknown key is a note.
-    Raises BadValue for anything but a mapping.
-    """
-    if not isinstance(node.value, dict):
-        raise BadValue(f"must be a mapping, not {describe_node(node)}")
-    out: dict[str, Any] = (
-        {
-            mapped.field: mapped.default
-            for mapped in field_map.values()
-            if mapped.default is not ABSENT
-        }
-        if defaults
-        else {}
-    )
-    for name, value in node.value.items():
-        if name in special_keys:
-            continue
-        mapped = field_map.get(name)
-        if mapped is None:
-            notes.not_converted(
-                node.key_place(name),
-                f'"{name}" is not carried over: this release does not know it',
-                did_you_mean(name, field_map).strip()
-                or "If the server knows it, write it under `x_raw`.",
-            )
-        elif value.value not in mapped.empty_values:
-            _convert_value(out, mapped, name, value, notes)
-    return out
-
-
-def _convert_value(
-    out: dict[str, Any], mapped: MappedField, name: str, value: Node, notes: NoteWriter
-) -> None:
-    try:
-        out[mapped.field] = mapped.read(value)
-    except ValueError as error:
-        notes.unreadable(value, f'"{name}": {error}', "Correct the value, or take it out.")
-
-
-# --- values ---------------------------------------------------------------------------------------
-
-
-def text(node: Node) -> str:
-    """Read text; a number or a boolean where the other tool accepts them as text."""
-    if isinstance(node.value, bool | int | float):
-        return (
-            str(node.value).lower() if isinstance(node.value, bool) else str(node.raw or node.value)
+    def _rename(
+        self, table: Table, node: Node, notes: NoteWriter, skipped: Collection[str] = ()
+    ) -> Node:
+        if not isinstance(node.value, dict):
+            return node  # the reader reports it
+        values, nested = dict[str, Node](), dict[str, dict[str, Node]]()
+        names = {**_COMMON, **self.fields.get(table.kind, {})}
+        for key, item in node.value.items():
+            if not item.value or key in skipped:
+                continue
+            name, _, inner = names.get(key, snake_case(key)).partition(".")
+            row = table.by_name.get(name)
+            if row is None:
+                notes.not_converted(
+                    node.key_place(key),
+                    f'"{key}" is not carried over: this release does not know it',
+                    did_you_mean(key, [*names, *table.by_name]).strip()
+                    or "If the server knows it, write it under `x_raw`.",
+                )
+            elif inner and row.table is not None:
+                converted = self._convert(row.table.by_name[inner], item, notes)
+                nested.setdefault(name, {})[inner] = converted
+            else:
+                values[name] = self._convert(row, item, notes)
+        return Node(
+            node.place, values | {name: Node(node.place, below) for name, below in nested.items()}
         )
-    if not isinstance(node.value, str):
-        raise BadValue(f"must be text, not {describe_node(node)}")
-    return node.value
+
+    def _convert(self, row: Field, item: Node, notes: NoteWriter) -> Node:
+        value: Any = item.value
+        if row.table is not None:
+            table, items = row.table, value if isinstance(value, list) else [item]
+            found = [self._rename(table, one, notes) for one in items]
+            return Node(item.place, found) if row.type == "objects" else found[0]
+        if isinstance(value, list) and row.type == "durations":
+            return Node(item.place, [self._to_duration(one) for one in value])
+        if row.type == "duration":
+            return self._to_duration(item)
+        if isinstance(value, str) and row.type == "enum":
+            word = snake_case(value)
+            return Node(item.place, self.values.get(word, word))
+        if isinstance(value, str | int) and row.type == "percent":
+            return Node(item.place, f"{str(value).removesuffix('%')}%")
+        return item
+
+    def _to_duration(self, item: Node) -> Node:
+        value = item.value
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return Node(item.place, max(0, value) * SECOND) if self.in_seconds and is_number else item
 
 
-def integer(node: Node) -> int:
-    """Read a whole number, also written as text or with `.0`."""
-    value = node.value
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadValue(f"must be a whole number, not {describe_node(node)}")
-    return value
-
-
-def flag(node: Node) -> bool:
-    """Read true or false."""
-    if node.value in ("true", "false"):
-        return bool(node.value == "true")
-    if not isinstance(node.value, bool):
-        raise BadValue(f"must be true or false, not {describe_node(node)}")
-    return node.value
-
-
-def texts(node: Node) -> list[str]:
-    """Read a list of text."""
-    if not isinstance(node.value, list):
-        raise BadValue(f"must be a list of text, not {describe_node(node)}")
-    return [text(item) for item in node.value]
-
-
-def text_map(node: Node) -> dict[str, str]:
-    """Read a mapping of text to text."""
-    if not isinstance(node.value, dict):
-        raise BadValue(f"must map text to text, not {describe_node(node)}")
-    return {key: text(item) for key, item in node.value.items()}
-
-
-def any_value(node: Node) -> Any:
-    """Return the value unchanged."""
-    return to_plain(node)
-
-
-def seconds(node: Node) -> int:
-    """Read whole seconds, as ns; a negative number is 0."""
-    return max(0, integer(node)) * SECOND
-
-
-def go_duration(node: Node) -> int:
-    """Read a duration as Go writes it (`24h`, `1m30s`), as ns; a bare number is ns."""
-    value = node.value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise BadValue(f"must be a duration such as 24h, not {describe_node(node)}")
-    return units.parse_duration(value)
-
-
-def percent(node: Node) -> str:
-    """Read a share in percent, as the client library of Go writes it."""
-    return f"{text(node).removesuffix('%')}%"
-
-
-def read_items(node: Node) -> list[Node]:
-    """Return the elements of a list."""
-    if not isinstance(node.value, list):
-        raise BadValue(f"must be a list, not {describe_node(node)}")
-    return node.value
-
-
-def list_of(read: Reader) -> Reader:
-    """Return a reader of a list of such values."""
-
-    def read_list(node: Node) -> list[Any]:
-        return [read(item) for item in read_items(node)]
-
-    return read_list
-
-
-def one_of(choices: Mapping[str, str]) -> Reader:
-    """Return a reader of a word that the server spells differently."""
-
-    def read_choice(node: Node) -> str:
-        if not isinstance(node.value, str) or node.value not in choices:
-            raise BadValue(f"is {describe_node(node)}; it can be {', '.join(choices)}")
-        return choices[node.value]
-
-    return read_choice
+def settle_consumer(config: dict[str, Any]) -> None:
+    """Leave out what the clients of both tools leave out: one filter is not a list of filters."""
+    if len(config.get("filter_subjects") or ()) == 1:
+        config["filter_subject"] = config.pop("filter_subjects")[0]
+    if config.get("backoff"):
+        config.pop("ack_wait", None)

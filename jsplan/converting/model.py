@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from jsplan.address import Address, Kind
+from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, source_range
 from jsplan.diagnostics import Diagnostic, Severity
 
@@ -35,9 +36,8 @@ class ConvertedResource(Struct, frozen=True):
     """One stream, consumer, bucket or object store. A consumer's `name` is `STREAM/CONSUMER`.
 
     `config` has API names and units and everything that the other tool sends, its own defaults
-    included. For a bucket it is that of its stream, unless `has_bucket_fields` is true: then it has
-    the fields of the bucket (`history`, `ttl`). `settings` are keys besides the fields
-    (`lifecycle`), `comment` are lines above the entry.
+    included; for a bucket it has the fields of the bucket (`history`, `ttl`). `settings` are keys
+    besides the fields (`lifecycle`, `entries`).
     """
 
     kind: Kind
@@ -45,9 +45,7 @@ class ConvertedResource(Struct, frozen=True):
     config: Mapping[str, Any]
     place: Place
     owner: Owner = NO_OWNER
-    has_bucket_fields: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    comment: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def address(self, domain: str) -> Address:
         """Return its address in a domain of the workspace."""
@@ -56,45 +54,27 @@ class ConvertedResource(Struct, frozen=True):
         return Address(domain, self.kind, self.name)
 
 
-class ConvertedEntry(Struct, frozen=True):
-    """One key of a KV bucket with its value. `label` is its name in the other tool."""
-
-    bucket: str
-    key: str
-    value: str
-    label: str
-    place: Place
-    owner: Owner = NO_OWNER
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Note(Struct, frozen=True):
-    """One note. `about` is the resource as (owner, kind, name), once known."""
+    """A diagnostic without its address: a resource has one once the domains are known."""
 
-    severity: Severity
-    code: str
-    summary: str
-    detail: str
-    place: Place | None
+    diagnostic: Diagnostic
     about: tuple[Owner, Kind, str] | None = None
-
-    def to_diagnostic(self, address: str | None) -> Diagnostic:
-        """Return the note as a diagnostic."""
-        place = source_range(self.place) if self.place else None
-        return Diagnostic(self.severity, self.code, self.summary, self.detail, address, place)
 
 
 class Conversion(Struct):
-    """The whole result. `connections` are settings by the other tool's name, without secrets."""
+    """The whole result. `connections` are settings by the other tool's name, without secrets.
+
+    An error in `findings` is a wrong value: the conversion fails.
+    """
 
     resources: list[ConvertedResource] = field(default_factory=list)
-    entries: list[ConvertedEntry] = field(default_factory=list)
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
 
-    def notes_about(self, kind: Kind, name: str, owner: Owner | None = None) -> NoteWriter:
+    def notes_about(self, kind: Kind, name: str, owner: Owner = NO_OWNER) -> NoteWriter:
         """Return the writer of notes about one resource."""
-        return NoteWriter(self, (owner or NO_OWNER, kind, name))
+        return NoteWriter(self, (owner, kind, name))
 
     @property
     def general_notes(self) -> NoteWriter:
@@ -112,24 +92,26 @@ class NoteWriter(Struct, frozen=True):
         """Note something that cannot be converted."""
         self._add("warning", NOT_CONVERTED, at, summary, detail)
 
-    def different_default(self, at: Node | Place, summary: str, detail: str) -> None:
+    def different_default(self, at: Node, summary: str, detail: str) -> None:
         """Note a default of the other tool that is now written out."""
         self._add("info", OTHER_DEFAULT, at, summary, detail)
-
-    def unreadable(self, at: Node | Place, summary: str, detail: str) -> None:
-        """Note a wrong value: the conversion fails."""
-        self._add("error", UNREADABLE, at, summary, detail)
 
     def info(self, at: Node | Place | None, summary: str, detail: str) -> None:
         """Note something of interest."""
         self._add("info", WORTH_KNOWING, at, summary, detail)
 
-    def warning(self, at: Node | Place | None, summary: str, detail: str) -> None:
+    def warning(self, at: Node | Place, summary: str, detail: str) -> None:
         """Note something to know before any other step."""
         self._add("warning", WORTH_KNOWING, at, summary, detail)
+
+    def unreadable(self, at: Node, summary: str, detail: str) -> None:
+        """Add an error: the conversion fails."""
+        self.conversion.findings.error(UNREADABLE, at, summary, detail)
 
     def _add(
         self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str
     ) -> None:
         place = at.place if isinstance(at, Node) else at
-        self.conversion.notes.append(Note(severity, code, summary, detail, place, self.about))
+        shown = source_range(place) if place is not None else None
+        found = Diagnostic(severity, code, summary, detail, None, shown)
+        self.conversion.notes.append(Note(found, self.about))

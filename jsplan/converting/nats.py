@@ -1,7 +1,7 @@
 """Files of the `nats` CLI: account backups, `info --json`, and plain configurations in JSON.
 
-Every document holds the whole configuration, so no default is added. `tech_preview` has the keys of
-the Technical Preview.
+Every document holds the whole configuration, so no default is added. Consumers may have the keys of
+the Technical Preview of 2020.
 """
 
 from __future__ import annotations
@@ -9,45 +9,51 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Kind
+from jsplan.config.body import parse
 from jsplan.config.findings import Findings
 from jsplan.config.hints import field_hint
-from jsplan.config.node import Node, Place, to_plain
+from jsplan.config.node import Node, from_plain, make_mapping, to_plain
 from jsplan.config.read import parse_document
+from jsplan.converting.field_map import STARTS
 from jsplan.converting.model import Conversion, ConvertedResource, NoteWriter, Owner
-from jsplan.converting.tech_preview import upgrade_consumer
 from jsplan.resources import TABLES
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.stream import STREAM
 
-#: Keys of a request that are no part of a configuration.
-_REQUEST_KEYS: Final = ("action", "pedantic", "stream_name", "type")
+#: Keys of a request that are no part of a configuration, and of a stream that a template made.
+_REQUEST_KEYS: Final = ("action", "pedantic", "stream_name", "type", "template_owner")
+#: Keys of consumers in the Technical Preview, and Go's zero time: not set.
+_PREVIEW_KEYS: Final = {
+    "delivery_subject": "deliver_subject", "sampling": "sample_freq",
+    "stream_seq": "opt_start_seq", "start_time": "opt_start_time",
+}  # fmt: skip
+_PREVIEW_FLAGS: Final = ("deliver_all", "deliver_last")
+_UNSET: Final = (None, "", 0, "0001-01-01T00:00:00Z")
 #: Fields of streams only, and of consumers only. They identify a bare configuration.
-_STREAM_ONLY_FIELDS: Final = frozenset(STREAM.by_name) - frozenset(CONSUMER.by_name)
-_CONSUMER_ONLY_FIELDS: Final = (frozenset(CONSUMER.by_name) - frozenset(STREAM.by_name)) | {
-    "delivery_subject",
-    "deliver_all",
-    "deliver_last",
-    "stream_seq",
-}
-_LIST_KEYS: Final = ("streams", "consumers")
-_WRAPPER_KEYS: Final = ("configuration",)
+_STREAM_ONLY: Final = frozenset(STREAM.by_name) - frozenset(CONSUMER.by_name)
+_CONSUMER_ONLY: Final = frozenset({*CONSUMER.by_name, *_PREVIEW_KEYS, *_PREVIEW_FLAGS}) - frozenset(
+    STREAM.by_name
+)
+_SAVE: Final = "Save it: nats stream info NAME --json, or nats consumer info STREAM NAME --json."
+_SAVE_AGAIN: Final = f"The file was damaged or changed. {_SAVE}"
+#: The finding of a key that a newer server may know.
+_UNKNOWN_KEY: Final = "JS105"
 
 
-def convert_nats(found: Sequence[Node]) -> Conversion:
-    """Convert all streams and consumers of the documents; note streams with missing consumers."""
-    reader = _DocumentReader(Conversion())
+def convert_nats(found: Iterable[Node], out: Conversion) -> None:
+    """Add all streams and consumers of the documents; note streams with missing consumers."""
+    reader = _DocumentReader(out)
     for node in found:
         reader.read_document(node)
     reader.assign_consumers()
     reader.report_missing_consumers()
-    return reader.out
 
 
 class _DocumentReader(Struct):
@@ -59,29 +65,19 @@ class _DocumentReader(Struct):
 
     def read_document(self, node: Node) -> None:
         """Read one document, or a list of them."""
+        inner = node.get("configuration")
+        lists = [node.get_value(key) for key in ("streams", "consumers")]
         if isinstance(node.value, list):
             for item in node.value:
                 self.read_document(item)
-            return
-        if not isinstance(node.value, dict):
-            self._report_unknown(node)
-            return
-        lists = [node.value[key] for key in _LIST_KEYS if isinstance(node.get_value(key), list)]
-        if isinstance(node.get_value("configuration"), str) and isinstance(
-            node.get_value("type"), str
-        ):
-            self._read_backup_entry(node, node.value["configuration"])
-            return
-        inner = next(
-            (node.value[key] for key in _WRAPPER_KEYS if isinstance(node.get_value(key), dict)),
-            None,
-        )
-        if lists and node.get("config") is None:
-            for items in lists:
-                for item in items.value:
-                    self.read_document(item)
-        elif inner is not None:
+        elif inner is not None and isinstance(inner.value, str):
+            self._read_backup_entry(node, inner)
+        elif inner is not None and isinstance(inner.value, dict):
             self.read_document(inner)
+        elif node.get("config") is None and any(isinstance(items, list) for items in lists):
+            for items in lists:
+                for item in items or ():
+                    self.read_document(item)
         else:
             self._read_info(node)
 
@@ -90,119 +86,75 @@ class _DocumentReader(Struct):
         try:
             data = base64.b64decode(text.value, validate=True)
         except ValueError:
-            self._report_damaged(text, "`configuration` is not base64")
+            self._leave_out(text, "`configuration` is not base64", _SAVE_AGAIN)
             return
-        if (checksum := node.get_value("checksum")) is not None and hashlib.sha256(
-            data
-        ).hexdigest() != checksum:
-            self._report_damaged(
-                text, "`configuration` does not have the checksum that the file says"
-            )
+        checksum = node.get_value("checksum")
+        if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
+            what = "`configuration` does not have the checksum that the file says"
+            self._leave_out(text, what, _SAVE_AGAIN)
             return
-        findings = Findings()
-        inner = parse_document(text.place[0], data, findings)
+        inner = parse_document(text.place[0], data, Findings())
         if inner is None or not isinstance(inner.value, dict):
-            self._report_damaged(text, "`configuration` is not a JSON object")
+            self._leave_out(text, "`configuration` is not a JSON object", _SAVE_AGAIN)
             return
-        _set_place(inner, text.place)
-        kind, config = node.get_value("type"), inner.get("config")
-        if kind == "stream" and inner.get_value("name"):
-            self._add_stream(inner, inner, Owner())
-        elif (
-            kind == "consumer"
-            and config is not None
-            and isinstance(config.value, dict)
-            and inner.get_value("stream")
-        ):
-            self._add_consumer(
-                config, Owner(), str(inner.get_value("stream")), inner.get_value("name")
-            )
+        body = from_plain(to_plain(inner), text.place)
+        kind, config, stream = node.get_value("type"), body.get("config"), body.get_value("stream")
+        if kind == "stream" and body.get_value("name"):
+            self._add_stream(body, body, Owner())
+        elif kind == "consumer" and stream and config and isinstance(config.value, dict):
+            self._add_consumer(config, Owner(), str(stream), body.get_value("name"))
         else:
-            self._report_unknown(node)
-
-    def _report_damaged(self, node: Node, what: str) -> None:
-        self.out.general_notes.not_converted(
-            node,
-            f"{what}: left out",
-            "The file was damaged or changed."
-            " Save it again: nats account backup, or nats stream info NAME --json.",
-        )
+            self._leave_out(node)
 
     def _read_info(self, node: Node) -> None:
         config = node.get("config") or node
-        owner = Owner(js_domain=node.get_value("domain") or None)
-        if not isinstance(config.value, dict):
-            self._report_unknown(node)
-        elif node.get_value("stream_name"):
-            self._add_consumer(
-                config, owner, str(node.get_value("stream_name")), node.get_value("name")
-            )
-        elif _looks_like(config, _CONSUMER_ONLY_FIELDS, _STREAM_ONLY_FIELDS):
+        owner = Owner(js_domain=str(node.get_value("domain") or "") or None)
+        stream = node.get_value("stream_name")
+        keys = config.value.keys() if isinstance(config.value, dict) else frozenset()
+        streams, consumers = (len(keys & fields) for fields in (_STREAM_ONLY, _CONSUMER_ONLY))
+        if stream and keys:
+            self._add_consumer(config, owner, str(stream), node.get_value("name"))
+        elif consumers > streams:
             self.unassigned_consumers.append(config)
-        elif config.get_value("name") and (
-            config is not node or _looks_like(config, _STREAM_ONLY_FIELDS, _CONSUMER_ONLY_FIELDS)
-        ):
+        elif config.get_value("name") and (config is not node or streams > consumers):
             self._add_stream(node, config, owner)
         else:
-            self._report_unknown(node)
+            self._leave_out(node)
 
-    def _report_unknown(self, node: Node) -> None:
-        self.out.general_notes.not_converted(
-            node,
-            "neither a stream nor a consumer: left out",
-            "Save one: nats stream info NAME --json, or nats consumer info STREAM NAME --json.",
-        )
+    def _leave_out(
+        self, node: Node, what: str = "neither a stream nor a consumer", advice: str = _SAVE
+    ) -> None:
+        self.out.general_notes.not_converted(node, f"{what}: left out", advice)
 
-    # --- streams ----------------------------------------------------------------------------------
+    # --- streams and consumers --------------------------------------------------------------------
 
     def _add_stream(self, node: Node, config: Node, owner: Owner) -> None:
-        name = str(config.value["name"].value)
+        name = str(config.get_value("name"))
         notes = self.out.notes_about("stream", name, owner)
         if name.startswith("$MQTT_"):
-            notes.not_converted(
-                config, "belongs to the server's MQTT", "The server makes it by itself."
-            )
+            what = "belongs to the server's MQTT"
+            notes.not_converted(config, what, "The server makes it by itself.")
             return
-        body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
-        if body.pop("template_owner", ""):
-            notes.not_converted(
-                config,
-                "it was made from a template, and servers since 2.14 have no templates",
-                "The stream itself is carried over.",
-            )
+        body = _read_body("stream", config, notes)
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
-        _report_unknown_fields("stream", body, config, notes)
         state = node.get("state") or node.get("stats")  # `stats` in the first tutorials
         count = state.get_value("consumer_count") if state is not None else 0
         if isinstance(count, int) and count:
             self.expected_consumers[owner, name] = (count, config)
 
-    # --- consumers --------------------------------------------------------------------------------
-
     def _add_consumer(self, config: Node, owner: Owner, stream: str, called: Any) -> None:
-        body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
-        name = body.get("durable_name") or body.get("name") or called
+        name = config.get_value("durable_name") or config.get_value("name") or called
         self.found_consumers[owner, stream] = self.found_consumers.get((owner, stream), 0) + 1
-        if (
-            not name
-            or str(name).startswith(INTERNAL_CONSUMER_PREFIXES)
-            or body.get("direct")
-            or body.get("sourcing")
-        ):
-            self.out.general_notes.info(
-                config,
-                f"an ephemeral consumer of {stream} is left out",
-                "Its server or client created it and will remove it.",
-            )
+        is_internal = any(config.get_value(key) for key in ("direct", "sourcing"))
+        if not name or is_internal or str(name).startswith(INTERNAL_CONSUMER_PREFIXES):
+            what = f"an ephemeral consumer of {stream} is left out"
+            advice = "Its server or client created it and will remove it."
+            self.out.general_notes.info(config, what, advice)
             return
-        notes = self.out.notes_about("consumer", f"{stream}/{name}", owner)
-        body = upgrade_consumer(body, config, notes)
-        _report_unknown_fields("consumer", body, config, notes)
-        self.out.resources.append(
-            ConvertedResource(
-                "consumer", f"{stream}/{name}", {"name": name} | body, config.place, owner
-            )
-        )
+        path = f"{stream}/{name}"
+        notes = self.out.notes_about("consumer", path, owner)
+        body = {"name": name} | _read_body("consumer", _upgrade_consumer(config, notes), notes)
+        self.out.resources.append(ConvertedResource("consumer", path, body, config.place, owner))
 
     def assign_consumers(self) -> None:
         """Find the streams of consumers that do not name theirs: by the file's name or folder."""
@@ -216,57 +168,55 @@ class _DocumentReader(Struct):
             names = {path.parent.name, re.sub(rf"[._-]?{re.escape(str(name))}$", "", path.stem)}
             match = next(((stream, owner) for stream, owner in streams if stream in names), None)
             if match is None:
-                self.out.general_notes.not_converted(
-                    config,
-                    f"consumer {name} does not say its stream: left out",
-                    'Write it as {"stream_name": "ORDERS", "config": {…}},'
-                    " or name the file ORDERS_NEW.json.",
-                )
+                what = f"consumer {name} does not say its stream"
+                self._leave_out(config, what, "Name the file STREAM_CONSUMER.json.")
             else:
                 self._add_consumer(config, match[1], match[0], name)
 
     def report_missing_consumers(self) -> None:
         """Note streams that had more consumers than were found: backups archive them."""
         for (owner, stream), (count, config) in self.expected_consumers.items():
-            found = self.found_consumers.get((owner, stream), 0)
-            if found < count:
-                self.out.notes_about("stream", stream, owner).not_converted(
-                    config,
-                    f"{count - found} of its {count} consumers"
-                    f" {'is' if count - found == 1 else 'are'} in no file that was read",
-                    "A backup keeps them in its archive."
-                    f" Save each with: nats consumer info {stream} NAME --json",
-                )
+            missing = count - self.found_consumers.get((owner, stream), 0)
+            if missing > 0:
+                notes = self.out.notes_about("stream", stream, owner)
+                what = f"no file that was read has {missing} of its {count} consumers"
+                advice = f"Save each with: nats consumer info {stream} NAME --json"
+                notes.not_converted(config, what, f"A backup keeps them in its archive. {advice}")
 
 
-def _report_unknown_fields(
-    kind: Kind, body: Mapping[str, Any], config: Node, notes: NoteWriter
-) -> None:
-    """Warn of the keys that only a server newer than this release could know."""
-    known = TABLES[kind].by_name
+def _read_body(kind: Kind, config: Node, notes: NoteWriter) -> dict[str, Any]:
+    """Return the configuration; warn of keys that only a newer server could know.
+
+    A wrong value is an error.
+    """
+    known, scratch = TABLES[kind].by_name, Findings()
+    parse(TABLES[kind], config.value, scratch)
+    for found in scratch.sorted():
+        if found.code != _UNKNOWN_KEY:
+            findings = notes.conversion.findings
+            findings.error(found.code, found.range, found.summary, found.detail)
+    body: dict[str, Any] = {
+        key: item for key, item in to_plain(config).items() if key not in _REQUEST_KEYS
+    }
     for name in body.keys() - known.keys():
-        notes.warning(
-            config.key_place(name),
-            f'"{name}" is not a field of a {kind}: it is written under x_raw',
-            field_hint(kind, name, known) or "Remove it if the server does not know it either.",
-        )
+        what = f'"{name}" is not a field of a {kind}: it is written under x_raw'
+        advice = field_hint(kind, name, known) or "Remove it if the server does not know it either."
+        notes.warning(config.key_place(name), what, advice)
+    return body
 
 
-def _set_place(node: Node, place: Place) -> None:
-    """Set the place of a packed value, and of all in it, to that of the packed text."""
-    node.place, node.keys = place, {}
-    inner = (
-        node.value.values()
-        if isinstance(node.value, dict)
-        else node.value
-        if isinstance(node.value, list)
-        else ()
-    )
-    for one in inner:
-        _set_place(one, place)
-
-
-def _looks_like(config: Node, fields: frozenset[str], others: frozenset[str]) -> bool:
-    """Check whether it has more fields of one kind than of the other."""
-    keys = set(config.value)
-    return len(keys & fields) > len(keys & others)
+def _upgrade_consumer(config: Node, notes: NoteWriter) -> Node:
+    """Return the configuration in today's keys; unchanged if it has none of the old keys."""
+    if config.value.keys().isdisjoint({*_PREVIEW_KEYS, *_PREVIEW_FLAGS}):
+        return config
+    advice = "They are translated: `delivery_subject`, `deliver_all` and similar keys."
+    notes.info(config, "written with the keys of the Technical Preview", advice)
+    values = {
+        _PREVIEW_KEYS.get(name, name): item
+        for name, item in config.value.items()
+        if name not in _PREVIEW_FLAGS and (name not in _PREVIEW_KEYS or item.value not in _UNSET)
+    }
+    usual = "last" if config.get_value("deliver_last") else "all"
+    policy = next((policy for name, policy in STARTS.items() if name in values), usual)
+    values["deliver_policy"] = Node(config.place, policy)
+    return make_mapping(config.place, values, config.keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -42,15 +42,3 @@ class ConvertResult(Struct, frozen=True):
     new_workspace: bool
     addresses: tuple[Address, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
-
-
-def group_diagnostics(
-    diagnostics: tuple[Diagnostic, ...],
-) -> Iterator[tuple[Diagnostic, list[str]]]:
-    """Group equal diagnostics of several resources, with their addresses, in order."""
-    groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
-    for found in diagnostics:
-        key = (found.code, found.summary, found.detail)
-        groups.setdefault(key if found.address else (*key[:2], str(found.range)), []).append(found)
-    for members in groups.values():
-        yield members[0], [member.address for member in members if member.address]

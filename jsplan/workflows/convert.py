@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsplan.config import load as load_workspace
-from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.converting.domain_mapping import map_to_new_workspace, map_to_workspace
+from jsplan.converting.domain_mapping import check_clusters, map_to_new_workspace, map_to_workspace
 from jsplan.converting.model import Conversion
 from jsplan.converting.read_files import read_nack, read_nats, read_terraform
 from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
-from jsplan.converting.terraform.entries import attach_entries
-from jsplan.converting.validation import check_clusters, check_values
 from jsplan.converting.workspace_file import build_result
 from jsplan.errors import ConfigError, JsplanError
 
@@ -23,22 +20,14 @@ def convert(
     """Convert the resources of another tool in `path` to a workspace file.
 
     Raises ConfigError with everything that cannot be read, JsplanError if there is nothing to
-    convert, UsageError if the workspace has several domains and none is named, NotAvailableError if
-    a library is missing.
+    convert, UsageError if the workspace has several domains and none is named.
     """
-    findings = Findings()
-    if tool == "nack":
-        conversion = read_nack(path, findings, control_loop=control_loop)
-    else:
-        conversion = (read_nats if tool == "nats" else read_terraform)(path, findings)
-    attach_entries(conversion)
-    check_values(conversion)
-    wrong = [
-        *findings.sorted(),
-        *(note.to_diagnostic(None) for note in conversion.notes if note.severity == "error"),
-    ]
-    if any(found.severity == "error" for found in wrong):
-        raise ConfigError(wrong)
+    conversion = (
+        read_nack(path, control_loop=control_loop)
+        if tool == "nack"
+        else (read_nats if tool == "nats" else read_terraform)(path)
+    )
+    conversion.findings.raise_if_failed()
     if not conversion.resources:
         raise _nothing_found_error(tool, path, conversion)
     check_clusters(conversion, target.domain)
@@ -53,7 +42,7 @@ def convert(
 def _nothing_found_error(tool: Tool, path: Path, conversion: Conversion) -> JsplanError:
     if conversion.notes:
         return ConfigError(
-            [note.to_diagnostic(None) for note in conversion.notes],
+            [note.diagnostic for note in conversion.notes],
             f"{path}: nothing in it can be converted",
         )
     return JsplanError(f"{path} has nothing of {TOOL_NAMES[tool]}", hint="Check the path.")

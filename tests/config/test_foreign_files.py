@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from jsplan.config import LoadOptions, load
-from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.converting.read_files import read_nats
 from jsplan.disk import open_private, read_regular, write_private
@@ -140,7 +139,7 @@ def test_a_path_that_is_too_long(workspace: Loader) -> None:
     with pytest.raises(JsplanError, match="no such folder"):
         require_new(workspace.root / long / "new.yaml")
     with pytest.raises(JsplanError, match="there is no"):
-        read_nats(workspace.root / long, Findings())
+        read_nats(workspace.root / long)
 
 
 def test_an_unknown_home_folder(tmp_path: Path) -> None:

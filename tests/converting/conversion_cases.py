@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
     return [
         Case(
             found["title"],
-            found.get("source"),
+            terraform_json(found["resources"]) if "resources" in found else found.get("source"),
             found.get("form", ""),
             found.get("streams", []),
             [tuple(one) for one in found.get("consumers", [])],
@@ -57,6 +58,30 @@ def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
         for found in document["cases"]
         if version >= tuple(int(part) for part in str(found.get("since", "2.10")).split("."))
     ]
+
+
+def terraform_json(resources: list[list[Any]], **more: Any) -> str:
+    """Return what `terraform show -json` prints of a state with these types and their values."""
+    made = [
+        {
+            "address": f"jetstream_{kind}.r{number}",
+            "mode": "managed",
+            "type": f"jetstream_{kind}",
+            "name": f"r{number}",
+            "provider_name": "registry.terraform.io/nats-io/jetstream",
+            "schema_version": 0,
+            "values": values,
+            "sensitive_values": {},
+        }
+        for number, (kind, values) in enumerate(resources)
+    ]
+    chart = {"values": ["{{ .Values.of.a.chart }}"]}  # a state has more than JetStream
+    made.append({"address": "helm_release.r", "type": "helm_release", "values": chart})
+    return json.dumps(
+        {"format_version": "1.0", "terraform_version": "1.9.8"}
+        | {"values": {"root_module": {"resources": made}}}
+        | more
+    )
 
 
 def create_all(raw: Raw, found: list[Case]) -> None:

@@ -68,12 +68,12 @@ def test_resources_of_nack_are_adopted_unchanged(
 def test_resources_of_terraform_are_adopted_unchanged(
     server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Converted HCL gives an empty plan against what the Terraform provider sends."""
+    """Converted JSON of Terraform gives an empty plan against what its provider sends."""
     found = cases("terraform", server_version)
-    source = tmp_path / "module"
+    source = tmp_path / "shown"
     source.mkdir()
     for number, case in enumerate(found):
-        (source / f"case_{number:02}.tf").write_text(str(case.source), "utf-8")
+        (source / f"{number:02}.json").write_text(str(case.source), "utf-8")
     with Raw(server.url) as raw:
         create_all(raw, found)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.cli.main import main
+from tests.converting.conversion_cases import terraform_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,71 +85,37 @@ def test_the_suggested_command_works(saved: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     ("tool", "said"),
-    [("terraform", "is not a file of Terraform"), ("nats", "is not a file of the nats CLI")],
+    [("terraform", "terraform show -json"), ("nats", "nats stream info NAME --json")],
 )
 def test_files_of_another_tool(
     saved: Path, tool: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of another tool is reported as such, in one line."""
+    """A file of another tool is reported in one line, with what to give."""
     (saved / "nack.yaml").write_text("kind: Stream\n---\nkind: Stream\n", "utf-8")
 
     assert 1 == main(["convert", tool, "nack.yaml"])
     err = capsys.readouterr().err
-    assert f"nack.yaml {said}" in err
+    assert "nack.yaml is not JSON" in err
+    assert said in err
     assert "JS101" not in err
-
-
-def test_references_between_resources_of_a_module(
-    saved: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A reference to another resource of the module is resolved."""
-    (saved / "main.tf").write_text(
-        """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
-        resource "jetstream_obj_bucket" "files" { name = "${jetstream_kv_bucket.cfg.name}-FILES" }
-        resource "jetstream_kv_entry" "e" {
-          bucket = jetstream_kv_bucket.cfg.name
-          key    = "a"
-          value  = "1"
-        }""",
-        "utf-8",
-    )
-
-    assert 0 == main(["convert", "terraform", "main.tf"])
-    out, err = capsys.readouterr()
-    assert "CONFIG-FILES" in out
-    assert "not in these files" not in err
-    assert 'entries: {a: "1"}' in out
 
 
 def test_entries_without_their_bucket(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An entry needs a bucket that is converted too; each that has none, or no value, is named."""
-    (saved / "main.tf").write_text(
-        """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
-        resource "jetstream_kv_entry" "far" {
-          bucket = "OTHER"
-          key    = "a"
-          value  = "1"
-        }
-        resource "jetstream_kv_entry" "secret" {
-          bucket = jetstream_kv_bucket.cfg.name
-          key    = "a"
-          value  = var.password
-        }
-        resource "jetstream_kv_entry" "guarded" {
-          for_each = { "b" = "$${x}" }
-          bucket   = jetstream_kv_bucket.cfg.name
-          key      = each.key
-          value    = each.value
-          lifecycle { prevent_destroy = true }
-        }""",
-        "utf-8",
-    )
+    entries = [
+        ["kv_bucket", {"name": "CONFIG"}],
+        ["kv_entry", {"bucket": "OTHER", "key": "a", "value": "1"}],
+        ["kv_entry", {"bucket": "CONFIG", "key": "a"}],
+        ["kv_entry", {"bucket": "CONFIG", "key": "b", "value": "${x}"}],
+        ["kv_entry", {"bucket": "CONFIG", "key": "c", "value": ""}],
+    ]
+    (saved / "tf.json").write_text(terraform_json(entries), "utf-8")
 
-    assert 0 == main(["convert", "terraform", "main.tf"])
+    assert 0 == main(["convert", "terraform", "tf.json"])
     out, err = capsys.readouterr()
-    assert "jetstream_kv_entry.far is not carried over: bucket OTHER is not in these files" in err
-    assert "jetstream_kv_entry.secret is not carried over" in err
-    assert 'b: {value: "$${x}", lifecycle: {prevent_destroy: true}}' in out
+    assert "bucket OTHER is not in this file: a is not carried over" in err
+    assert "jetstream_kv_entry.r2 is not carried over: it needs `value`, and it has no value" in err
+    assert 'entries: {b: "$${x}", c: ""}' in out
 
 
 def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,14 +147,15 @@ def test_json_has_the_text_and_every_note(saved: Path, capsys: pytest.CaptureFix
 
 def test_equal_notes_are_one(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A default that differs for many resources is one note that names some of them."""
-    (saved / "main.tf").write_text(
-        'resource "jetstream_stream" "s" {\n  count    = 9\n  name     = "S${count.index}"\n  subjects = ["s.${count.index}"]\n}\n',
-        "utf-8",
-    )
+    streams = [{"name": f"S{number}", "maxAge": "1h"} for number in range(9)]
+    made = [
+        {"apiVersion": "jetstream.nats.io/v1", "kind": "Stream", "spec": one} for one in streams
+    ]
+    (saved / "all.json").write_text(json.dumps({"kind": "List", "items": made}), "utf-8")
 
-    assert 0 == main(["convert", "terraform", "main.tf"])
+    assert 0 == main(["convert", "nack", "all.json"])
     err = capsys.readouterr().err
-    assert 1 == err.count("allow_direct: true is the provider's default")
+    assert 1 == err.count("storage: memory is NACK's default")
     assert (
         "9 resources: main/stream/S0, main/stream/S1, main/stream/S2, main/stream/S3, main/stream/S4 and 4 more"
         in err

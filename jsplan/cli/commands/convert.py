@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ),
         "nack": CommandEntry("Custom resources of NACK, as YAML.", "convert", "nack"),
         "terraform": CommandEntry(
-            "The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"
+            "The jetstream provider: what `terraform show -json` prints.", "convert", "terraform"
         ),
     },
     examples=["jsplan convert nats backup/ -o found.jsplan.yaml"],
@@ -89,11 +89,11 @@ def nack(
     return _convert(ctx, "nack", path, domain, output, control_loop=control_loop)
 
 
-@declare("terraform", examples=["jsplan convert terraform infra/ -o streams.jsplan.yaml"])
+@declare("terraform", examples=["jsplan convert terraform tf.json -o streams.jsplan.yaml"])
 @_options
 @click.pass_context
 def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
-    """Convert a Terraform module, a state, or the output of `terraform show -json`."""
+    """Convert the output of `terraform show -json`, of a state or a saved plan, or of OpenTofu."""
     return _convert(ctx, "terraform", path, domain, output)
 
 

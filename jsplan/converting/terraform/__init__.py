@@ -1,1 +1,0 @@
-"""Terraform's jetstream provider: HCL, `terraform show -json`, and state."""
