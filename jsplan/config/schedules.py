@@ -117,7 +117,8 @@ def _find_problems(
     if (TARGET in fields or not node.is_given(TARGET)) and (
         not target or not is_schedule_subject(target) or target == subject
     ):
-        yield "has no `target`", f"Write another subject of the stream. {_SUBJECT_RULE}"
+        what = "no" if not target else "a wrong"
+        yield f"has {what} `target`", f"Write another subject of the stream. {_SUBJECT_RULE}"
     if any(fields.get(name, 0) % SECOND for name in (EVERY, RESULT_TTL)):
         yield "has an interval or a `ttl` that is not a number of seconds", "Round it."
     if fields.get(RESULT_TTL) and not stream.body.get("allow_msg_ttl"):

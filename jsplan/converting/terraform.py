@@ -160,15 +160,18 @@ def _convert_provider(provider: Node, out: Conversion) -> Owner:
     elif servers is not None:
         what = f"connection {name}: its servers are a variable, and not carried over"
         notes.info(servers, what, "Write `url:`, or set NATS_URL.")
-    for word, ours in (("credentials", "creds"), ("nkey", "nkey")):
-        if _PATH.fullmatch(path := _text(_get(given, word), "constant_value")):
+    for word, ours in (("credentials", "creds"), ("nkey", "nkey"), ("credential_data", "creds")):
+        if (login := _get(given, word)) is None:
+            continue
+        path = _text(login, "constant_value")
+        if word != "credential_data" and _PATH.fullmatch(path):
             found[ours] = path
+        else:
+            what = f"connection {name}: {word} is not carried over"
+            notes.not_converted(login, what, f"Save it in a file, and write `{ours}: FILE`.")
     for word in ("user", "password", "token"):
         if (secret := _get(given, word)) is not None and not found.keys() & {"creds", "nkey"}:
             use_variable(found, name, word, secret, notes)
-    if (data := _get(given, "credential_data")) is not None:
-        what = f"connection {name}: credential_data is not carried over"
-        notes.not_converted(data, what, "Save the credentials and write `creds: FILE`.")
     for block in _items(given, "tls"):
         files = [(word, block.get(f"{word}_file")) for word in ("ca", "cert", "key")]
         paths = {word: _text(given, "constant_value") for word, given in files}

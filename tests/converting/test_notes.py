@@ -334,8 +334,9 @@ def test_secrets_of_the_provider_are_not_carried_over(tmp_path: Path) -> None:
 
     assert "hidden" not in made.text + str(made.diagnostics)
     assert 'user: "${env.NATS_USER}", password: "${env.NATS_PASSWORD}"' in made.text
+    lost = ("nkey", "credentials", "credential_data")
     assert [
-        "warning JS180 None: connection main: credential_data is not carried over",
+        *(f"warning JS180 None: connection main: {word} is not carried over" for word in lost),
         "info JS183 None: connection main: its user is not carried over",
         "info JS183 None: connection main: its password is not carried over",
     ] == sorted(note_texts(made), reverse=True)
