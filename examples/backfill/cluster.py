@@ -141,9 +141,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def unpack(folder: Path) -> None:
-    """The workspace, in a folder of its own."""
+    """The workspace, in a folder of its own: contexts that are below it are refused."""
     for name in ("jsplan.yaml", "clean.py"):
-        shutil.copy(HERE / name, folder)
+        shutil.copy(HERE / name, made(folder / "workspace"))
 
 
 def story(
@@ -159,6 +159,7 @@ def story(
     The server `offline` is stopped before the first run of the entry and started for the second.
     """
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
+    folder = folder / "workspace"
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
     if offline is not None:
