@@ -117,7 +117,7 @@ def run(
     """Copy the pending messages of backfill NAME, then verify them.
 
     The first run pins the range. An interrupted run is resumed by the next one; no message is lost
-    or copied twice. Ctrl-C stops it cleanly. A run that --until stopped exits with 6.
+    or copied twice. Ctrl-C stops it cleanly. A run that stops at TIME exits with 6.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
