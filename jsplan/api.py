@@ -165,15 +165,6 @@ class Workspace:
 
         return backfill.status(self.load, names)
 
-    def write_backfill_job(self, options: BackfillOptions, path: Path | str) -> None:
-        """Pin the range of an entry, and write it as a job for `spark-submit`.
-
-        Raises the errors of `backfill` before its copy, and RefusedError for a secret in the files.
-        """
-        from jsplan.workflows import backfill
-
-        backfill.write_job(self.load, options, Path(path), self.observer)
-
 
 def save_plan(plan: Plan, path: Path | str) -> None:
     """Write a plan, which has no secrets. Raises JsplanError if it cannot be written."""

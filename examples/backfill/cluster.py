@@ -3,9 +3,8 @@
     python examples/backfill/cluster.py [--entry NAME] [--kill] [--messages N]
 
 The script starts an embedded hub with a leaf and two stores, and fills ORDERS of the leaf and SALES
-of the stores. Then it writes the job file of an entry and submits it with spark-submit. `--kill`
-kills a worker in the middle of the copy. `--entry sales-history` submits its job twice: store-2 is
-offline when the first run begins. It leaves nothing running. It needs the extras `spark` and
+of the stores. Then it runs an entry with spark-submit. `--kill` kills a worker in the middle of the
+copy. `--entry sales-history` is run twice: store-2 is offline when the first run begins. It leaves nothing running. It needs the extras `spark` and
 `sandbox`, and a network for pip.
 """
 
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+from jsplan import spark_submit
 from jsplan.backfill.spark.session import find_java_home
 from jsplan.config.model import LoadOptions
 from jsplan.errors import JsplanError
@@ -141,9 +141,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def unpack(folder: Path) -> None:
-    """The workspace, in a folder of its own."""
+    """The workspace, in a folder of its own: contexts that are below it are refused."""
     for name in ("jsplan.yaml", "clean.py"):
-        shutil.copy(HERE / name, folder)
+        shutil.copy(HERE / name, made(folder / "workspace"))
 
 
 def story(
@@ -156,14 +156,14 @@ def story(
 ) -> int:
     """Run the commands that a user types.
 
-    The server `offline` is stopped before the first run of the job and started for the second.
+    The server `offline` is stopped before the first run of the entry and started for the second.
     """
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
+    folder = folder / "workspace"
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
     if offline is not None:
         offline.stop()
-    run([*jsplan, "backfill", "plan", name, "--job-file", "job.py"], folder, environment)
     code = submit(folder, environment, master, victims, name)
     if offline is not None and not code:
         offline.start()
@@ -181,14 +181,17 @@ def story(
 def submit(
     folder: Path, environment: dict[str, str], master: str, victims: list[Node], name: str
 ) -> int:
-    """Hand the job to the cluster, and wait for its end."""
+    """Run the entry on the cluster, and wait for its end."""
     command = [
         str(SPARK / "bin/spark-submit"),
         "--master",
         master,
         "--conf",
         "spark.executor.memory=600m",
-        "job.py",
+        spark_submit.__file__,
+        "backfill",
+        "run",
+        name,
     ]
     driver = environment | {
         "PYSPARK_DRIVER_PYTHON": sys.executable,

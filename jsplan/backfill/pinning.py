@@ -69,9 +69,8 @@ class Endpoints(Struct):
 def export_domains(world: Context, domains: Iterable[Domain]) -> None:
     """Export the connections of domains to tasks that start later."""
     for domain in domains:
-        export_connection(
-            resolve_settings(world.workspace.connections[domain.connection], world.environ)
-        )
+        connection = world.workspace.connections[domain.connection]
+        export_connection(resolve_settings(connection, world.environ), connection.declared)
 
 
 def export_endpoints(world: Context, entry: Backfill) -> None:

@@ -16,7 +16,6 @@ from jsplan.backfill.pinning import export_endpoints, load_stored_state, resolve
 from jsplan.backfill.reachable_origins import find_offline_domains
 from jsplan.backfill.run_context import Copy, RunContext
 from jsplan.backfill.server_copy import ServerCopy
-from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import create_runner
 from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
@@ -43,7 +42,6 @@ async def run_backfill(
     """
     async with open_context(load) as world:
         resolve_entry(world, options)
-        declare_connections(load, options.master)
         async with (
             hold_session(world, "backfill", options.lock_timeout, observer) as session,
             copy_session(session, [options], options.master) as runner,

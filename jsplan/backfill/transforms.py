@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.config.model import Backfill, BackfillSide
-
-#: The files of a running job by name. They are never written: a name may lead anywhere.
-_JOB_FILES: Final[dict[str, str]] = {}
 
 
 class TransformSpec(Struct, frozen=True):
@@ -88,16 +84,6 @@ def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
     return TransformSpec(entry.order, entry.where, _load_function(root, entry), mapping)
 
 
-@contextmanager
-def use_job_files(files: Mapping[str, str]) -> Iterator[None]:
-    """Read the files of entries from a job instead of the workspace."""
-    _JOB_FILES.update(files)
-    try:
-        yield
-    finally:
-        _JOB_FILES.clear()
-
-
 def has_distinct_origins(sides: Iterable[BackfillSide]) -> bool:
     """Check that no stream is named twice."""
     names = [str(side) for side in sides]
@@ -127,11 +113,7 @@ def _load_function(root: Path, entry: Backfill) -> TransformFunction | None:
             f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION"
         )
     try:
-        text = (
-            _JOB_FILES[path]
-            if path in _JOB_FILES
-            else read_regular(root / path, MEGABYTE, root=root).decode()
-        )
+        text = read_regular(root / path, MEGABYTE, root=root).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None

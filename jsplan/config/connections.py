@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jsplan import units
 from jsplan.config import parsing
 from jsplan.config.findings import Findings
+from jsplan.config.interpolate import escape
 from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, source_range
 from jsplan.config.secret_fields import (
+    CONNECTION_SECRETS,
     conceal_login,
     describe,
     is_content,
@@ -43,6 +47,8 @@ _HINTS: Final = {
     "js_domain": "A domain is declared under `domains:`.",
     "jetstream_domain": "A domain is declared under `domains:`.",
 }  # fmt: skip
+_SENT_TEXTS: Final = ("url", "context", "user", "password", "token", "inbox_prefix")
+_REFERENCE: Final = re.compile(r"\$\{env\.[^{}]*\}")
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: The connection of a workspace that declares none.
@@ -86,7 +92,7 @@ def _read_connection(
     conceal_login(node.get("url"))
     _check_login(key, node, findings)
     _check_url(key, node.get("url"), findings)
-    return Connection(
+    found = Connection(
         key,
         url=text("url"),
         context=None
@@ -106,6 +112,41 @@ def _read_connection(
         range=source_range(node.place),
         folder=node.place[0].path.parent.absolute(),
     )
+    return dataclasses.replace(found, declared=_declare(node, found))
+
+
+def _declare(node: Node, found: Connection) -> str:
+    """Return the JSON of a connection that other machines receive."""
+    texts: dict[str, Any] = {
+        name: _template(node.get(name)) or escape(getattr(found, name))
+        for name in _SENT_TEXTS
+        if getattr(found, name) is not None
+    }
+    secrets = [_REFERENCE.fullmatch(texts.get(name, "${env.}")) for name in CONNECTION_SECRETS]
+    if not all(secrets) or "@" in _REFERENCE.sub("", texts.get("url", "")):
+        return ""
+    if found.timeout is not None:
+        texts["timeout"] = _template(node.get("timeout")) or units.format_duration(found.timeout)
+    texts |= _declare_paths(node, ("creds", "nkey"))
+    if found.tls is not None and (tls := node.get("tls")) is not None:
+        texts["tls"] = _declare_paths(tls, ("ca", "cert", "key"))
+        if found.tls.handshake_first:
+            texts["tls"]["handshake_first"] = True
+    return json.dumps(texts)
+
+
+def _declare_paths(node: Node, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the paths of files; below HOME or a variable they are those of each machine."""
+    folder, found = Path(escape(str(node.place[0].path.parent.absolute()))), {}
+    for name in names:
+        if (item := node.get(name)) is not None and item.value is not None:
+            text = _template(item) or escape(str(item.value))
+            found[name] = text if text.startswith(("~/", "${env.")) else str(folder / text)
+    return found
+
+
+def _template(node: Node | None) -> str:
+    return node.template if node is not None else ""
 
 
 def _check_login(key: str, node: Node, findings: Findings) -> None:

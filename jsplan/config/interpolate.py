@@ -100,13 +100,15 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         ):
             return make_unknown(node.place)
         return _copy_to_place(found, node)
-    pieces, end, secret, unknown = [], 0, False, False
+    pieces, kept, end, secret, unknown = [], [], 0, False, False
     references: dict[str, str] = {}
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])
+        kept.append(pieces[-1])
         end = match.end()
         if match[0] == "$${":
             pieces.append("${")
+            kept.append(match[0])
             continue
         found = _resolve_reference(match[1], node, scope, findings)
         if found is None:
@@ -117,19 +119,26 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
         if found.unknown:
             continue
         pieces.append(_embed(found, match[0], node, findings))
+        kept.append(found.template or escape(pieces[-1]))
     if unknown:
         return make_unknown(node.place)
     pieces.append(raw[end:])
     text = "".join(pieces)
     out = Node(node.place, text, text)
     out.secret, out.references = secret, references
+    out.template = "".join([*kept, raw[end:]]) if references else ""
     return out
+
+
+def escape(text: str) -> str:
+    """Return the text as files have it, where it is no reference."""
+    return text.replace("${", "$${")
 
 
 def _copy_to_place(found: Node, at: Node) -> Node:
     out = Node(at.place, found.value, found.raw)
     out.keys, out.secret, out.unknown = found.keys, found.secret, found.unknown
-    out.references = found.references
+    out.references, out.template = found.references, found.template
     return out
 
 
@@ -230,5 +239,6 @@ def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node |
         )
         return None
     found = Node(at.place, value, value)
-    found.secret, found.references = True, {value: f"${{env.{key}}}"}
+    found.secret, found.template = True, f"${{env.{key}}}"
+    found.references = {value: found.template}
     return found

@@ -34,6 +34,8 @@ class Connection:
     """A connection to one NATS account, as the files have it, without contexts and `NATS_*`.
 
     Secret values are excluded from `repr`. `timeout` is ns per request (None: jsplan's own, 5 s).
+    `declared` is JSON for other machines, in which each `${env.X}` is a reference; empty with a
+    secret in the files.
     """
 
     key: str
@@ -50,6 +52,7 @@ class Connection:
     account: str | None = None
     range: SourceRange | None = None
     folder: Path | None = None
+    declared: str = field(default="{}", repr=False)
 
 
 class Domain(Struct, frozen=True):

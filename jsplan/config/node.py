@@ -41,10 +41,21 @@ class Node:
     `keys` has the places of the keys. `raw` is the text of a scalar as written. `dynamic`: `${`
     occurs in it or below it. `secret`: it came from `${env.X}` or is a password, and must not be
     shown. `references`: the text to show for each value of the environment in it, `${env.X}`.
+    `template`: the text in which `${env.X}` is still a reference, if there is one in it.
     `unknown`: it is in the files and has no value here, because a reference in it has none.
     """
 
-    __slots__ = ("dynamic", "keys", "place", "raw", "references", "secret", "unknown", "value")
+    __slots__ = (
+        "dynamic",
+        "keys",
+        "place",
+        "raw",
+        "references",
+        "secret",
+        "template",
+        "unknown",
+        "value",
+    )
 
     def __init__(self, place: Place, value: Any, raw: str | None = None) -> None:
         self.place = place
@@ -54,6 +65,7 @@ class Node:
         self.dynamic = False
         self.secret = False
         self.references: Mapping[str, str] = _NO_REFERENCES
+        self.template = ""
         self.unknown = False
 
     def get(self, key: str) -> Node | None:

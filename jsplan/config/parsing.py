@@ -115,8 +115,6 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     It never repeats what precedes `@` or follows the host.
     """
     scheme, mark, rest = value.partition("://")
-    if "${env." in value:  # read without its environment, for a job file
-        return ""
     if not mark or scheme not in schemes:
         return (
             f'"{scheme}" is not one of {", ".join(schemes)}'

@@ -13,7 +13,7 @@ from jsplan.config.node import Node, to_plain
 from jsplan.secrets import register_secret
 
 #: The fields of a connection that are secrets; of a `url` the part before `@` is one.
-_CONNECTION_SECRETS: Final = ("password", "token")
+CONNECTION_SECRETS: Final = ("password", "token")
 #: Text that is never a path: several lines, a seed, a JWT, longer than any system allows.
 _CONTENT: Final = re.compile(
     r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL
@@ -30,7 +30,7 @@ def refuse_variables(
     _refuse(connections, "`connections`", findings)
     for key, connection in _entries(connections):
         _refuse(connection, f"connection {key}", findings)
-        for name in _CONNECTION_SECRETS:
+        for name in CONNECTION_SECRETS:
             _refuse(connection.get(name), f"`{name}` of connection {key}", findings)
         url = connection.get("url")
         if url is not None and _has_login(url, variables):

@@ -21,7 +21,6 @@ from jsplan.documents.schema_files import (
     COMMIT,
     COMMIT_OPTIONAL,
     FILE,
-    JOB,
     RECEIPT,
 )
 from jsplan.documents.schema_plan import (
@@ -538,5 +537,4 @@ def internal_schemas() -> dict[str, Schema]:
         "commit": document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
         "attempt": document("attempt", ATTEMPT, {}),
         "piece": document("piece", RECEIPT, {"file": FILE}),
-        "job": document("job", JOB, {}),
     }

@@ -1,9 +1,9 @@
-"""Schemas of a backup's manifest, an archive's log and a job's document."""
+"""Schemas of a backup's manifest and an archive's log."""
 
 from __future__ import annotations
 
 from jsplan.documents.schema_configs import CONFIG_DEFS, CONFIG_REF
-from jsplan.documents.schema_state import PINNED_RANGE, SEQ_RANGE
+from jsplan.documents.schema_state import SEQ_RANGE
 from jsplan.documents.schema_types import (
     ADDRESS,
     COUNT,
@@ -18,7 +18,6 @@ from jsplan.documents.schema_types import (
     VERSION,
     Schema,
     list_of,
-    map_of,
     object_of,
     object_of_counts,
     one_of,
@@ -99,7 +98,7 @@ BACKUP_DEFS: dict[str, Schema] = CONFIG_DEFS | {"saved": SAVED_STREAM}
 
 # --- archives -------------------------------------------------------------------------------------
 
-ARCHIVE_FORMAT, JOB_FORMAT = "jsplan-archive/1", "jsplan-job/1"
+ARCHIVE_FORMAT = "jsplan-archive/1"
 #: A file in the folder of one day.
 _PARQUET: Schema = {
     "type": "string",
@@ -146,21 +145,3 @@ COMMIT_OPTIONAL: dict[str, Schema] = {
 #: The marker of an attempt, as JSON.
 ATTEMPT = {"entry": TEXT, "hash": TEXT, "origin": TEXT}
 RECEIPT = {"span": SEQ_RANGE, "rows": COUNT, "bytes": COUNT, "files": list_of(ref("file"))}
-
-# --- jobs -----------------------------------------------------------------------------------------
-
-_CONNECTION = object_of(
-    {},
-    dict.fromkeys(
-        ("url", "context", "user", "password", "token", "inbox_prefix", "creds", "nkey", "timeout"),
-        TEXT,
-    )
-    | {"tls": object_of({}, {"ca": TEXT, "cert": TEXT, "key": TEXT, "handshake_first": FLAG})},
-)
-JOB = {
-    "format": one_of(JOB_FORMAT),
-    "environment": or_null(TEXT),
-    "record": PINNED_RANGE,
-    "files": map_of(TEXT),
-    "document": object_of({}, {"connections": map_of(_CONNECTION)}),
-}

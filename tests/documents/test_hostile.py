@@ -15,7 +15,6 @@ from rich.console import Console
 from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.backfill.parquet.log import Archive, merge_gaps
 from jsplan.backfill.parquet.store import LocalFolder
-from jsplan.backfill.spark_job import unpack_job
 from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
 from jsplan.documents.base import digest, dumps, parse
@@ -123,11 +122,6 @@ def read_commit(data: bytes, folder: Path) -> None:
         found.require_complete()
 
 
-def read_job(data: bytes, _: Path) -> None:
-    with unpack_job(data.decode()):
-        pass
-
-
 READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
     "plan": (valid_documents.plan(), read_plan),
     "state": (valid_documents.state(), read_state),
@@ -137,7 +131,6 @@ READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
     "changes": ([valid_documents.CHANGE], read_changes),
     "backup": (valid_documents.MANIFEST, read_backup),
     "commit": (valid_documents.COMMIT, read_commit),
-    "job": (valid_documents.JOB, read_job),
 }
 
 

@@ -244,7 +244,3 @@ COMMIT: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
-JOB: dict[str, Any] = {
-    "format": "jsplan-job/1", "environment": None, "record": PINNED_RANGE, "files": {},
-    "document": {"jsplan": 1, "workspace": "shop", "connections": {"hub": {"url": "nats://127.0.0.1:1", "tls": {"ca": "/ca.pem"}}}},
-}  # fmt: skip

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from jsplan.backfill.tasks import endpoints
 from jsplan.cli.main import main
 from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
 from tests.fuzz import hostile_values
@@ -134,7 +133,6 @@ class DocumentRun:
         )
         tempfile.tempdir = str(self.tmp)
         os.chdir(self.ws)
-        endpoints._DECLARED.clear()  # noqa: SLF001 - or a document changes how the next one is read
 
     @staticmethod
     def _put(path: Path, content: bytes) -> None:
@@ -159,16 +157,9 @@ class DocumentRun:
 
     def jsplan(self, *args: str) -> CommandResult:
         """Run one command line and check its output."""
-        return self.run_call(main, args)
-
-    def run_call(self, call: Callable[..., int], *given: Any) -> CommandResult:
-        """Call a function that prints and returns an exit code.
-
-        The last of `given` is the command line.
-        """
-        out, err, args = _stream(), _stream(), given[-1]
+        out, err = _stream(), _stream()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = call(*given)
+            code = main(args)
         result = CommandResult(code, _text(out), _text(err))
         self._check_ended(result, args)
         if result.code in (1, 64):

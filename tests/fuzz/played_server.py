@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -384,17 +384,6 @@ class PlayedLink(NatsConnection):
 
     async def close(self) -> None:
         """Do nothing."""
-
-
-@contextlib.contextmanager
-def played_servers(document: Document, *, known: bool = False) -> Iterator[None]:
-    """Play the document during the block, in a process that does other work too."""
-    before = pool.NatsConnection, bucket.NatsConnection  # type: ignore[attr-defined]
-    play_servers(document, known=known)
-    try:
-        yield
-    finally:
-        pool.NatsConnection, bucket.NatsConnection = before  # type: ignore[attr-defined]
 
 
 def play_servers(document: Document, *, known: bool = False) -> Script:

@@ -22,8 +22,6 @@ FEW: Final = {
         "config": 40,
         "config-file": 40,
         "connection": 40,
-        "job": 45,
-        "job-script": 45,
         "wire": 150,
         "advisories": 225,
     },

@@ -1,7 +1,7 @@
 """Options of the format `jetstream`: connection, range to read, target to write.
 
 The driver and the executors read them. `${env.NAME}` is resolved in the environment of the
-connecting process, so no password appears in Spark plans, job files or the UI. Paths of
+connecting process, so no password appears in Spark plans or the UI. Paths of
 credentials and TLS files are those of the executors.
 """
 

@@ -1,8 +1,8 @@
 """Endpoints of tasks: connections by name, with settings from the environment.
 
-A task receives only the name of a connection. Its settings are in the environment, so they never
-appear in Spark plans, the UI or job files. Tasks on other machines receive the declared connection
-of the files, in which secrets are still `${env.NAME}`; they read NAME from their own environment.
+A task receives the name of a connection, and the connection of the files, in which secrets are
+still `${env.NAME}`: nothing else appears in Spark plans, event logs or the UI. On this machine the
+settings are in the environment of tasks; those on other machines read NAME from their own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.units import parse_duration
 
 _VARIABLE_PREFIX: Final = "JSPLAN_ENDPOINT_"
-_REFERENCE: Final = re.compile(r"\$\$\{|\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
-#: Declared connections as JSON, by key, for tasks on other machines.
+_REFERENCE: Final = re.compile(r"\$\$\{|\$\{env\.([^{}]*)\}")
+#: Declared connections as JSON by key.
 _DECLARED: Final[dict[str, str]] = {}
 
 
@@ -30,7 +30,7 @@ _DECLARED: Final[dict[str, str]] = {}
 class Endpoint:
     """One JetStream as a task reaches it: a connection (its key) and an API prefix.
 
-    `declared` is the connection as `declare_connection` received it.
+    `declared` is the connection as `export_connection` received it.
     """
 
     connection: str
@@ -92,11 +92,10 @@ def variable_name(connection: str) -> str:
     return _VARIABLE_PREFIX + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in connection)
 
 
-def declare_connection(key: str, declared: dict[str, Any]) -> None:
-    """Store a connection as the files declare it, for endpoints that are created from now on."""
-    _DECLARED[key] = json.dumps(declared)
+def export_connection(target: ConnectionSettings, declared: str = "") -> None:
+    """Put the settings of a connection into the environment of later child processes.
 
-
-def export_connection(target: ConnectionSettings) -> None:
-    """Put the settings of a connection into the environment of later child processes."""
+    `declared` is that of the connection, for endpoints that are created from now on.
+    """
     os.environ[variable_name(target.key)] = json.dumps(asdict(target))
+    _DECLARED[target.key] = declared

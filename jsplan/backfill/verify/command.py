@@ -15,7 +15,6 @@ from jsplan.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.backfill.pinned_ranges import complete_state
 from jsplan.backfill.pinning import export_endpoints, load_stored_state, pin_ranges, resolve_entry
 from jsplan.backfill.retry import gather_limited
-from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import is_joint_copy, reads_archive
@@ -44,7 +43,6 @@ async def verify_backfill(
         )
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
         await pool.open({context.workspace.domains[side.domain].connection for side in streams})
-        declare_connections(load, options.master)
         export_endpoints(context, entry)
         runner = SparkRunner(observer, options.master)
         runner.warm_up()

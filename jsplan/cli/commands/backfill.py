@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,13 +11,12 @@ from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
 from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, HazardPermission, Until
+from jsplan.cli.types import AddressGlob, HazardPermission, Until
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jsplan.cli.output import Output
     from jsplan.planning.backfill.deadline import Deadline
 
 _TABLE = {
@@ -120,7 +117,7 @@ def run(
     """Copy the pending messages of backfill NAME, then verify them.
 
     The first run pins the range. An interrupted run is resumed by the next one; no message is lost
-    or copied twice. Ctrl-C stops it cleanly. A run that --until stopped exits with 6.
+    or copied twice. Ctrl-C stops it cleanly. A run that stops at TIME exits with 6.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
@@ -137,50 +134,25 @@ def run(
     return result.exit_code
 
 
-@declare(
-    "plan",
-    connects=True,
-    examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"],
-)
+@declare("plan", connects=True, examples=["jsplan backfill plan orders"])
 @_endpoint_options
-@click.option(
-    "--job-file",
-    type=AbsolutePath(),
-    metavar="FILE",
-    help="Pin the range in the state, and write a script for spark-submit.",
-)
 @click.pass_context
-def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
+def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
     """Show what backfill NAME would copy, the strategy with its reason, and an estimate.
 
-    Starts no Spark, takes no lock and copies nothing. With --job-file it pins the range under the
-    lock, and writes a script that does what `run` does on a Spark cluster.
+    Starts no Spark, takes no lock and copies nothing.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
     from jsplan.api import BackfillOptions, Workspace
 
     options = BackfillOptions(name, origin, target)
-    workspace = Workspace(settings.load_options(), output.progress)
-    found = workspace.preview_backfill(options)
+    found = Workspace(settings.load_options(), output.progress).preview_backfill(options)
     output.progress.stop()
     from jsplan.render import backfill_preview_text
 
     output.result(found.to_json, partial(backfill_preview_text.render, found))
-    if job_file is not None:
-        workspace.write_backfill_job(options, job_file)
-        output.progress.stop()
-        _print_job(output, job_file)
     return 0
-
-
-def _print_job(output: Output, path: Path) -> None:
-    here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    output.note(
-        "\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master "
-        f"URL {shlex.quote(str(shown))}"
-    )
 
 
 @declare("verify", connects=True, examples=["jsplan backfill verify orders"])

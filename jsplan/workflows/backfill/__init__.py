@@ -14,14 +14,12 @@ from jsplan.errors import InterruptedByUser
 from jsplan.event_loop import run_until_complete as run_workflow
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
     from jsplan.documents.backfill_preview import BackfillPreview
     from jsplan.options import Observer
 
-__all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify", "write_job"]
+__all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify"]
 
 
 def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
@@ -53,17 +51,6 @@ def plan(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
     from jsplan.backfill.preview import preview_backfill  # noqa: PLC0415
 
     return run_workflow(preview_backfill(load, options))
-
-
-def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> None:
-    """Pin the range of an entry in state, and write it as a job for `spark-submit`.
-
-    Raises the errors of a run before its copy, and RefusedError for a secret in the files.
-    """
-    require_spark()
-    from jsplan.backfill.spark_job import write_job  # noqa: PLC0415
-
-    run_workflow(write_job(load, options, path, observer))
 
 
 def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:
