@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(240)]
 
 #: The file with the lines for entries, objects, schedules and backfills.
-CONF: Final = re.sub(r'# \+ "', '"', TEXT)
+CONF: Final = TEXT.replace('# + "', '"')
+#: The same for what is in the domain of a leaf, as the file says.
+LEAF_CONF: Final = re.sub(
+    r"# \+ (.*)",
+    lambda line: (
+        line[1].replace('"$JS.API.', '"$JS.leaf.API.').replace('"$KV', '"$JS.leaf.API.$KV')
+    ),
+    TEXT,
+)
 BASE: Final[dict[str, Any]] = {
     "jsplan": 1,
     "workspace": "shop",
@@ -42,21 +50,13 @@ BASE: Final[dict[str, Any]] = {
             "inbox_prefix": "_INBOX_jsplan_${env.SHOP_USER}",
         }
     },
-    "domains": {"hub": {"connection": "hub"}},
+    "domains": {"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}},
     "backend": {"kv": {"domain": "hub", "bucket": "JSPLAN_STATE"}},
-    "defaults": {"domain": "hub"},
     "drift": {"sinks": [{"subject": "ops.drift", "domain": "hub"}]},
-    "backfills": [
-        {"name": "b", "strategy": "spark"}
-        | {
-            side: {"domain": "hub", "stream": name}
-            for side, name in (("from", "ORDERS"), ("to", "COPY"))
-        }
-    ],
 }
 
 
-def workspace(number: int, *, is_old: bool) -> dict[str, Any]:
+def workspace(domain: str, number: int, *, is_old: bool) -> dict[str, Any]:
     """The workspace before (1) and after (2) changes of every kind.
 
     An old server, before 2.12, has no schedules and replaces nothing with its content.
@@ -79,10 +79,16 @@ def workspace(number: int, *, is_old: bool) -> dict[str, Any]:
         "logo": {"file": "large" if number == 1 else "small"},
         **({"gone": {"file": "small"}} if number == 1 else {}),
     }
-    moved = [{"from": "hub/stream/MOVED1", "to": "hub/stream/MOVED2"}]
+    moved = [{"from": f"{domain}/stream/MOVED1", "to": f"{domain}/stream/MOVED2"}]
+    ends = {
+        side: {"domain": domain, "stream": name}
+        for side, name in (("from", "ORDERS"), ("to", "COPY"))
+    }
     return (
         BASE
         | {
+            "defaults": {"domain": domain},
+            "backfills": [{"name": "b", "strategy": "spark"} | ends],
             "streams": streams,
             "kv": [{"bucket": "CONFIG", "history": 5, "entries": entries}],
             "object_stores": [{"bucket": "ASSETS", "objects": objects}],
@@ -105,7 +111,7 @@ UNUSED: Final = {
 }  # fmt: skip
 READING: Final = (
     "validate", "lint", "lint --live", "plan", "plan --refresh-only", "status", "drift", "graph", "access", "history", "state list",
-    "state show hub/kv_entry/CONFIG/a.b", "backfill status", "domains discover",
+    "state show DOMAIN/kv_entry/CONFIG/a.b", "backfill status", "domains discover",
 )  # fmt: skip
 #: The user, the commands, and the exit code.
 FIRST: Final = (
@@ -115,22 +121,36 @@ FIRST: Final = (
 SECOND: Final = (
     ("plan", READING, 0),
     ("drift", ("drift", "status"), 0),
-    ("deploy", ("backfill plan b", "backfill run b", "backup hub/** saved"), 0),
+    ("deploy", ("backfill plan b", "backfill run b", "backup DOMAIN/** saved"), 0),
 )
 THIRD: Final = (
     ("plan", ("plan -o x.plan", "show x.plan"), 0),
     ("deploy", (f"apply -y {HAZARDS}",), 0),
     ("plan", ("plan --detailed-exitcode", "drift", "history"), 0),
-    ("deploy", (f"revert 3 --target hub/kv_entry/** -y {HAZARDS}", "state rm hub/stream/COPY", "import hub/stream/COPY -y"), 0),
+    ("deploy", (f"revert 3 --target DOMAIN/kv_entry/** -y {HAZARDS}", "state rm DOMAIN/stream/COPY", "import DOMAIN/stream/COPY -y"), 0),
     ("deploy", (f"destroy -y {HAZARDS}", f"restore saved -y {HAZARDS}"), 0),
 )  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=["hub", "leaf"])
+def domain(request: pytest.FixtureRequest) -> str:
+    """The domain that has everything but the state."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def hub() -> Iterator[Server]:
-    """Start a server with the permissions of the example, which logs what clients send."""
-    text = f"trace: true\nmax_traced_msg_len: 1\n{CONF}{ACCOUNTS}"
-    with start_servers(text, User("SHOP", "admin", "admin"), binary=PROGRAM) as sandbox:
+def hub(domain: str) -> Iterator[Server]:
+    """Start a server with the permissions of the example, which logs what clients send, and a leaf."""
+    conf = CONF if domain == "hub" else LEAF_CONF
+    login = User("SHOP", "admin", "admin")
+    with start_servers(
+        f"trace: true\nmax_traced_msg_len: 1\n{conf}{ACCOUNTS}",
+        login,
+        leaf="accounts {SHOP: {jetstream: enabled, users: [{user: admin, password: admin}]}}",
+        leaf_login=login,
+        remotes=[("admin:admin", "SHOP")],
+        binary=PROGRAM,
+    ) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
@@ -139,18 +159,19 @@ class Shop:
     """A workspace whose commands run as one of the users. `sent` has what each published."""
 
     def __init__(
-        self, folder: Path, hub: Server, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
+        self, folder: Path, hub: Server, domain: str, patch: pytest.MonkeyPatch, *, is_old: bool
     ) -> None:
-        self.folder, self.hub, self._patch, self._is_old = folder, hub, monkeypatch, is_old
+        self.folder, self.hub, self.domain = folder, hub, domain
+        self._patch, self._is_old = patch, is_old
         self.sent: dict[str, set[str]] = {"plan": set(), "drift": set(), "deploy": set()}
         (folder / "small").write_text("x")
         (folder / "large").write_text("x" * 300_000)
-        monkeypatch.setenv("SHOP_URL", hub.url)
+        patch.setenv("SHOP_URL", hub.url)
 
     def play(self, number: int, steps: tuple[tuple[str, tuple[str, ...], int], ...]) -> list[str]:
         """Run commands in the workspace `number`; return what was wrong with any of them."""
         (self.folder / "jsplan.yaml").write_text(
-            json.dumps(workspace(number, is_old=self._is_old)), "utf-8"
+            json.dumps(workspace(self.domain, number, is_old=self._is_old)), "utf-8"
         )
         wrong = []
         for user, commands, code in steps:
@@ -158,7 +179,8 @@ class Shop:
             for command in commands:
                 before = self.hub.log_path.stat().st_size
                 with without_spark():
-                    ended = jsplan(self.folder, *command.split())
+                    words = command.replace("DOMAIN", self.domain).split()
+                    ended = jsplan(self.folder, *words)
                 with self.hub.log_path.open("rb") as log:
                     log.seek(before)
                     text = log.read().decode(errors="replace")
@@ -177,10 +199,14 @@ def _own_name(match: re.Match[str]) -> str:
 
 
 def test_every_command_of_the_documented_users(
-    hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_version: tuple[int, ...]
+    hub: Server,
+    domain: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server_version: tuple[int, ...],
 ) -> None:
     """No command of the documented users is denied anything, and each permission is used."""
-    shop = Shop(tmp_path, hub, monkeypatch, is_old=server_version < (2, 12))
+    shop = Shop(tmp_path, hub, domain, monkeypatch, is_old=server_version < (2, 12))
     wrong = shop.play(1, FIRST)
     with Raw(hub.url, "admin", "admin") as admin:
         for subject in ("orders.a", "keep", "moved", "gone", "jobs.a"):
@@ -188,12 +214,13 @@ def test_every_command_of_the_documented_users(
                 admin.request(subject, b"x")
         config = {"name": "theirs", "durable_name": "theirs"}
         admin.api_ok(
-            "$JS.API.CONSUMER.CREATE.COPY.theirs", {"stream_name": "COPY", "config": config}
+            f"$JS.{domain}.API.CONSUMER.CREATE.COPY.theirs",
+            {"stream_name": "COPY", "config": config},
         )
     wrong += shop.play(1, SECOND)
     wrong += shop.play(2, THIRD)
     assert wrong == []
-    if server_version >= (2, 14):  # what older ones lack is not asked for
+    if domain == "hub" and server_version >= (2, 14):  # older ones have less
         assert list_unused(shop.sent) <= UNUSED
 
 
