@@ -140,7 +140,7 @@ def domain(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def hub(domain: str) -> Iterator[Server]:
-    """Start a server with the permissions of the example, which logs what clients send, and a leaf."""
+    """Start a leaf, and a hub with the permissions of the example, which logs what it is sent."""
     conf = CONF if domain == "hub" else LEAF_CONF
     login = User("SHOP", "admin", "admin")
     with start_servers(
