@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from threading import Lock
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta
 
+_ONE_THREAD: Final = Lock()
+
 
 def has_type(value: Any, expected: Any) -> bool:
-    """Check whether a parsed JSON value has this type. A number with a fraction is no integer."""
+    """Check whether a parsed JSON value has this type. A number with a fraction is no integer.
+
+    One thread at a time: msgspec 0.22 prepares a type at its first use, and a second thread that
+    uses the half-prepared type ends the process.
+    """
     try:
-        msgspec.convert(value, expected)
+        with _ONE_THREAD:
+            msgspec.convert(value, expected)
     except msgspec.ValidationError:
         return False
     return True
