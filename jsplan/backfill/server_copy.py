@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.origin_reader import StreamReader
@@ -17,7 +15,7 @@ from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 
 
 class ServerCopy:
-    """The copy of one stream by the strategy in its state; `copier` copies what is left."""
+    """The copy of one stream that may be made from a snapshot; `copier` copies what is left."""
 
     def __init__(self, context: RunContext, origin: CopyOrigin, copier: Copier) -> None:
         self._context = context
@@ -32,20 +30,16 @@ class ServerCopy:
 
     async def run(self) -> None:
         """Copy the pending messages and verify them. Raises the errors of `Copier.run`."""
-        strategy = "spark" if self._state.status == "done" else self._state.strategy
-        if strategy == "snapshot" and await self._is_made_from_snapshot():
-            return
-        await self._copier.run()
-
-    async def _fetch_target_info(self) -> dict[str, Any]:
-        target = self._state.target_address.stream
-        return await await_stream_info(self._endpoints.target, target)
+        is_restored = self._state.strategy == "snapshot" and self._state.status != "done"
+        if not (is_restored and await self._is_made_from_snapshot()):
+            await self._copier.run()
 
     async def _is_made_from_snapshot(self) -> bool:
         """Verify a restored target of an interrupted apply, which did not record it."""
-        self._state.target_created = (
-            self._state.target_created or (await self._fetch_target_info())["created"]
-        )
+        if not self._state.target_created:
+            target = self._state.target_address.stream
+            info = await await_stream_info(self._endpoints.target, target)
+            self._state.target_created = info["created"]
         try:
             await require_same_messages(self._state, self._endpoints)
         except JsplanError as error:
