@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from jsplan import units
+from jsplan.config.interpolate import escape
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import ORIGIN
 
@@ -56,7 +57,7 @@ def format_size(count: int) -> Any:
 def escape_references(found: Any) -> Any:
     """Escape `${` as `$${` in the value, keys included, so that it is not read as a reference."""
     if isinstance(found, str):
-        return found.replace("${", "$${")
+        return escape(found)
     if isinstance(found, list):
         return [escape_references(item) for item in found]
     return (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jsplan.disk import display_path
 from jsplan.documents import group_domains
 from jsplan.render import summary
-from jsplan.render.backup_text import display_folder
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
@@ -62,7 +63,7 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
             (
                 "Saved before messages were deleted: "
                 f"{count_text(len(saved['streams']), 'stream')} in "
-                f"{safe(display_folder(saved['folder']))}"
+                f"{safe(display_path(Path(saved['folder'])))}"
             ),
         )
     lines.print(console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsplan.disk import display_path
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.units import count_text, format_bytes
@@ -39,17 +40,11 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
     lines.add(
         0,
         (
-            f"{safe(display_folder(folder))} holds {content}: {format_bytes(total['bytes'])} in "
-            f"{format_bytes(total['archive_bytes'])}."
+            f"{safe(display_path(Path(folder)))} holds {content}: "
+            f"{format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}."
         ),
     )
     lines.print(console)
-
-
-def display_folder(folder: str) -> str:
-    """Return the folder relative to the current one, where it is below it."""
-    path = Path(folder)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else folder
 
 
 def _describe_content(stream: dict[str, Any]) -> str:

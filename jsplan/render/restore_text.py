@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsplan.render.backup_text import display_folder
+from jsplan.disk import display_path
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.units import count_text, format_bytes
@@ -22,7 +23,7 @@ def render(plan: Plan, console: Console) -> None:
     """Render the content of the backup, stream by stream."""
     lines = Lines()
     lines.add(
-        0, ("From the backup in ", "strong"), safe(display_folder(plan.options["folder"])), ":"
+        0, ("From the backup in ", "strong"), safe(display_path(Path(plan.options["folder"]))), ":"
     )
     lines.blank()
     for one in plan.options["restore"]:

@@ -361,11 +361,6 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     return [f"  {name}", *counts, *places, *cluster, _level(members) or mark]
 
 
-def _unmanaged_mark(members: list[Row]) -> grid.Cell:
-    """Return the mark of unmanaged objects; none where the state, which says so, is not known."""
-    return ("unmanaged", "dim") if any(m["managed"] is False for m in members) else ("", "dim")
-
-
 def _level(members: list[Row]) -> grid.Cell:
     """Return the mark of the worst exceeded threshold, or nothing."""
     levels = {breach["level"] for member in members for breach in member["thresholds"]}
