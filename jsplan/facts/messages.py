@@ -60,7 +60,7 @@ class MessageReader(PageReader[StoredMessage]):
         headers, payload = message_headers(message), _decoded_length(message.get("data") or "")
         subject = len(message["subject"].encode())
         size = stored_size(self.storage, subject, len(headers), payload)
-        target_size = self._size_at_target(message["seq"], subject, headers, payload)
+        target_size = self._size_at_target(subject, len(headers), payload)
         return StoredMessage(
             message["seq"],
             message["subject"],
@@ -71,18 +71,11 @@ class MessageReader(PageReader[StoredMessage]):
             target_size,
         )
 
-    def _size_at_target(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
-        """Return a message's size in its target stream. A source numbers messages without gaps."""
+    def _size_at_target(self, subject: int, headers: int, payload: int) -> int | None:
+        """Return a message's size in bytes in its target stream; None if there is none."""
         if self.target_storage is None:
             return None
-        position = (
-            seq
-            - self.first
-            + 1
-            - bisect_left(self.gaps or [], seq)
-            + bisect_left(self.gaps or [], self.first)
-        )
-        return self.target_storage.stored_size(subject, headers, payload, position)
+        return stored_size(self.target_storage.storage, subject, headers, payload)
 
     def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
         """Parse a message of a batch.
@@ -96,7 +89,7 @@ class MessageReader(PageReader[StoredMessage]):
         seq = int(own[b"Nats-Sequence"])
         size = stored_size(self.storage, len(subject), len(block), len(payload))
         time = own[b"Nats-Time-Stamp"].decode()
-        target_size = self._size_at_target(seq, len(subject), block, len(payload))
+        target_size = self._size_at_target(len(subject), len(block), len(payload))
         return StoredMessage(
             seq,
             subject.decode(),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Struct
 
-from jsplan.resources.source_header import SOURCE_HEADER, SourceHeader, replaced_header_size
-
-_EMPTY_HEADERS: Final = b"NATS/1.0\r\n\r\n"
+from jsplan.resources.source_header import SourceHeader
 
 
 class StoredMessage(Struct, frozen=True):
@@ -43,39 +39,18 @@ def stored_size(storage: str, subject: int, headers: int, payload: int) -> int:
 
 
 class TargetStorage(Struct, frozen=True):
-    """Storage of the stream that messages are copied to, and the stream that a source reads.
-
-    A source writes a header into each message, replacing an existing one (measured on 2.10 and
-    2.11).
-    """
+    """Storage of the stream that messages are copied to."""
 
     storage: str
-    source_stream: str = ""
 
     def min_growth(self, before: str) -> int:
-        """Least growth in bytes of a message from storage `before`, without another header."""
+        """Least growth in bytes of a message from storage `before`."""
         return {"file": {"file": 0, "memory": -18}, "memory": {"file": 14, "memory": 0}}[before][
             self.storage
         ]
 
     def max_growth(self, before: str) -> int:
         """Most growth in bytes."""
-        grows = {"file": {"file": 0, "memory": -14}, "memory": {"file": 18, "memory": 0}}[before][
+        return {"file": {"file": 0, "memory": -14}, "memory": {"file": 18, "memory": 0}}[before][
             self.storage
         ]
-        return grows + (
-            len(self._source_header(10**19)) + len(_EMPTY_HEADERS) + 4 if self.source_stream else 0
-        )
-
-    def stored_size(self, subject: int, headers: bytes, payload: int, position: int) -> int:
-        """Return the size there; `position` is the message's place in the stream that is read."""
-        return stored_size(self.storage, subject, self._header_bytes(headers, position), payload)
-
-    def _header_bytes(self, headers: bytes, position: int) -> int:
-        if not self.source_stream:
-            return len(headers)
-        added = len(self._source_header(position)) - replaced_header_size(headers)
-        return len(headers or _EMPTY_HEADERS) + added
-
-    def _source_header(self, position: int) -> bytes:
-        return f"{SOURCE_HEADER}: {self.source_stream} {position} > >\r\n".encode()

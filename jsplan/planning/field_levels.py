@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from jsplan.address import Address
 from jsplan.config.checks import find_reserved, reserved_problem
 from jsplan.config.hints import field_hint
 from jsplan.config.model import DeclaredResource
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -15,9 +17,13 @@ from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
     NEWEST_LEVEL,
+    REPLACE_LEVEL,
     RESERVED_SUBJECTS_LEVEL,
     SERVER_VERSIONS,
 )
+
+#: The code of what servers before `REPLACE_LEVEL` are not asked for.
+NEEDS_NEWER_SERVER: Final = "JS459"
 
 
 def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
@@ -70,6 +76,29 @@ def _list_unknown_fields(
             str(address),
             declared.ranges.get("x_raw", declared.range),
         )
+
+
+def old_server(inputs: PlanInputs, *addresses: Address) -> str | None:
+    """Return the domain and release of the first server that is older than `REPLACE_LEVEL`."""
+    for address in addresses:
+        facts = inputs.live.domains.get(address.domain)
+        if facts is not None and facts.reachable and facts.level < REPLACE_LEVEL:
+            return f"{address.domain} runs {facts.version or SERVER_VERSIONS[facts.level]}"
+    return None
+
+
+def needs_newer_server(
+    address: Address, what: str, server: str, detail: str, place: SourceRange | None
+) -> Diagnostic:
+    """Return the error for what jsplan does on newer servers only; `server` is of `old_server`."""
+    return Diagnostic(
+        "error",
+        NEEDS_NEWER_SERVER,
+        f"{what} needs nats-server {SERVER_VERSIONS[REPLACE_LEVEL]} or later; {server}",
+        f"Upgrade that server. {detail}",
+        str(address),
+        place,
+    )
 
 
 def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:

@@ -9,12 +9,11 @@ from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
 from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.facts.live import Live
+from jsplan.facts.live import Live, get_retention
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
-from jsplan.planning.field_levels import check_server_level
-from jsplan.planning.interest import check_kept_interest
+from jsplan.planning.field_levels import check_server_level, needs_newer_server, old_server
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
@@ -65,14 +64,15 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from _check_overruled(inputs, decision)
     yield from stranded.check_undelivered(inputs, decision)
     yield from stranded.check_last_deliveries(inputs, decision)
-    yield from check_kept_interest(decision, inputs.level(decision.address))
     yield from _check_pinned_client(decision, place)
     if decision.address.kind == "consumer" and (decision.preserves or decision.reset is not None):
         yield from check_consumer_replacement(inputs, decision)
     yield from check_server_level(inputs, decision)
+    too_old = list(_check_replace_level(inputs, decision))
+    yield from too_old
     if decision.deletes and decision.deleted_with is None:
         yield from check_prevent_destroy(inputs, decision)
-    if decision.replaces and decision.deleted_with is None:
+    if decision.replaces and decision.deleted_with is None and not too_old:
         yield from _check_replacement(inputs, decision)
     yield from check_adoption(inputs, decision)
 
@@ -215,6 +215,36 @@ def _describe_outcome(decision: ResourceDecision) -> str:
     if decision.preserves:
         return "replaced, keeping its content"
     return "replaced, which deletes its content" if decision.replaces else "deleted"
+
+
+def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Yield an error for a replacement or a position on a server that is too old for it."""
+    if decision.deleted_with is not None:
+        return
+    if decision.reset is not None:
+        what, detail = "setting its position", "Or remove `position`."
+    elif decision.replaces:
+        what = "replacing it"
+        detail = (
+            "Or take the change back. To lose what it has: take it out of the files and apply, "
+            "then put it in again and apply."
+        )
+    elif _leaves_interest(decision):
+        # 2.10 would delete what no consumer wants, at each later update of a consumer (measured).
+        what, detail = "changing retention from interest to limits", "Or take the change back."
+    else:
+        return
+    if (old := old_server(inputs, decision.address)) is not None:
+        yield needs_newer_server(
+            decision.address, what, old, detail, _source_range(inputs, decision.address)
+        )
+
+
+def _leaves_interest(decision: ResourceDecision) -> bool:
+    if decision.live is None or decision.actions != ["update"]:
+        return False
+    before, after = get_retention(decision.live.compact), get_retention(decision.after or {})
+    return (before, after) == ("interest", "limits")
 
 
 def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:

@@ -8,8 +8,6 @@ a consumer wants after the plan must therefore be wanted after each step:
 - Where one consumer releases messages that another will want, a placeholder consumer wants all
   messages meanwhile. After it is deleted, the server deletes the messages that no consumer wants.
   They are measured once for all consumers.
-- Before 2.11, each stream with limits may be one that was an interest stream. There the server
-  still deletes unwanted messages when a consumer is updated, so the placeholder prevents it.
 """
 
 from __future__ import annotations
@@ -23,15 +21,16 @@ from msgspec import Struct, field
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.interest import ConsumerChange, InterestSnapshot, build_change
-from jsplan.facts.live import LiveObject, get_retention
+from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.field_levels import needs_newer_server, old_server
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import FILTER_UPDATE_LEVEL, INTEREST_FORGOTTEN_LEVEL
+from jsplan.resources.server_features import FILTER_UPDATE_LEVEL
 from jsplan.resources.stream import max_consumers
 from jsplan.subjects import is_covered
 
@@ -40,14 +39,14 @@ PLACEHOLDER_ORPHANED = "delete_because_orphan"
 #: Shortest `inactive_threshold` (ns) of a stream under which a placeholder outlives an apply.
 MIN_INACTIVE_THRESHOLD = 300 * 10**9
 
-Retention = Literal["is", "becomes", "was", "limits"]
+Retention = Literal["is", "becomes", "was"]
 
 
 class InterestChange(Struct):
     """The changed consumers of one stream, and the retention of the stream meanwhile.
 
     `is`: an interest stream throughout; `becomes` and `was`: the plan changes its retention from
-    or to limits; `limits`: it may have been an interest stream earlier. `consumers` are the changes
+    or to limits. `consumers` are the changes
     as `facts.measure` takes them. `reporting_consumer` is the consumer whose hazard reports the
     deletions.
     """
@@ -130,8 +129,7 @@ def _retention_change(
         else before
     )
     if "interest" not in (before, after):
-        forgets = before == "workqueue" or inputs.level(parent) >= INTEREST_FORGOTTEN_LEVEL
-        return None if forgets else "limits"
+        return None
     return "is" if before == after else "becomes" if after == "interest" else "was"
 
 
@@ -148,9 +146,6 @@ def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestCha
     level = inputs.level(parent)
     releasing = [v for v in change.decisions if _may_release_messages(v, level)]
     if change.retention != "is":
-        updated = [v for v in releasing if not v.deletes and v.restored_with is None]
-        if level < INTEREST_FORGOTTEN_LEVEL and updated:
-            change.needs_placeholder, change.reporting_consumer = True, updated[0].address
         return
     wanting = [v for v in change.decisions if _may_want_more(v)]
     exists = inputs.live.get(placeholder_of(inputs, parent)) is not None
@@ -253,45 +248,22 @@ def check_placeholders(
         totals = totals or {
             count.stream: count.total for count in count_consumers(inputs, decisions)
         }
+        names = ", ".join(v.address.consumer for v in change.decisions)
+        if (old := old_server(inputs, parent)) is not None:
+            what = f"changing consumers of an interest stream at once ({names})"
+            yield needs_newer_server(
+                change.reporting_consumer, what, old, "Or change them one plan after another.", None
+            )
+            continue
         found = _no_consumer_capacity(
             inputs, decisions, parent, change, totals.get(parent, 0)
         ) or _threshold_too_short(change)
         if found is not None:
-            names = ", ".join(v.address.consumer for v in change.decisions)
             text = f"consumers of stream {parent.stream} cannot be changed ({names}): {found[0]}"
-            reason = (
-                "messages that the changed consumers want would be deleted."
-                if change.retention == "is"
-                else "nats-server 2.10 deletes messages that no consumer wants if the stream "
-                "was ever an interest stream."
+            detail = (
+                f"Without it, messages that the changed consumers want would be deleted. {found[1]}"
             )
-            detail = f"Without it, {reason} {found[1]}"
             yield Diagnostic("error", "JS303", text, detail, str(change.reporting_consumer))
-
-
-def check_kept_interest(decision: ResourceDecision, level: int) -> Iterable[Diagnostic]:
-    """Warn about an interest stream that becomes a limits stream before 2.11.
-
-    Its consumers keep the old retention in themselves until the server restarts.
-    """
-    live, after = decision.live, decision.after or {}
-    if (
-        level >= INTEREST_FORGOTTEN_LEVEL
-        or decision.actions != ["update"]
-        or live is None
-        or (get_retention(live.compact), get_retention(after)) != ("interest", "limits")
-        or not live.state.get("consumer_count")
-    ):
-        return
-    yield Diagnostic(
-        "warning",
-        "JS459",
-        "until nats-server 2.10 restarts, each update of a consumer of this stream, also by an "
-        "application, deletes the messages that no consumer wants",
-        "jsplan prevents it in its own plans. Restart the server after this change, "
-        "or update it to 2.11.",
-        str(decision.address),
-    )
 
 
 def _no_consumer_capacity(
@@ -383,8 +355,6 @@ def add_placeholders(
             for draft in changing:
                 draft.depends_on.add(update.key)
         if change.needs_placeholder and change.reporting_consumer is not None:
-            if change.retention != "is":  # only updates delete messages
-                changing = [draft for draft in changing if draft.op == "consumer.update"]
             _add_placeholder(inputs, parent, change.reporting_consumer, changing, drafts)
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (

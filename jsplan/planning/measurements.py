@@ -193,7 +193,7 @@ def _measure_update(
         change.consumers if change is not None else (),
         replaced=decision.preserves,
         recreates_consumers=decision.recreates_consumers,
-        resized=resized_storage(live, after, level) if decision.preserves else None,
+        resized=resized_storage(live, after) if decision.preserves else None,
     )
     if found is None or change is None:
         return found

@@ -20,11 +20,6 @@ TIME_LOOKUP_LEVEL: Final = 1
 EXACT_START_LEVEL: Final = 1
 #: Messages also expire after max_msgs_per_subject has left gaps. Before, that stops for a while.
 EXPIRY_LEVEL: Final = 1
-#: An interest stream that becomes a limits stream deletes nothing more. Before, each update of a
-#: consumer that was there earlier still deletes messages that no consumer wants.
-INTEREST_FORGOTTEN_LEVEL: Final = 1
-#: CONSUMER.PAUSE exists.
-PAUSE_LEVEL: Final = 1
 #: A stream cannot store a subject such as `*.orders.>`, which catches the API. One that exists is
 #: not loaded by the upgrade.
 RESERVED_SUBJECTS_LEVEL: Final = 1
@@ -44,6 +39,9 @@ PENDING_FROM_START_LEVEL: Final = 2
 FILTER_UPDATE_LEVEL: Final = 2
 #: A mirror becomes an ordinary stream by an update.
 PROMOTE_LEVEL: Final = 2
+#: jsplan replaces and relocates streams and consumers, and sets positions: from here on a server has
+#: all that it takes (promotion of a mirror, CONSUMER.PAUSE, message times that survive a copy).
+REPLACE_LEVEL: Final = 2
 #: An update changes max_consumers of a stream.
 MAX_CONSUMERS_UPDATE_LEVEL: Final = 2
 #: Priority groups and a timeout without a policy are refused.

@@ -58,12 +58,6 @@ def parse_source_header(headers: bytes) -> SourceHeader | None:
     return SourceHeader(SourceName(stream, filters, destinations), int(words[1]))
 
 
-def replaced_header_size(headers: bytes) -> int:
-    """Return the bytes of the header line that a source replaces by its own."""
-    start = headers.find(_LINE)
-    return headers.find(b"\r\n", start + 2) - start if start >= 0 else 0
-
-
 def _short_hash(text: str) -> str:
     """Return the server's short hash: eight digits of base 62."""
     return "".join(

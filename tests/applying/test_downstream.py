@@ -33,6 +33,7 @@ pytestmark = [
 BEFORE, AFTER = 1000, 100
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
 def test_an_aggregate_has_each_message_once(mode: str, tmp_path: Path, server: Server) -> None:
     """A stream with a source has each message once after the replacement of its origin."""
@@ -65,6 +66,7 @@ def subject_of_last(raw: Raw, stream: str) -> str:
     return str(raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": last})["message"]["subject"])
 
 
+@pytest.mark.since_2_12
 def test_a_mirror_of_a_stream_that_lost_its_messages_resumes(
     tmp_path: Path, server: Server
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_mirror_of_a_stream_that_lost_its_messages_resumes(
         require_converged(space)
 
 
+@pytest.mark.since_2_12
 def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Server) -> None:
     """The sequences of a stream restart at 1 without downstream, or at `first_seq` of the files."""
     space = single_space(tmp_path, server)
@@ -109,12 +112,11 @@ def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Serve
         assert raw.api_ok("$JS.API.STREAM.INFO.P")["config"]["first_seq"] == 500
 
 
+@pytest.mark.since_2_12
 def test_sources_in_another_domain_and_with_filters(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
     """Each source resumes at its own position, and a source of a namesake stays unchanged."""
-    if server_version < (2, 12):
-        return  # older servers give copied messages new sequences
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     downstream = {
         "name": "G",
@@ -155,6 +157,7 @@ def test_sources_in_another_domain_and_with_filters(
         assert starts == {"o.a.>": None, "o.b.>": None, "p.>": None}
 
 
+@pytest.mark.since_2_12
 def test_a_source_that_never_copied_anything_resumes(tmp_path: Path, server: Server) -> None:
     """A source that never received a message starts where the files say."""
     space = single_space(tmp_path, server)
@@ -202,12 +205,11 @@ def test_a_start_that_jsplan_set_is_kept_and_another_one_is_reported(
     assert [d.code for d in planned.diagnostics] == ["JS412"]
 
 
+@pytest.mark.since_2_12
 def test_a_source_of_an_unmanaged_stream_is_a_hazard(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
     """A source of an unmanaged stream is a blocking hazard from server 2.15 on."""
-    if server_version < (2, 12):
-        return  # older servers give copied messages new sequences
     space = single_space(tmp_path, server)
     downstream = {"name": "G", "sources": [{"name": "O"}]}
     space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
@@ -248,12 +250,11 @@ def test_a_source_that_the_plan_leaves_out_is_a_hazard(
     assert [(h.messages, h.causes) for h in found] == [(10, ["main/stream/G"])]
 
 
+@pytest.mark.since_2_12
 def test_a_target_names_downstream_streams_that_it_leaves_out(
-    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+    tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
     """A downstream stream in another domain is a hazard with and without `--target`."""
-    if server_version < (2, 12):
-        return  # older servers cannot preserve the origin of a mirror
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     copies = [
         {"name": "COPY", "domain": "hub", "mirror": {"name": "O", "domain": "leaf"}},
@@ -332,12 +333,11 @@ def prepare_repair_with_replacement(
     return downstream
 
 
+@pytest.mark.since_2_12
 def test_a_repaired_source_of_a_new_origin_resumes(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
     """A source that is repaired in the plan that replaces its origin duplicates no message."""
-    if server_version < (2, 12):
-        return  # older servers give copied messages new sequences
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         prepare_repair_with_replacement(space, hub, raw, 1500)

@@ -255,6 +255,7 @@ def rendered_lines(found: Drift) -> list[str]:
     return cast("io.StringIO", console.file).getvalue().splitlines()
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @LONG_TIMEOUT
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])

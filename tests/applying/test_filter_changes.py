@@ -124,6 +124,7 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
 }
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("case", QUEUES)
 def test_stranded_messages_of_a_work_queue(case: str, space: Space, raw: Raw) -> None:
     """The number of messages that no consumer receives is within the bounds of the plan."""
@@ -233,6 +234,7 @@ def test_a_changed_filter_skips_earlier_messages(space: Space, raw: Raw) -> None
     assert 8 - 1 - 4 <= len(pull(raw, "Q", "C", 100)) <= 8 - 1 - 2
 
 
+@pytest.mark.since_2_12
 def test_a_replaced_consumer_begins_at_its_position(space: Space, raw: Raw) -> None:
     """A warning counts the messages before the position that only the new filter matches."""
     write(space, "limits", consumer("C", "a")).apply()
@@ -256,10 +258,9 @@ def test_a_new_filter_without_earlier_messages_has_no_finding(space: Space, raw:
     assert filter_findings(write(space, "limits", consumer("C", "a", "c")).plan()) == []
 
 
-def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+@pytest.mark.since_2_12
+def test_a_pin_outlives_its_policy(space: Space, raw: Raw) -> None:
     """The plan says how long a client stays pinned after its policy is removed."""
-    if server_version < (2, 11):
-        return
     pinned = {
         "priority_groups": ["g"],
         "priority_policy": "pinned_client",
@@ -400,6 +401,7 @@ def subject_of(raw: Raw, seq: int) -> str | None:
     return None if "error" in answer else str(answer["message"]["subject"])
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("retention", ["limits", "interest"])
 @pytest.mark.parametrize(("subjects", "after"), [("a", "b"), ("a", "bc"), ("ab", "b")])
 def test_a_consumer_without_its_filters_is_notified_of_new_messages(
@@ -435,6 +437,7 @@ def test_a_consumer_without_its_filters_is_notified_of_new_messages(
     assert filters_of(consumer_info(raw, "Q", "C")["config"]) == tuple(f"q.{s}" for s in after)
 
 
+@pytest.mark.since_2_12
 def test_last_per_subject_keeps_its_filter(space: Space, raw: Raw) -> None:
     """The server requires a filter with it, also `>`, so a file that lacks it is refused."""
     last = consumer("C", deliver_policy="last_per_subject") | {"filter_subject": ">"}

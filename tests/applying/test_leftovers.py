@@ -65,6 +65,7 @@ REPLACED = {
 }
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize(
     ("name", "section", "entry"),
     [
@@ -111,6 +112,7 @@ def test_a_restored_backup_is_whole(tmp_path: Path, server: Server) -> None:
         assert stream_content.messages(raw, "A") == messages
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_preserved_stream_has_each_message_once(
     retention: str, tmp_path: Path, server: Server
@@ -130,6 +132,7 @@ def test_a_preserved_stream_has_each_message_once(
         assert stream_content.positions(raw, "A")["C"][2:] == (0, 20)
 
 
+@pytest.mark.since_2_12
 def test_a_creation_without_an_answer(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +159,7 @@ def test_a_creation_without_an_answer(
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 5
 
 
+@pytest.mark.since_2_12
 def test_replacements_in_a_loop(tmp_path: Path, server: Server) -> None:
     """Each of many replacements, one directly after the other, leaves an empty stream."""
     entry = STREAM | RECREATE

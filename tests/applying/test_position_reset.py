@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan
     from jsplan.sandbox import Server
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 CONSUMER = "main/consumer/A/C"
 ALLOW = ("DUPLICATES_MESSAGES", "LOSES_CONSUMER_POSITION")

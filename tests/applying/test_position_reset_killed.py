@@ -119,6 +119,7 @@ def check_busy_boundary(space: Space, raw: Raw, boundary: int, total: int) -> No
     assert after == list(range(first, 31)), (boundary, between)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_a_client_at_work_gets_nothing_twice(tmp_path: Path, server: Server) -> None:
     """After a kill at a random boundary, a client processes messages before the next apply."""
@@ -129,6 +130,7 @@ def test_a_client_at_work_gets_nothing_twice(tmp_path: Path, server: Server) -> 
             check_busy_boundary(space, raw, boundary, total)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.soak
 def test_a_client_at_work_gets_nothing_twice_anywhere(tmp_path: Path, server: Server) -> None:
@@ -140,6 +142,7 @@ def test_a_client_at_work_gets_nothing_twice_anywhere(tmp_path: Path, server: Se
             check_busy_boundary(space, raw, boundary, total)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_reset_happens_once(kind: str, tmp_path: Path, server: Server) -> None:
@@ -152,6 +155,7 @@ def test_a_killed_reset_happens_once(kind: str, tmp_path: Path, server: Server) 
             check_boundary(space, raw, kind, boundary, total)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,6 +168,7 @@ def test_a_reset_killed_anywhere_happens_once(kind: str, tmp_path: Path, server:
             check_boundary(space, raw, kind, boundary, total)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.soak
 def test_files_that_change_after_a_kill_are_obeyed(tmp_path: Path, server: Server) -> None:

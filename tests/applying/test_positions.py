@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 PAUSE_UNTIL = "2040-01-01T00:00:00Z"
 BY_START = {"deliver_policy": "by_start_sequence"}
@@ -111,9 +111,7 @@ def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, r
     assert consumer_names(raw, "A") == ["C"]
 
 
-def test_mem_storage_is_converted_by_a_new_consumer(
-    space: Space, raw: Raw, server_version: tuple[int, ...]
-) -> None:
+def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw) -> None:
     """A consumer that moves from memory to disk is replaced and keeps its position."""
     write(space, mem_storage=True).apply()
     fill(raw, 10)
@@ -406,12 +404,8 @@ def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 
 
-def test_a_pause_of_the_files_is_set_after_the_replacement(
-    space: Space, raw: Raw, server_version: tuple[int, ...]
-) -> None:
+def test_a_pause_of_the_files_is_set_after_the_replacement(space: Space, raw: Raw) -> None:
     """The pause of the files replaces the pause that holds a consumer during its replacement."""
-    if server_version < (2, 11):
-        return  # 2.10 has no pauses
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
@@ -421,12 +415,8 @@ def test_a_pause_of_the_files_is_set_after_the_replacement(
     assert consumer_info(raw, "A", "C")["num_pending"] == 2
 
 
-def test_a_pause_set_outside_jsplan_stays(
-    space: Space, raw: Raw, server_version: tuple[int, ...]
-) -> None:
+def test_a_pause_set_outside_jsplan_stays(space: Space, raw: Raw) -> None:
     """A pause that an operator set outside jsplan survives the replacement."""
-    if server_version < (2, 11):
-        return  # 2.10 has no pauses
     write(space).apply()
     raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": PAUSE_UNTIL})
     replace_consumer(write(space, ack_policy="all"))

@@ -15,7 +15,7 @@ from tests.support.workspaces import Space
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 
 @pytest.mark.parametrize("policy", ["all", "new"])

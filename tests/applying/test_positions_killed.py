@@ -130,6 +130,7 @@ def check_boundaries(space: Space, raw: Raw, kind: str, chosen: list[int], total
             require_position_kept(space, raw, waiting)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_at_random_boundaries(kind: str, tmp_path: Path, server: Server) -> None:

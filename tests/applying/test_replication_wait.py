@@ -76,14 +76,13 @@ def wait_until_copied(server: Server, look: Callable[[], bool]) -> None:
     server.wait_until(look, "copy what is published", 10.0)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.timeout(PATIENT)
 def test_downstream_streams_of_a_replaced_origin_follow_it(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
     """Mirrors and sources of a replaced origin, managed or not, are verified as following."""
-    # Older servers cannot preserve the origin of a mirror.
-    mode = "preserve" if server_version >= (2, 12) else "recreate"
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     downstream = [
         {"name": "M", "domain": "hub", "mirror": {"name": "O", "domain": "leaf"}},
@@ -103,7 +102,9 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
             "sources": [{"name": "O", "domain": "leaf", "opt_start_seq": 23}],
         },
     ]
-    space.write(streams=[origin_config(mode, replaced=False, domain="leaf"), *downstream]).apply()
+    space.write(
+        streams=[origin_config("preserve", replaced=False, domain="leaf"), *downstream]
+    ).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "mirror": {"name": "O"}})
         late_streams = [("LATE_M", "$JS.hub.API"), ("LATE_G", "$JS.hub.API")]
@@ -116,7 +117,7 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
         copying = ends if server_version >= (2, 15) else ends + late_streams
         hub.wait_until(lambda: all(message_count(raw, *end) == 20 for end in copying), "copy", 60.0)
         plan, result = space.write(
-            streams=[origin_config(mode, replaced=True, domain="leaf"), *downstream]
+            streams=[origin_config("preserve", replaced=True, domain="leaf"), *downstream]
         ).apply(allow_hazards=PERMITTED)
 
         names = [

@@ -76,6 +76,7 @@ def test_a_lifted_pause_does_not_wake_a_consumer(
     assert consumer_info(raw, "A", "C")["num_pending"] == 3
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("refused", [False, True], ids=["replaced", "rolled_back"])
 def test_a_replaced_stream_delivers_again(
     refused: bool, tmp_path: Path, server: Server, raw: Raw, listener: Raw

@@ -63,6 +63,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     assert job.drain() == []
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_an_apply_of_our_own_is_no_drift(watched_space: WatchedSpace) -> None:
     """An own apply reports nothing, and resolves what it repairs."""

@@ -201,6 +201,7 @@ def test_a_deleted_consumer(filled_server: FilledServer, change_trial: ChangeTri
     )
 
 
+@pytest.mark.since_2_12
 def test_a_consumer_without_its_position(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:

@@ -235,6 +235,7 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
     return counter.done
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "points"), [("stream", (5, 9, 13)), ("consumer", (3, 5))])
 def test_a_death_and_restarts_lose_no_position(

@@ -187,6 +187,7 @@ CHANGES: Final = {
 }
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("acks", ["all", "explicit"])
 @pytest.mark.parametrize("policy", ["new", "last", "by_start_sequence"])
 def test_a_replaced_consumer_that_came_later(

@@ -307,6 +307,7 @@ STREAM_EVENTS = {
 }
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.parametrize("event", STREAM_EVENTS)
 def test_redelivered_acknowledged_messages_are_announced(

@@ -221,6 +221,7 @@ def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
     assert {step.precondition.get("wait_until_stable") for step in waiting} == {"main/stream/A"}
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_a_placeholder_waits_for_its_stream_to_be_scaled(space: Space) -> None:
     """Consumers of an interest stream exchange their filters while it is scaled."""

@@ -184,6 +184,7 @@ def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
 
 
+@pytest.mark.since_2_12
 def test_updates_and_replacements_keep_the_owner_tag(space: Space, raw: Raw) -> None:
     """Updates and replacements keep the owner tag, and files cannot set another owner."""
     first = {"name": "A", "consumers": [{"name": "C", "ack_policy": "explicit"}]}

@@ -40,11 +40,9 @@ CONSUMERS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CONSUMERS)
 def test_nothing_is_announced_and_nothing_is_deleted(
-    case: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+    case: str, tmp_path: Path, server: Server
 ) -> None:
     """The plan announces no deletion, and holds when workers take more messages since."""
-    if server_version < (2, 12):
-        return
     space, retention = single_space(tmp_path, server), case.split()[0]
     with Raw(server.url) as raw:
         delete_all_streams(raw)

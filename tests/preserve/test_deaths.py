@@ -76,15 +76,11 @@ class Scene:
         assert report.resource_drift == []
         assert {u.address for u in report.unmanaged} <= {"main/consumer/A/OTHERS"}
 
-    def require_preserved(self, *, sequences: bool) -> None:
+    def require_preserved(self) -> None:
         """Check that messages and consumer positions were preserved and no orphan is left."""
         with Raw(self.server.url) as raw:
             assert streams(raw) == ["A"]
-            messages = stream_content.messages(raw, "A")
-            assert stream_content.without_sequences(messages) == stream_content.without_sequences(
-                self.expected
-            )
-            assert messages == self.expected or not sequences
+            assert stream_content.messages(raw, "A") == self.expected
             unread = {
                 name: numbers[2] + numbers[3]
                 for name, numbers in stream_content.positions(raw, "A").items()
@@ -98,9 +94,7 @@ class Scene:
         assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
 
 
-def kill_at_points(
-    scene: Scene, after: dict[str, Any], points: Iterable[int], *, sequences: bool
-) -> None:
+def kill_at_points(scene: Scene, after: dict[str, Any], points: Iterable[int]) -> None:
     """Let an apply die after each of these numbers of writes, and apply once more."""
     for point in points:
         scene.reset(after)
@@ -111,15 +105,15 @@ def kill_at_points(
         _, result = scene.space.apply(allow_hazards=PERMITTED)
         assert [step.error for step in result.steps if step.error] == [], point
         assert result.exit_code == 0, point
-        scene.require_preserved(sequences=sequences)
+        scene.require_preserved()
 
 
-def count_kill_points(scene: Scene, after: dict[str, Any], *, sequences: bool) -> int:
+def count_kill_points(scene: Scene, after: dict[str, Any]) -> int:
     """Return the number of writes of a whole apply, which is how often it can die."""
     scene.reset(after)
     with kill_after() as counter:
         scene.space.apply(allow_hazards=PERMITTED)
-    scene.require_preserved(sequences=sequences)
+    scene.require_preserved()
     return counter.done
 
 
@@ -137,63 +131,51 @@ BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"
 
 @pytest.mark.matrix
 @BODIES
-def test_death_at_some_writes(
-    body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_death_at_some_writes(body: dict[str, Any], tmp_path: Path, server: Server) -> None:
     """After a death at a random write, one more apply ends the replacement without loss."""
-    scene, sequences = (
-        Scene(single_space(tmp_path, server), server, body, 60),
-        server_version >= (2, 12),
-    )
-    total = count_kill_points(scene, in_memory(body), sequences=sequences)
+    scene = Scene(single_space(tmp_path, server), server, body, 60)
+    total = count_kill_points(scene, in_memory(body))
     assert total > 20
 
     kill_at_points(
         scene,
         in_memory(body),
         sorted(random.Random(4).sample(range(1, total), 6)),
-        sequences=sequences,
     )
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1"])
+@pytest.mark.parametrize("version", ["2.12.8", "2.14.6", "2.15.1"])
 @BODIES
 def test_death_at_every_write(
     body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer
 ) -> None:
     """The same for every write, on a server of each API level."""
     server = make_server(version=version)
-    scene, sequences = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
+    scene = Scene(single_space(tmp_path, server), server, body, 60)
 
     kill_at_points(
         scene,
         in_memory(body),
-        range(1, count_kill_points(scene, in_memory(body), sequences=sequences)),
-        sequences=sequences,
+        range(1, count_kill_points(scene, in_memory(body))),
     )
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("version", ["2.11.11", "2.14.6", "2.15.1"])
+@pytest.mark.parametrize("version", ["2.12.8", "2.14.6", "2.15.1"])
 def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: MakeServer) -> None:
     """No message of 20,000 is lost after a death at a dozen writes."""
     server = make_server(version=version)
-    scene, sequences = (
-        Scene(single_space(tmp_path, server), server, BEFORE, 20_000),
-        version >= "2.12",
-    )
-    total = count_kill_points(scene, AFTER, sequences=sequences)
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 20_000)
+    total = count_kill_points(scene, AFTER)
 
-    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)), sequences=sequences)
+    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)))
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("phase", PHASES[1:])
-def test_a_kill_before_a_phase_is_recorded(
-    phase: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_a_kill_before_a_phase_is_recorded(phase: str, tmp_path: Path, server: Server) -> None:
     """An apply after a kill finds a phase that is done on the servers, but not in state."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
@@ -203,7 +185,7 @@ def test_a_kill_before_a_phase_is_recorded(
 
     _, result = scene.space.apply(allow_hazards=PERMITTED)
     assert [step.error for step in result.steps if step.error] == []
-    scene.require_preserved(sequences=server_version >= (2, 12))
+    scene.require_preserved()
 
 
 def test_an_apply_killed_by_sigkill_is_resumed(tmp_path: Path, server: Server) -> None:
@@ -229,7 +211,7 @@ def test_an_apply_killed_by_sigkill_is_resumed(tmp_path: Path, server: Server) -
     assert (
         jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
     )
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 @pytest.mark.matrix
@@ -245,7 +227,7 @@ def test_the_old_files_roll_back(tmp_path: Path, server: Server) -> None:
         "replacement_rolled_back"
     ]
     assert result.exit_code == 0
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 def test_outside_changes_during_a_replacement_stop_it(tmp_path: Path, server: Server) -> None:
@@ -280,7 +262,7 @@ def test_an_interrupted_replacement_blocks_deletion(tmp_path: Path, server: Serv
         assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS424"]
         assert plan.steps == []
     scene.space.write(streams=[AFTER]).apply(allow_hazards=PERMITTED)
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 def test_files_without_preserve_end_the_replacement(tmp_path: Path, server: Server) -> None:
@@ -299,4 +281,4 @@ def test_files_without_preserve_end_the_replacement(tmp_path: Path, server: Serv
     assert [d.code for d in plan.diagnostics] == ["JS424"]
     assert "Its messages are in main/stream/JSPLAN_STAGING_A" in plan.diagnostics[0].summary
     assert result.exit_code == 0
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()

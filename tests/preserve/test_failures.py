@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-#: The API level of the server: from 5 on it restores archives, and 0 cannot pause consumers.
+#: The API level of the server: from 5 on it restores archives.
 LEVEL = level(parse_version(binary.read_version(PROGRAM)))
 ARCHIVES = LEVEL >= 5
 #: The request of each step: its verb, and its number among the requests with that verb.
@@ -45,7 +45,8 @@ BEFORE_DELETION = {
     if ARCHIVES
     else ("STREAM.CREATE.JSPLAN_STAGING", 2),
     "retire": ("STREAM.DELETE.A", 1),
-} | ({"hold": ("CONSUMER.PAUSE.A", 1)} if LEVEL else {})
+    "hold": ("CONSUMER.PAUSE.A", 1),
+}
 REFILL = "STREAM.RESTORE.A" if ARCHIVES else "STREAM.CREATE.A"
 AFTER_DELETION = {
     "refill": (REFILL, 1),
@@ -112,7 +113,7 @@ def require_unchanged(scene: Scene) -> None:
     assert drift(scene.space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     scene.space.write(streams=[BEFORE])
     assert read_state(scene.space.folder).replacements == {}
-    scene.require_preserved(sequences=LEVEL >= 2)
+    scene.require_preserved()
     with Raw(scene.server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
 
@@ -165,7 +166,7 @@ def test_the_next_apply_ends_the_replacement(failing: Any, scene: Scene) -> None
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards if not h.allowed] == []
     assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
-    scene.require_preserved(sequences=LEVEL >= 2)
+    scene.require_preserved()
     with Raw(scene.server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
 
@@ -179,7 +180,7 @@ def test_the_old_files_roll_back(failing: Any, scene: Scene) -> None:
     ).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved(sequences=LEVEL >= 2)
+    scene.require_preserved()
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
@@ -194,7 +195,7 @@ def test_a_revert_rolls_back(failing: Any, scene: Scene) -> None:
 
     assert [s.error for s in result.steps if s.error] == []
     scene.space.write(streams=[BEFORE])
-    scene.require_preserved(sequences=LEVEL >= 2)
+    scene.require_preserved()
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
@@ -207,7 +208,7 @@ def test_the_files_change_the_storage_after_a_failure(scene: Scene) -> None:
     _, result = scene.space.write(streams=[other]).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved(sequences=LEVEL >= 2)
+    scene.require_preserved()
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,7 @@ from jsplan.errors import RefusedError
 from jsplan.render import resource_text
 from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replace_stream
 from tests.support import stream_content
-from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.raw import Raw, streams
 from tests.support.state import read_state
 from tests.support.workspaces import single_space
 
@@ -58,10 +57,7 @@ def test_streams_of_every_kind(
 
     with Raw(server.url) as raw:
         messages = stream_content.messages(raw, "A")
-        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
-            before_replace
-        )
-        assert messages == before_replace or level(server_version) < 2
+        assert messages == before_replace
 
 
 def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
@@ -81,13 +77,8 @@ def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
         assert b"seq" in raw.request("A.x", b"")[1]
 
 
-def test_messages_with_a_ttl(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_messages_with_a_ttl(tmp_path: Path, server: Server) -> None:
     """A message with a TTL keeps its remaining time in the new stream."""
-    if level(server_version) < 2:
-        assert level(server_version) in (0, 1)  # a TTL starts again there, as the plan says
-        return
     space = single_space(tmp_path, server).write(streams=[BASE | {"allow_msg_ttl": True}])
     space.apply()
     with Raw(server.url) as raw:
@@ -132,9 +123,6 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
 
 def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """A counter is preserved from 2.15 on, and refused before."""
-    if level(server_version) < 2:
-        assert level(server_version) in (0, 1)  # no counters yet
-        return
     space = single_space(tmp_path, server).write(streams=[BASE | {"allow_msg_counter": True}])
     space.apply()
     with Raw(server.url) as raw:
@@ -180,27 +168,6 @@ def test_an_impossible_replacement_is_refused(case: str, tmp_path: Path, server:
         assert read_state(space.folder).replacements == {}
 
 
-def test_before_2_12_new_sequences_break_no_consumer(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
-    """A mirrored stream or a consumer by start sequence is refused if sequences change."""
-    mirror = {"name": "M", "mirror": {"name": "A"}}
-    consumer = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 5}
-    for others, body in (([mirror], BASE), ([], BASE | {"consumers": [consumer]})):
-        space = single_space(tmp_path, server).write(streams=[body, *others])
-        space.apply()
-        with Raw(server.url) as raw:
-            stream_content.fill(raw, "A", 10)
-        plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE, *others]).plan()
-        refused = [d.summary for d in plan.diagnostics if d.code == "JS303"]
-
-        assert bool(refused) == (level(server_version) < 2), refused
-        assert all("would get new" in text for text in refused)
-        with Raw(server.url) as raw:
-            delete_all_streams(raw)
-        shutil.rmtree(tmp_path / "state")
-
-
 def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -> None:
     """If the staging stream cannot be made, the old stream takes messages again at once."""
     body = BASE | {"consumers": [{"name": "C", "ack_policy": "explicit"}]}
@@ -229,26 +196,3 @@ def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -
         assert read_state(space.folder).replacements == {}
         raw.api_ok(f"$JS.API.STREAM.DELETE.{name.rsplit('/')[-1]}")
     replace_stream(space, body | {"storage": "memory"} | PRESERVE)
-
-
-def test_before_2_12_a_stream_with_gaps_that_is_sourced(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
-    """A sourced stream with gaps is refused if sequences change."""
-    space = single_space(tmp_path, server)
-    for unmanaged in (False, True):
-        declared = [] if unmanaged else [{"name": "G", "sources": [{"name": "A"}]}]
-        space.write(streams=[BASE, *declared]).apply()
-        replaced = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE, *declared])
-        with Raw(server.url) as raw:
-            if unmanaged:
-                raw.api_ok("$JS.API.STREAM.CREATE.G", {"name": "G", "sources": [{"name": "A"}]})
-            stream_content.fill(raw, "A", 10)
-            without_gaps = [d.summary for d in replaced.plan().diagnostics if d.code == "JS303"]
-            stream_content.delete(raw, "A", 5)
-            with_gaps = [d.summary for d in replaced.plan().diagnostics if d.code == "JS303"]
-            assert without_gaps == []
-            assert len(with_gaps) == (1 if level(server_version) < 2 else 0)
-            assert all("it has gaps and is sourced" in text for text in with_gaps)
-            delete_all_streams(raw)
-        shutil.rmtree(tmp_path / "state")

@@ -65,7 +65,7 @@ def test_the_printed_command_finishes(
         assert result.out.startswith(DOWN)
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "memory"
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 def test_the_printed_command_rolls_back(scene: Scene, tmp_path: Path, server: Server) -> None:
@@ -75,7 +75,7 @@ def test_the_printed_command_rolls_back(scene: Scene, tmp_path: Path, server: Se
 
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "file"
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> None:
@@ -102,7 +102,7 @@ def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> Non
         raw.api_ok("$JS.API.STREAM.DELETE.TAKER")
     (printed,) = set(re.findall(FINISH, applied.out))
     assert run(tmp_path, printed, "-y").code == 0
-    made.require_preserved(sequences=True)
+    made.require_preserved()
 
 
 def test_a_revert_of_an_earlier_apply_is_refused(scene: Scene, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_revert_of_an_earlier_apply_is_refused(scene: Scene, tmp_path: Path) -
     assert refused.code != 0
     assert run(tmp_path, printed, "-y").code == 0
     assert "its replacement was interrupted" not in jsplan(tmp_path, "revert", first).text
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
 
 
 def test_the_printed_command_for_a_stream_in_no_file(scene: Scene, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_printed_command_for_a_stream_in_no_file(scene: Scene, tmp_path: Pat
     assert refused.code == 1
     scene.space.write(streams=[AFTER])
     assert run(tmp_path, printed, "-y").code == 0
-    scene.require_preserved(sequences=True)
+    scene.require_preserved()
     scene.space.write(streams=[])
     assert jsplan(tmp_path, "apply", "-y", "--allow-hazard=DELETES_STREAM").code == 0
 

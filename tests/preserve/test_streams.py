@@ -89,18 +89,11 @@ def test_messages_are_kept(
     with Raw(server.url) as raw:
         assert streams(raw) == ["A"]
         messages = stream_content.messages(raw, "A")
-        if level(server_version) >= 2:
-            assert messages == before_replace
-        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
-            before_replace
-        )
+        assert messages == before_replace
         assert stream_content.positions(raw, "A")["C"][2:] == (0, len(before_replace))
         raw.request("A.new", b"")
         assert stream_content.messages(raw, "A")[-1][1] == "A.new"
-        assert (
-            stream_content.messages(raw, "A")[-1][0] > before_replace[-1][0]
-            or level(server_version) < 2
-        )
+        assert stream_content.messages(raw, "A")[-1][0] > before_replace[-1][0]
 
 
 def test_consumers_resume_at_their_position(
@@ -224,9 +217,7 @@ def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> No
     assert not space.plan().has_changes
 
 
-def test_an_empty_stream_continues_its_sequence(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_an_empty_stream_continues_its_sequence(tmp_path: Path, server: Server) -> None:
     """An empty stream continues with its next sequence, where sequences can be kept."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
@@ -237,9 +228,7 @@ def test_an_empty_stream_continues_its_sequence(
 
     with Raw(server.url) as raw:
         raw.request("A.x", b"")
-        assert [m[0] for m in stream_content.messages(raw, "A")] == [
-            21 if level(server_version) >= 2 else 1
-        ]
+        assert [m[0] for m in stream_content.messages(raw, "A")] == [21]
 
 
 def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
@@ -263,9 +252,7 @@ def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
         ]
 
 
-def test_a_stream_with_sources_does_not_copy_them_again(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: Server) -> None:
     """A stream with sources does not copy its messages twice; before 2.12 it is refused."""
     origin = {"name": "X", "subjects": ["X.>"]}
     body = {"name": "A", "subjects": ["A.>"], "sources": [{"name": "X"}]}
@@ -277,10 +264,6 @@ def test_a_stream_with_sources_does_not_copy_them_again(
             lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50,
             "50 messages copied",
         )
-    if level(server_version) < 2:
-        plan = space.write(streams=[origin, body | {"storage": "memory"} | PRESERVE]).plan()
-        assert any(d.code == "JS303" and "sources" in d.summary for d in plan.diagnostics)
-        return
     replace_stream(space, origin, body | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
@@ -294,9 +277,7 @@ def test_a_stream_with_sources_does_not_copy_them_again(
         ) == stream_content.without_sequences(stream_content.messages(raw, "X"))
 
 
-def test_a_bucket_keeps_its_history(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server) -> None:
     """Keys, revisions and deletions are preserved, so that a compare-and-set still works."""
     space = single_space(tmp_path, server).write(kv=[{"bucket": "B", "history": 5}])
     space.apply()
@@ -312,11 +293,7 @@ def test_a_bucket_keeps_its_history(
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
         messages = stream_content.messages(raw, "KV_B")
-        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
-            before_replace
-        )
-        if level(server_version) >= 2:
-            assert messages == before_replace
+        assert messages == before_replace
         last = next(seq for seq, subject, *_ in reversed(messages) if subject == "$KV.B.key1")
         _, answer = raw.request(
             "$KV.B.key1", b"next", {"Nats-Expected-Last-Subject-Sequence": str(last)}

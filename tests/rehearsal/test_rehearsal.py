@@ -70,6 +70,7 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
     )
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_changes_and_deletions_are_rehearsed_from_the_live_objects(
     clean_hub_leaf: Sandbox, tmp_path: Path
@@ -96,6 +97,7 @@ def test_changes_and_deletions_are_rehearsed_from_the_live_objects(
     assert space.plan(destroy=True, rehearse=True).errored is False
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
     clean_hub_leaf: Sandbox, tmp_path: Path

@@ -14,7 +14,6 @@ from tests.support import stream_content
 from tests.support.simulated_kill import (
     SimulatedKill,
     kill_after,
-    kill_at_request,
     kill_before_phase,
 )
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
-    from tests.conftest import MakeHubLeaf
     from tests.support.workspaces import Space
 
 ROUTES = pytest.mark.parametrize("route", [TO_HUB, RENAMED], ids=["to_hub", "renamed"])
@@ -151,24 +149,3 @@ def test_without_the_entry_an_interrupted_relocation_is_an_error(
     assert "relocate: [{from: leaf/stream/A, to: hub/stream/A}]" in found[0].detail
     with scene.raw("leaf") as raw:
         assert stream_content.messages(raw, "A") == scene.expected
-
-
-@pytest.mark.download
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", ["C", "NEW"])
-def test_a_consumer_that_no_pause_marks_is_ours(
-    name: str, answered: bool, tmp_path: Path, make_hub_leaf: MakeHubLeaf
-) -> None:
-    """Before 2.11 a new consumer is not paused, and is known by what was expected of it."""
-    scene = Scene(tmp_path, make_hub_leaf(version="2.10.26"), TO_HUB)
-    scene.reset()
-    with (
-        kill_at_request(f"CONSUMER.CREATE.A.{name}", answered=answered),
-        pytest.raises(SimulatedKill),
-    ):
-        scene.space.apply(allow_hazards=PERMITTED)
-
-    _, result = scene.space.apply(allow_hazards=PERMITTED)
-
-    assert [step.error for step in result.steps if step.error] == []
-    scene.require_relocated()

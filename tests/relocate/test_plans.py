@@ -235,36 +235,6 @@ def test_what_cannot_move_is_refused(fields: dict[str, Any], text: str, scene: S
     require_refused(scene, text)
 
 
-@pytest.mark.matrix
-def test_a_server_before_2_12_takes_a_snapshot(
-    scene: Scene, server_version: tuple[int, ...]
-) -> None:
-    """Without promotion of mirrors a stream moves under its own name, and gets no other."""
-    notes = [d.summary for d in scene.space.plan().diagnostics if d.code == "JS498"]
-    assert len(notes) == 1
-    assert ("by a snapshot" in notes[0]) == (server_version < (2, 12))
-
-    _, result = scene.space.apply(allow_hazards=PERMITTED)
-    assert [s.error for s in result.steps if s.error] == []
-    scene.require_relocated()
-
-
-@pytest.mark.matrix
-def test_a_rename_before_2_12_is_refused(
-    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
-) -> None:
-    """The plan says which release is needed, what else works, and why no snapshot does."""
-    scene = Scene(tmp_path, clean_hub_leaf, RENAMED, count=20)
-    scene.reset()
-    if server_version >= (2, 12):
-        assert not scene.space.plan().errored
-    else:
-        why = "a snapshot is restored under its own name only"
-        require_refused(
-            scene, "only nats-server 2.12 and later", "jsplan backup leaf/stream/A", why
-        )
-
-
 def test_a_target_selects_both_sides(scene: Scene) -> None:
     """With one side as --target both move; with one side excluded neither does."""
     for glob in ("hub/stream/A", "leaf/stream/A", "hub/consumer/A/C"):

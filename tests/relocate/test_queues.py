@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 ALL_HAZARDS = (*PERMITTED, "DELETES_CONSUMER", "DELETES_MESSAGES")
 VERSIONS = [
-    ("2.10.26", "2.10.26"),
-    ("2.11.11", "2.12.8"),
+    ("2.12.8", "2.12.8"),
     ("2.12.8", "2.14.6"),
     ("2.14.6", "2.15.1"),
-    ("2.10.26", "2.15.1"),
+    ("2.12.8", "2.15.1"),
 ]
 
 RETENTIONS = pytest.mark.parametrize("retention", ["workqueue", "interest"])

@@ -21,16 +21,11 @@ ROUTES = pytest.mark.parametrize(
 @pytest.mark.matrix
 @ROUTES
 def test_a_stream_keeps_messages_and_positions(
-    route: Route, tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+    route: Route, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
     """Messages with sequences and times, and the positions of consumers, are at the new address."""
     scene = Scene(tmp_path, clean_hub_leaf, route)
     scene.reset()
-    if server_version < (2, 12) and route == RENAMED:
-        plan = scene.space.plan()
-        assert ([d.code for d in plan.diagnostics], plan.steps) == (["JS495"], [])
-        scene.require_nothing_lost()
-        return
 
     plan, result = scene.space.apply(allow_hazards=PERMITTED)
 

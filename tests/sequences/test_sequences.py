@@ -161,9 +161,7 @@ def test_very_many_plans(
 
 
 @pytest.mark.matrix
-def test_a_consumer_made_again_by_hand_is_drift(
-    clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
-) -> None:
+def test_a_consumer_made_again_by_hand_is_drift(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Drift and plan say that a recreated consumer of equal configuration lost its position."""
     hub = clean_hub_leaf["hub"]
     body = {
@@ -182,4 +180,4 @@ def test_a_consumer_made_again_by_hand_is_drift(
     found = [
         r.address for r in drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
     ]
-    assert found == (["hub/consumer/S/C"] if server_version >= (2, 12) else found)
+    assert found == ["hub/consumer/S/C"]

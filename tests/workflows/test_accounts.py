@@ -134,6 +134,7 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
     )
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_a_prefix_in_the_files_is_a_change(space: Space, system: Sandbox) -> None:
     """Only `deliver:` changes a prefix, which for a mirror is a replacement."""

@@ -95,6 +95,7 @@ def declared(*names: str, domain: str, **config: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_restore_after_destroy_restores_everything(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
@@ -713,10 +714,9 @@ def _restorable(space: Space) -> bool:
     return restore_backup(space)[1].exit_code == 0
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
-def test_apply_saves_streams_before_it_deletes_messages(
-    tmp_path: Path, server: Server, server_version: tuple[int, ...]
-) -> None:
+def test_apply_saves_streams_before_it_deletes_messages(tmp_path: Path, server: Server) -> None:
     """With `--backup`, each stream is saved before the first step that deletes messages."""
     space = single_space(tmp_path, server)
     streams = [

@@ -149,6 +149,7 @@ def _without_limits(bodies: list[Body]) -> None:
         body.pop("consumer_limits", None)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_from_any_configuration_to_any_other(

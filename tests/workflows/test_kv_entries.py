@@ -426,6 +426,7 @@ def test_destroy_deletes_the_bucket_once(space: Space, raw: Raw) -> None:
     assert raw.api("$JS.API.STREAM.INFO.KV_CONFIG")["error"]["code"] == 404
 
 
+@pytest.mark.since_2_12
 def test_a_preserved_bucket_keeps_its_entries(space: Space, raw: Raw) -> None:
     """Values of an application stay, a changed value follows, and nothing has to be adopted.
 
@@ -446,6 +447,7 @@ def test_a_preserved_bucket_keeps_its_entries(space: Space, raw: Raw) -> None:
     assert raw.api("$JS.API.STREAM.INFO.KV_CONFIG")["config"]["storage"] == "memory"
 
 
+@pytest.mark.since_2_12
 def test_an_application_that_writes_during_a_replacement_wins(space: Space, raw: Raw) -> None:
     """The step after the replacement finds another value than planned, and writes nothing."""
 

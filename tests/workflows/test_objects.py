@@ -266,6 +266,7 @@ def test_a_client_that_uploads_meanwhile_wins(
     assert shown_changes(space.plan()) == {"a": ["update"]}
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("storage", ["file", "memory"], ids=["kept", "replaced"])
 def test_a_saved_plan_over_a_changed_object_is_stale(
     storage: str, space: Space, client: Client

@@ -68,6 +68,7 @@ def recreate(raw: Raw) -> None:
     raw.api_ok("$JS.API.STREAM.CREATE.S", config)
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize("change", ["GOES", "CHANGES", "REPLACED", "NEW"])
 def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, server: Server) -> None:
     """Another retention than planned makes each step of a consumer stale."""
@@ -121,6 +122,7 @@ class InterferingObserver(RecordingObserver):
             interfere()
 
 
+@pytest.mark.since_2_12
 def test_another_retention_stops_a_step_right_before_its_write(
     tmp_path: Path, server: Server
 ) -> None:
@@ -168,6 +170,7 @@ CONSUMERS: list[tuple[Callable[[Raw], None], str]] = [
 ]
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize(("change", "message"), CONSUMERS, ids=["deleted", "recreated", "created"])
 def test_other_consumers_make_a_replacement_with_messages_stale(
     change: Callable[[Raw], None], message: str, tmp_path: Path, server: Server
@@ -188,6 +191,7 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
         assert raw.api_ok("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
 
 
+@pytest.mark.since_2_12
 @pytest.mark.parametrize(("before", "after"), [("interest", "limits"), ("limits", "interest")])
 def test_a_retention_that_the_plan_changes_is_expected(
     before: str, after: str, tmp_path: Path, server: Server
@@ -203,6 +207,7 @@ def test_a_retention_that_the_plan_changes_is_expected(
     assert space.plan().steps == []
 
 
+@pytest.mark.since_2_12
 def test_a_stream_that_the_plan_creates_is_no_precondition(tmp_path: Path, server: Server) -> None:
     """A stream that the plan creates or replaces is no precondition of its consumers."""
     space = single_space(tmp_path, server)

@@ -99,32 +99,27 @@ async def _fill_by_snapshot(context: StepContext, step: Step, source: Address) -
     await repeat_restore(api, restore, name_is_ours=True)
 
 
-# --- mirrors and sources -------------------------------------------------------------------------
+# --- mirrors -------------------------------------------------------------------------------------
 
 
 async def _fill_by_server(
     context: StepContext, step: Step, origin: LiveObject, found: LiveObject | None
 ) -> None:
-    """Copy with a mirror or source, which is removed when the copy is complete.
+    """Copy with a mirror, which is promoted when the copy is complete.
 
     An existing staging stream is not deleted: copying a work queue consumes it, so the staging
     stream may be the only copy.
     """
     assert step.request is not None
-    config, mirrors = step.request["payload"], params(step)["method"] == "mirror"
-    if mirrors:
-        await _write_end_marker(context, step, origin)
-        origin = await context.read(origin.address) or origin
-    copying = (
-        {"mirror": {"name": origin.address.stream}}
-        if mirrors
-        else {"sources": [{"name": origin.address.stream}]}
-    )
+    config = step.request["payload"]
+    await _write_end_marker(context, step, origin)
+    origin = await context.read(origin.address) or origin
     if found is None:
-        payload = {name: value for name, value in config.items() if name != "subjects"} | copying
+        payload = {name: value for name, value in config.items() if name != "subjects"}
+        payload["mirror"] = {"name": origin.address.stream}
         await context.send(step, f"STREAM.CREATE.{step.target_address.stream}", payload)
-    if found is None or found.raw.get("mirror") or found.raw.get("sources"):
-        await _wait_until_filled(context, step, origin, mirrors=mirrors)
+    if found is None or found.raw.get("mirror"):
+        await _wait_until_filled(context, step, origin)
         await context.send(step, f"STREAM.UPDATE.{step.target_address.stream}", config)
     if params(step)["into_new"] and (mark := require_record(context, step).get("end_marker")):
         await _delete_end_marker(context, step, mark)
@@ -167,18 +162,16 @@ async def _delete_end_marker(context: StepContext, step: Step, mark: int) -> Non
             raise
 
 
-async def _wait_until_filled(
-    context: StepContext, step: Step, origin: LiveObject, *, mirrors: bool
-) -> None:
+async def _wait_until_filled(context: StepContext, step: Step, origin: LiveObject) -> None:
     """Wait until the stream is complete. Raises StepFailed when no message arrives any more."""
-    wanted = _expected_counts(require_record(context, step), origin, step)
+    end = int(origin.state.get("last_seq") or 0)
     watch, pause = ProgressWatch(STALL_TIMEOUT), 0.02
     while True:
         require_not_stopped(context)
         live = await context.read(step.target_address)
         state: Config = live.state if live is not None else {}
         last, count = int(state.get("last_seq") or 0), int(state.get("messages") or 0)
-        if (last >= wanted["last_seq"]) if mirrors else (count >= wanted["messages"]):
+        if last >= end:
             return
         if watch.has_stalled((last, count)):
             text = (
@@ -192,16 +185,3 @@ async def _wait_until_filled(
             )
         await asyncio.sleep(pause)
         pause = min(0.5, pause * 1.5)
-
-
-def _expected_counts(record: dict[str, Any], origin: LiveObject, step: Step) -> dict[str, int]:
-    """Return the origin's counts; for a work queue, those recorded before the copy consumed it."""
-    state = (
-        record.get("quiesced_state", {})
-        if not params(step)["into_new"] and params(step)["may_shrink"]
-        else origin.state
-    )
-    return {
-        "messages": int(state.get("messages") or 0),
-        "last_seq": int(origin.state.get("last_seq") or 0),
-    }

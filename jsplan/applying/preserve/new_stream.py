@@ -29,7 +29,6 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.live import LiveObject
-from jsplan.jetstream.api import message_headers
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.consumer_position import (
@@ -42,8 +41,7 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
-from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, PAUSE_LEVEL
-from jsplan.resources.source_header import parse_source_header
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 
 async def restore_consumers(context: StepContext, step: Step) -> None:
@@ -125,9 +123,8 @@ async def restore_each(
     """
     for consumer in consumers:
         await _create_missing(context, step, consumer)
-    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        pauses = {consumer.address: consumer.pause for consumer in consumers}
-        await resume_consumers(context, step, pauses)
+    pauses = {consumer.address: consumer.pause for consumer in consumers}
+    await resume_consumers(context, step, pauses)
     for consumer in consumers:
         live = await context.read(consumer.address)
         if live is None:
@@ -175,7 +172,7 @@ async def _recreate_consumer(context: StepContext, step: Step, consumer: Restore
     method = choose_position_method(position, compact, level, retention=retention, first_seq=first)
     if method == "start":
         config, consumer.starts = with_start_sequence(position, config), {consumer.name: position}
-    pause = {PAUSE: PAUSED_UNTIL} if level >= PAUSE_LEVEL else {}
+    pause = {PAUSE: PAUSED_UNTIL}
     await create_consumer(context, step, consumer, config | pause)
     if method != "reset":
         return
@@ -238,51 +235,15 @@ async def find_position(context: StepContext, step: Step, consumer: RestoredCons
     level = int(params(step)["api_level"])
     position = position_of(consumer.old.compact, consumer.before["state"], level)
     if position is not None:
-        return await _to_new_sequence(context, step, consumer, position)
-    delivered = consumer.before["state"]["delivered"]
-    upto = await _to_new_sequence(context, step, consumer, int(delivered["stream_seq"]) + 1) - 1
-    filters = filters_of(consumer.old.compact)
-    return await find_first_delivered(
-        context.api(step), consumer.stream, filters, upto=upto, count=int(delivered["consumer_seq"])
-    )
-
-
-async def _to_new_sequence(
-    context: StepContext, step: Step, consumer: RestoredConsumer, position: int
-) -> int:
-    if consumer.record["method"] != "source":
         return position
-    return await _search_new_sequence(
-        context, step, consumer.stream, Address.parse(consumer.record["staging"]), position
+    delivered = consumer.before["state"]["delivered"]
+    return await find_first_delivered(
+        context.api(step),
+        consumer.stream,
+        filters_of(consumer.old.compact),
+        upto=int(delivered["stream_seq"]),
+        count=int(delivered["consumer_seq"]),
     )
-
-
-async def _search_new_sequence(
-    context: StepContext, step: Step, stream: LiveObject, staging: Address, position: int
-) -> int:
-    """Find the new sequence of the first message whose old one is not before `position`.
-
-    Each message of the staging stream has its old sequence in `Nats-Stream-Source`. The staging
-    stream and the new stream have the same sequences.
-    """
-    staged = await context.read(staging)
-    state = staged.state if staged is not None else stream.state
-    low, high = 1, int(state.get("last_seq") or 0) + 1
-    while low < high:
-        middle = (low + high) // 2
-        if await _old_sequence(context, step, staging, middle) < position:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-async def _old_sequence(context: StepContext, step: Step, staging: Address, seq: int) -> int:
-    message = await context.api(step).get_message(staging.stream, {"seq": seq})
-    header = parse_source_header(message_headers(message)) if message is not None else None
-    if header is None:
-        raise StepFailed(f"{staging} has a message without its old sequence; nothing was written")
-    return header.seq
 
 
 async def activate(context: StepContext, step: Step) -> None:

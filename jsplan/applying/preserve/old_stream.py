@@ -8,7 +8,6 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.applying.preconditions import consumer_difference
 from jsplan.applying.preserve.journal import (
     ReplacementRecord,
-    params,
     require_not_stopped,
     require_record,
     update_record,
@@ -19,7 +18,6 @@ from jsplan.documents.plan import Step
 from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
-from jsplan.resources.server_features import PAUSE_LEVEL
 
 
 async def quiesce(context: StepContext, step: Step) -> None:
@@ -62,11 +60,10 @@ async def pause_consumers(context: StepContext, step: Step) -> None:
     record = require_record(context, step)
     consumers = await read_positions(context, step, record)
     await update_record(context, step, consumers=consumers)
-    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        for name in consumers:
-            await context.send(
-                step, f"CONSUMER.PAUSE.{step.target_address.stream}.{name}", {PAUSE: PAUSED_UNTIL}
-            )
+    for name in consumers:
+        await context.send(
+            step, f"CONSUMER.PAUSE.{step.target_address.stream}.{name}", {PAUSE: PAUSED_UNTIL}
+        )
     old = await context.read(step.target_address)
     if old is None:
         raise StepFailed(

@@ -19,7 +19,6 @@ from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.preserve.staging import belongs_to_replacement, is_quiesced, probe_address
-from jsplan.resources.server_features import PAUSE_LEVEL
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 ROLLED_BACK: Final = "the old stream has its subjects back, and nothing of it is lost"
@@ -79,13 +78,12 @@ async def _restore_old_stream(
 ) -> None:
     await delete_end_marker(context, step, record, address)
     await context.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
-    if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        pauses = dict[Address, str | None]()
-        for name, consumer in record.get("consumers", {}).items():
-            own = consumer["config"].get(PAUSE)
-            held = Address(address.domain, "consumer", f"{address.stream}/{name}")
-            pauses[held] = None if is_expired(own, datetime.now(UTC)) else own
-        await resume_consumers(context, step, pauses)
+    pauses = dict[Address, str | None]()
+    for name, consumer in record.get("consumers", {}).items():
+        own = consumer["config"].get(PAUSE)
+        held = Address(address.domain, "consumer", f"{address.stream}/{name}")
+        pauses[held] = None if is_expired(own, datetime.now(UTC)) else own
+    await resume_consumers(context, step, pauses)
 
 
 async def _read_complete_old_stream(

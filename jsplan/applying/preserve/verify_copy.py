@@ -82,8 +82,6 @@ def copy_differences(
         most = copied
     if not expected <= copied <= max(most, expected):
         return f"it has {copied:,} messages, not {expected:,}"
-    if params["method"] == "source":
-        return ""
     if int(copy.get("last_seq") or 0) != int(origin.get("last_seq") or 0) and not params.get(
         "may_grow"
     ):
@@ -113,11 +111,7 @@ async def _compare_ends(
         ours = await _read_message(context, step, copy, int(copy.state[name]))
         if theirs is None or ours is None:
             continue
-        fields = (
-            ("subject", "data")
-            if params(step)["method"] == "source"
-            else ("subject", "data", "hdrs", "time", "seq")
-        )
+        fields = ("subject", "data", "hdrs", "time", "seq")
         if any(_comparable(theirs, field) != _comparable(ours, field) for field in fields):
             return f"its {name.removesuffix('_seq')} message differs"
     return ""

@@ -24,7 +24,6 @@ from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
-from jsplan.resources.server_features import PAUSE_LEVEL
 
 
 async def create_consumer(context: StepContext, step: Step) -> None:
@@ -86,8 +85,8 @@ async def _record_position(context: StepContext, step: Step, address: Address) -
     old = await wait_until_ready(context, address)
     if old is None:
         return
-    config, can_pause = old.raw, int(params(step)["origin_level"]) >= PAUSE_LEVEL
-    if can_pause and old.raw.get(PAUSE) != PAUSED_UNTIL:
+    config = old.raw
+    if old.raw.get(PAUSE) != PAUSED_UNTIL:
         await context.send(
             at(step, address), f"CONSUMER.PAUSE.{origin.stream}.{name}", {PAUSE: PAUSED_UNTIL}
         )
@@ -104,6 +103,3 @@ async def _record_position(context: StepContext, step: Step, address: Address) -
         "expect": step.expect,
     }
     await update_record(context, step, consumers=known | {name: position})
-    if not can_pause:
-        # It would deliver messages that the new one delivers too. The target is complete.
-        await context.send_if_exists(at(step, address), f"CONSUMER.DELETE.{origin.stream}.{name}")

@@ -24,7 +24,7 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import PAUSE_LEVEL, PURGE_LEVEL
+from jsplan.resources.server_features import PURGE_LEVEL
 from jsplan.state.document import Entry
 from jsplan.subjects import is_covered
 from jsplan.units import bounds_text, count_text
@@ -244,8 +244,6 @@ def _warn_of_pending(
             "Redelivery counts start over. What is acknowledged while the consumer is "
             f"{'reset' if in_place else 'recreated'} is delivered again."
         )
-        if inputs.level(decision.address) < PAUSE_LEVEL:
-            detail += " This server cannot pause it first."
         yield _replacement_warning(inputs, decision, text, detail)
 
 

@@ -15,13 +15,10 @@ from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.preserve.methods import (
-    PreserveMethod,
     becomes_workqueue,
-    choose_preserve_method,
     find_preserve_obstacle,
 )
 from jsplan.planning.preserve.start_override import start_sequence
-from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
@@ -50,18 +47,12 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
     """Explain why the messages cannot be kept; None if they can, or are being copied already."""
     if decision.live is None or decision.address in inputs.interrupted.streams:
         return None
-    copied = {edge.kind for edge in inputs.topology.edges_from(decision.address)}
-    copied |= {kind for _, kind, _ in find_downstream(inputs, {}, decision.address)}
-    level = inputs.level(decision.address)
-    consumers, after = list_consumers(inputs, decision.address), decision.after or {}
-    theirs = [c for c in consumers if not _has_start_override(inputs, c)]
+    after = decision.after or {}
     why = find_preserve_obstacle(
         decision.live,
         after,
-        level,
-        consumers,
-        theirs,
-        copied,
+        inputs.level(decision.address),
+        list_consumers(inputs, decision.address),
         same_origin=_has_same_origin(inputs, decision.live, after),
     )
     info = inputs.live.domains[decision.address.domain].info
@@ -77,12 +68,6 @@ def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> boo
         return False
     keys = {origin_key(one).split("#")[0] for one in (old, new)}
     return len(keys) == 1 or mirrors_relocated(inputs, live, after)
-
-
-def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:
-    """Check whether an earlier replacement made it start by a sequence, unlike the files."""
-    entry = inputs.entries.get(consumer.address)
-    return entry is not None and consumer.address.consumer in entry.starts
 
 
 def restored_consumers(
@@ -174,7 +159,6 @@ def assess_preserved(
         or "DUPLICATES_MESSAGES" in interrupted.record.get("allowed", {})
     ):
         yield from _assess_redelivery(coming, counts)
-    yield from _assess_new_sequences(live, choose_preserve_method(inputs.level(decision.address)))
 
 
 def estimate_seconds(live: LiveObject) -> int:
@@ -232,21 +216,6 @@ def _assess_redelivery(
         at_most=out + above,
         causes=names,
     )
-
-
-def _assess_new_sequences(live: LiveObject, method: PreserveMethod) -> Iterable[Hazard]:
-    if method == "source" and live.state.get("messages"):
-        age = ", so max_age starts again for them" if live.compact.get("max_age") else ""
-        text = (
-            f"{live.state['messages']:,} messages get new sequences and new times{age}, "
-            "and a header Nats-Stream-Source"
-        )
-        yield Hazard(
-            "IRREVERSIBLE",
-            f"{text}: only nats-server 2.12 and later can keep them",
-            messages=live.state["messages"],
-            exact=True,
-        )
 
 
 def _assess_finished(live: LiveObject, finished: Iterable[FinishedConsumer]) -> Iterable[Hazard]:

@@ -1,9 +1,9 @@
 """The methods to keep the messages of a stream that is replaced, and what prevents them.
 
-Measured on 2.10 to 2.15. `snapshot` (2.15): a snapshot is restored under another name and
-configuration. Messages, sequences, times and consumers are unchanged. `mirror` (2.12): a mirror of
-the old stream is promoted, then the new stream is a mirror of it. Messages, sequences and times are
-unchanged. `source` (before): only the messages, with new sequences and times.
+Measured on 2.12 to 2.15. `snapshot` (2.15): a snapshot is restored under another name and
+configuration. Messages, sequences, times and consumers are unchanged. `mirror` (before 2.15): a
+mirror of the old stream is promoted, then the new stream is a mirror of it. Messages, sequences and
+times are unchanged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.staging import CONSUMER_LIMITS, limits_copy_consumers
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
-    PROMOTE_LEVEL,
     REMOVABLE_LIMITS_LEVEL,
     RESTORE_ANY_NAME_LEVEL,
 )
 from jsplan.resources.stream import max_consumers
 
-PreserveMethod = Literal["snapshot", "mirror", "source"]
+PreserveMethod = Literal["snapshot", "mirror"]
 RECREATE_HINT: Final = (
     "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
 )
@@ -29,9 +28,7 @@ RECREATE_HINT: Final = (
 
 def choose_preserve_method(level: int) -> PreserveMethod:
     """Return the best method that servers of the level have."""
-    if level >= RESTORE_ANY_NAME_LEVEL:
-        return "snapshot"
-    return "mirror" if level >= PROMOTE_LEVEL else "source"
+    return "snapshot" if level >= RESTORE_ANY_NAME_LEVEL else "mirror"
 
 
 def recreates_consumers(before: Config, after: Config, level: int) -> bool:
@@ -66,26 +63,20 @@ def find_preserve_obstacle(
     after: Config,
     level: int,
     consumers: Collection[LiveObject],
-    renumbered: Collection[LiveObject],
-    downstream_kinds: Collection[str],
     *,
     same_origin: bool,
 ) -> str | None:
     """Explain why `live` cannot keep its messages as `after` (compact); None if it can.
 
-    `consumers` are all consumers, `renumbered` those for which sequences matter. `downstream_kinds`
-    are the kinds of flows that read it: `mirror` and `source`. `same_origin`: the mirror that it
-    will have reads the same messages as its mirror now.
+    `consumers` are all consumers. `same_origin`: the mirror that it will have reads the same
+    messages as its mirror now.
     """
     method, before = choose_preserve_method(level), live.compact
-    found = (
+    return (
         _mirror_obstacle(before, after, method, same_origin=same_origin)
         or _counter_obstacle(live, after, method)
         or _limits_obstacle(before, level, consumers)
     )
-    if found is None and method == "source":
-        found = _renumbering_obstacle(live, renumbered, downstream_kinds)
-    return found
 
 
 def _limits_obstacle(before: Config, level: int, consumers: Iterable[LiveObject]) -> str | None:
@@ -120,8 +111,6 @@ def _mirror_obstacle(
             "a mirror can keep what it has only where archives can be restored into mirrors "
             "(nats-server 2.15)"
         )
-    if old and method == "source":
-        return "a mirror cannot be stopped before nats-server 2.12"
     return None
 
 
@@ -137,34 +126,4 @@ def _counter_obstacle(live: LiveObject, after: Config, method: PreserveMethod) -
         return "the messages of a counter can be kept from nats-server 2.15 on"
     if after.get("allow_msg_ttl"):
         return "a counter stream with delete markers can be created, but never updated (10052)"
-    return None
-
-
-def _renumbering_obstacle(
-    live: LiveObject, consumers: Iterable[LiveObject], downstream_kinds: Collection[str]
-) -> str | None:
-    """Explain what new sequences would break; None if nothing.
-
-    A source resumes behind the sequence that it has. The new stream has no gaps and may end before
-    that. Then messages are skipped that are published until the server of the downstream stream
-    checks, ten seconds and more (measured on 2.11).
-    """
-    if live.compact.get("sources"):
-        return (
-            "its messages would lose the origin of each, and its sources would copy them again "
-            "(before nats-server 2.12)"
-        )
-    if "source" in downstream_kinds and live.state.get("messages") != live.state.get("last_seq"):
-        return (
-            "it has gaps and is sourced: its messages would get lower sequences than its "
-            "downstream streams have (before nats-server 2.12)"
-        )
-    if "mirror" in downstream_kinds:
-        return "it is mirrored, and its messages would get new sequences (before nats-server 2.12)"
-    by_sequence = sorted(c.address.consumer for c in consumers if c.compact.get("opt_start_seq"))
-    if by_sequence:
-        return (
-            f"consumer {by_sequence[0]} starts by a sequence, and its messages would get new ones "
-            "(before nats-server 2.12)"
-        )
     return None

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.facts.stored_message import TargetStorage, stored_size
-from jsplan.planning.preserve.methods import choose_preserve_method
-from jsplan.planning.preserve.staging import END_MARKER, parking_subject, staging_address
+from jsplan.planning.preserve.staging import END_MARKER, parking_subject
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -19,18 +18,10 @@ if TYPE_CHECKING:
     from jsplan.resources.fields import Config
 
 
-def resized_storage(
-    live: LiveObject, after: Config, level: int, staging: str = ""
-) -> TargetStorage | None:
+def resized_storage(live: LiveObject, after: Config) -> TargetStorage | None:
     """Return how moved messages count in a stream `after`; None if they count as they do now."""
-    storage, via = after.get("storage", "file"), ""
-    if choose_preserve_method(level) == "source":
-        via = staging or staging_address(live.address, live.created).stream
-    return (
-        TargetStorage(storage, via)
-        if via or storage != live.compact.get("storage", "file")
-        else None
-    )
+    storage = after.get("storage", "file")
+    return TargetStorage(storage) if storage != live.compact.get("storage", "file") else None
 
 
 def redirect_to_staging(
@@ -64,10 +55,5 @@ def staging_measurement(
             max_msgs=limits.max_msgs and limits.max_msgs + 1,
             max_bytes=limits.max_bytes and limits.max_bytes + size,
         )
-    finished = request.finished
-    if record["method"] == "source":  # its sequences are others
-        finished = tuple(replace(finished_range, position=None) for finished_range in finished)
-    limited = replace(
-        request, stream=staging, limits=limits, interest="", consumers=(), finished=finished
-    )
-    return limited if limits.causes or finished else None
+    limited = replace(request, stream=staging, limits=limits, interest="", consumers=())
+    return limited if limits.causes or request.finished else None

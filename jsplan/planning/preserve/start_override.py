@@ -12,7 +12,6 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.preserve.methods import choose_preserve_method
 from jsplan.resources import CONSUMER
 from jsplan.resources.fields import Config
 
@@ -23,21 +22,14 @@ if TYPE_CHECKING:
 def start_sequence(
     live: LiveObject, config: Config, stream: ResourceDecision, level: int
 ) -> int | None:
-    """Return the start sequence of a consumer in the new stream; None for its own start.
-
-    Before 2.12 messages get new sequences, which are known only later: this is the old one.
-    """
+    """Return the start sequence of a consumer in the new stream; None for its own start."""
     if stream.live is None or not stream.preserves or not stream.recreates_consumers:
         return None
     position = (
         position_of(live.compact, live.state, level)
         or int((live.state.get("delivered") or {}).get("stream_seq") or 0) + 1
     )
-    first = (
-        1
-        if choose_preserve_method(level) == "source"
-        else int(stream.live.state.get("first_seq") or 0)
-    )
+    first = int(stream.live.state.get("first_seq") or 0)
     retention = (stream.after or {}).get("retention", "limits")
     return (
         position

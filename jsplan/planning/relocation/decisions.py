@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.facts.live import get_retention
+from jsplan.planning.field_levels import needs_newer_server, old_server
 from jsplan.planning.preserve.consumer_position import choose_position_method
 from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, duration_text
@@ -32,6 +33,7 @@ RELOCATION_REFUSED: Final = "relocation_refused"
 POSITION_LOST: Final = "create_without_position"
 #: A position behind every message.
 _MAX_SEQUENCE: Final = 1 << 62
+_BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
 
 
 def decide_relocations(
@@ -63,6 +65,12 @@ def _decide_relocation(
 ) -> dict[Address, ResourceDecision]:
     found: dict[Address, ResourceDecision] = {}
     target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
+    old = old_server(inputs, relocation.target, relocation.origin)
+    if old is not None and not relocation.record:
+        error = needs_newer_server(
+            relocation.target, "relocating it", old, _BY_HAND, relocation.range
+        )
+        return _refuse(relocation, decisions, error)
     problem = None
     if not relocation.is_activated:
         relocation, problem = choose_strategy(inputs, relocation, target)

@@ -9,14 +9,10 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.diff import differing_fields
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
-from jsplan.resources import TABLES
-from jsplan.resources.server_features import PAUSE_LEVEL
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
@@ -167,7 +163,6 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             objects.pop(target, None)
         if now.is_activated and now.target_now is not None:
             recovered |= _recover_target(now, entries)
-            recovered |= _recover_consumers(inputs, now, objects, entries)
             given_up = _hide_unfinished_consumers(inputs.workspace, now, objects, entries)
             recovered |= given_up
             selected |= given_up if target in inputs.selected else set()
@@ -191,35 +186,6 @@ def _recover_target(relocation: Relocation, entries: dict[Address, Entry]) -> se
         return set()
     entries[target] = Entry.of_record(record, live.config, live.created, live.answered_at)
     return {target}
-
-
-def _recover_consumers(
-    inputs: PlanInputs,
-    relocation: Relocation,
-    objects: dict[Address, LiveObject],
-    entries: dict[Address, Entry],
-) -> set[Address]:
-    """Record consumers that were created, and not recorded, before 2.11: no pause marks them.
-
-    As for other steps, one that equals what was expected is ours.
-    """
-    found: set[Address] = set()
-    for _, address, position in _recorded_consumers(relocation):
-        live = objects.get(address)
-        if live is None or address in entries or inputs.level(address) >= PAUSE_LEVEL:
-            continue
-        if position.get("record") is None or position.get("expect") is None:
-            continue
-        others = {n: v for n, v in position["expect"].items() if n not in START_FIELDS}
-        if differing_fields(TABLES["consumer"], live.compact, others):
-            continue
-        start = live.compact.get(_START)
-        moved = start is not None and start != position["expect"].get(_START)
-        starts = {address.consumer: int(start or 0)} if moved else {}
-        known = Entry.of_record(position["record"], live.config, live.created, live.answered_at)
-        entries[address] = replace(known, starts=starts)
-        found.add(address)
-    return found
 
 
 def _hide_unfinished_consumers(

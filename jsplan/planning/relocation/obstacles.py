@@ -17,7 +17,6 @@ from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
-    PROMOTE_LEVEL,
     RESTORE_ANY_NAME_LEVEL,
     ROLLUP_MIRROR_LEVEL,
     SERVER_VERSIONS,
@@ -90,14 +89,6 @@ def _level_obstacles(inputs: PlanInputs, relocation: Relocation) -> Iterator[Obs
     Before 2.14 a mirror does not follow messages that roll up others, as a purged key (measured).
     """
     level = inputs.level(relocation.target)
-    if level < PROMOTE_LEVEL:
-        yield (
-            (
-                f"only nats-server {SERVER_VERSIONS[PROMOTE_LEVEL]} and later can turn a mirror "
-                f"into a stream; {relocation.target.domain} has API level {level}"
-            ),
-            f"Upgrade that server. {_BACKUP_HINT}",
-        )
     if relocation.origin.kind != "stream" and level < ROLLUP_MIRROR_LEVEL:
         release = SERVER_VERSIONS[ROLLUP_MIRROR_LEVEL]
         noun = nouns_of(relocation.origin).object
@@ -112,7 +103,7 @@ def _snapshot_obstacles(
 ) -> Iterator[Obstacle]:
     """Yield what prevents that a snapshot of the origin is restored as the target.
 
-    Measured on 2.10 to 2.15: archives of 2.15 need 2.15, and fit any name and storage. Those of
+    Measured on 2.12 to 2.15: archives of 2.15 need 2.15, and fit any name and storage. Those of
     earlier servers fit any server, under the same name, from file to file storage.
     """
     for side in (relocation.origin, relocation.target):
