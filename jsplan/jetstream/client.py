@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import ssl
 import time
 from abc import ABC, abstractmethod
@@ -39,11 +38,6 @@ _INFO_TYPES: Final = {
 }  # fmt: skip
 
 T = TypeVar("T")
-
-#: HMSG subject sid [reply] headers total; MSG subject sid [reply] total
-_MESSAGE_LINE: Final = re.compile(
-    rb"(?:HMSG (\S+) (\d+) (?:\S+ )?(\d+)|MSG (\S+) (\d+)(?: \S+)?) (\d+)\r\n"
-)
 
 
 class Answers(ABC):
@@ -122,49 +116,18 @@ class _SingleAnswers(Answers):
 
 
 class _Parser(Parser):
-    """nats-py's parser, which takes the messages for `Answers` at a fifth of the CPU time."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(client)
-        self._client = client
+    """nats-py's parser, with bounds for a server that sends messages without an end."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Parse what has arrived, and keep an incomplete message for the next call."""
-        if self._client.answers_of and self.state == AWAITING_CONTROL_LINE:
-            self.buf.extend(data)
-            if self._take_answers():
-                return
-            data = b""
+        """Parse what has arrived, and keep an incomplete message for the next call.
+
+        Raises nats.errors.ProtocolError beyond the bounds.
+        """
         await super().parse(data)
         if self.needed > _MAX_MESSAGE or (
             self.state == AWAITING_CONTROL_LINE and len(self.buf) > _MAX_LINE
         ):
             raise nats.errors.ProtocolError("nats: a message or a line without an end")
-
-    def _take_answers(self) -> bool:
-        """Take whole answers from the begin of the buffer. False: nats-py is to read the rest."""
-        buffer: bytearray = self.buf
-        with memoryview(buffer) as view:
-            at, is_theirs = 0, True
-            while at < len(buffer) and is_theirs:
-                answers, line = None, _MESSAGE_LINE.match(buffer, at)
-                if line is not None:
-                    subject, number, headers, plain_subject, plain_number, total = line.groups()
-                    answers = self._client.answers_of.get(int(number or plain_number))
-                if line is None or answers is None:
-                    is_theirs = False
-                    break
-                if int(total) > _MAX_MESSAGE:
-                    raise nats.errors.ProtocolError("nats: a message without an end")
-                begin, stop = line.end(), line.end() + int(total)
-                if stop + 2 > len(buffer):
-                    break
-                middle = begin + int(headers or 0)
-                block, payload = bytes(view[begin:middle]), bytes(view[middle:stop])
-                answers.add(subject or plain_subject, block, payload)
-                at = stop + 2
-        del buffer[:at]
-        return is_theirs
 
 
 class NoTlsError(nats.errors.Error):
