@@ -41,7 +41,6 @@ from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
-from jsplan.planning.source_cycles import find_unread_origins
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text
 
@@ -160,7 +159,6 @@ class ServerReader(Struct, frozen=True):
         The counts of the server decide whether there are unmanaged ones.
         """
         inputs = await self._read_downstreams(inputs, decisions)
-        inputs = await self._read_origins(inputs, decisions)
         wanted = unmanaged_reads(inputs, decisions)
         live = await read_unmanaged(self._pool, self._domains, wanted, inputs.live)
         return replace(inputs, live=live)
@@ -177,14 +175,6 @@ class ServerReader(Struct, frozen=True):
             {address: why for address, why in found.unreadable.items() if address in unread},
         )
         return replace(inputs, live=inputs.live.merge(downstreams))
-
-    async def _read_origins(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
-        """Read unmanaged origins level by level, as the server searches them for cycles too."""
-        while unread := find_unread_origins(inputs, decisions):
-            found = await self.read(unread)
-            origins = Live({}, found.objects, found.unreadable, requested=set(unread))
-            inputs = replace(inputs, live=inputs.live.merge(origins))
-        return inputs
 
     # --- counts -----------------------------------------------------------------------------------
 

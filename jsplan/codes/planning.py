@@ -313,9 +313,4 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "The origin cannot be read, and neither files nor state say what it is.",
         "Check its retention. With `workqueue` or `interest` it gives up what is copied.",
     ),
-    "JS449": CodeText(
-        "A stream would read one origin over two paths of different lengths.",
-        "The server takes that for a cycle and refuses it.",
-        "Remove one of the two paths, or copy through another JetStream.",
-    ),
 }  # fmt: skip

@@ -7,6 +7,7 @@ frees it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -37,6 +38,34 @@ def order_steps(
     _add_dependencies(inputs, decisions, drafts)
     _depend_on_subjects(drafts)
     return _number_steps(drafts, _sort_drafts(inputs, drafts))
+
+
+def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
+    """Send the sources of a stream in an order that the server accepts: a copy before its origin.
+
+    The server looks at all of them at each update, and takes the other order for a cycle (10052).
+    """
+    origins: dict[Address, set[Address]] = {}
+    for edge in inputs.topology.edges:
+        if edge.is_local:
+            origins.setdefault(edge.downstream, set()).add(edge.origin)
+    for (address, _), draft in drafts.items():
+        request = draft.request or {}
+        sources = (request.get("payload") or {}).get("sources") or ()
+        if address.parent is not None or len(sources) < 2:
+            continue
+        hops = {o.stream: _count_hops(origins, o) for o in origins.get(address, ())}
+        ordered = sorted(sources, key=lambda source: -hops.get(source["name"], 0))
+        draft.request = request | {"payload": request["payload"] | {"sources": ordered}}
+
+
+def _count_hops(origins: Mapping[Address, set[Address]], stream: Address) -> int:
+    """Count the flows of the longest path to a stream; a circle ends it."""
+    level, passed, hops = {stream}, {stream}, 0
+    while level := {o for one in level for o in origins.get(one, ())} - passed:
+        passed |= level
+        hops += 1
+    return hops
 
 
 def _add_dependencies(

@@ -20,7 +20,6 @@ from jsplan.planning.full_origins import find_refused_copies, starts_copying
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
-from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unmanaged import (
     StreamReaders,
     added_subjects,
@@ -59,11 +58,7 @@ def check_server_rules(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
     """Yield every error of the plan that one resource alone does not show."""
-    readers, cycles, changed = (
-        StreamReaders(inputs, decisions),
-        SourceCycles(inputs, decisions),
-        written_decisions(decisions),
-    )
+    readers, changed = StreamReaders(inputs, decisions), written_decisions(decisions)
     for decision in changed:
         context = _server_context(inputs, decision, decisions, readers)
         consumer = decision.address.kind == "consumer"
@@ -84,7 +79,6 @@ def check_server_rules(
             yield from _to_diagnostics(
                 inputs, decision, _check_origin_sizes(inputs, decision, decisions)
             )
-            yield from _to_diagnostics(inputs, decision, cycles.find_refusal(decision))
     yield from _check_overlaps(inputs, decisions, changed)
     yield from _check_max_consumers(inputs, decisions)
     yield from _check_source_consumers(inputs, decisions)

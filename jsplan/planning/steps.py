@@ -27,7 +27,7 @@ from jsplan.planning.interest import (
 )
 from jsplan.planning.merge import build_create, build_update
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.order import order_steps, partial_update_params
+from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
 from jsplan.planning.preserve.consumers import params
@@ -46,7 +46,6 @@ from jsplan.planning.replication.checks import (
     order_replication_checks,
 )
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
-from jsplan.planning.source_cycles import order_sources
 from jsplan.planning.split_updates import (
     INHERITED_LIMITS,
     RETENTION,
@@ -81,7 +80,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
             drafts[draft.key] = draft
     order_detaching(decisions, inputs, drafts)
     order_relocations(inputs, decisions, drafts)
-    order_sources(inputs, decisions, drafts)
+    order_sources(inputs, drafts)
     tag_drafts(inputs, drafts)
     checks = list(draft_replication_checks(inputs, decisions))
     order_replication_checks(drafts, checks)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
-from jsplan.subjects import intersect, is_covered
+from jsplan.subjects import intersect, is_covered, overlaps
 
 #: Streams visited before the search for circles gives up; real workspaces need a few per circle.
 MAX_VISITS: Final = 20_000
@@ -107,24 +107,40 @@ def find_circles(
         ring = _find_endless_circle(edge, inner)
         if ring and _circle_members(ring) not in found:
             found[_circle_members(ring)] = _diagnose_circle(ring, declared)
+    for ring in _find_refused_pairs(inner, declared):
+        if _circle_members(ring) not in found:
+            found[_circle_members(ring)] = _refused_circle(ring, declared)
     return list(found.values())
+
+
+def _find_refused_pairs(
+    edges: Sequence[Edge], declared: Mapping[Address, DeclaredResource]
+) -> Iterator[list[Edge]]:
+    """Yield two streams of one JetStream that copy each other: the server looks at no transform.
+
+    It takes a source for harmless whose filter meets no subject of the stream itself (measured).
+    """
+    refused = {
+        (edge.downstream, edge.origin): edge
+        for edge in edges
+        if edge.is_local and _reads_own_subjects(edge, declared)
+    }
+    for (downstream, origin), edge in sorted(refused.items()):
+        back = refused.get((origin, downstream))
+        if back is not None and downstream < origin:
+            yield [edge, back]
+
+
+def _reads_own_subjects(edge: Edge, declared: Mapping[Address, DeclaredResource]) -> bool:
+    wanted, stream = edge.config.get("filter_subject"), declared.get(edge.downstream)
+    subjects = (stream.body.get("subjects") or ()) if stream is not None else ()
+    return edge.kind == "mirror" or not wanted or any(overlaps(s, wanted) for s in subjects)
 
 
 def _diagnose_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResource]) -> Diagnostic:
     plain = not any(edge.config.get("subject_transforms") for edge in ring)
     if all(edge.is_local for edge in ring) and plain:
-        text = (
-            f"{_describe_circle(ring)}: streams that copy from each other are a circle,"
-            " which the server refuses (10052)"
-        )
-        return _build_diagnostic(
-            "error",
-            "JS407",
-            text,
-            "Take out one source, or give the sources filters that do not overlap.",
-            ring,
-            declared,
-        )
+        return _refused_circle(ring, declared)
     guarded = any(
         declared[a].body.get("duplicate_window") for a in _circle_members(ring) if a in declared
     )
@@ -142,6 +158,15 @@ def _diagnose_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResour
         " A duplicate_window only stops messages with a Nats-Msg-Id."
     )
     return _build_diagnostic("warning", "JS408", text, detail, ring, declared)
+
+
+def _refused_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResource]) -> Diagnostic:
+    text = (
+        f"{_describe_circle(ring)}: streams that copy from each other are a circle,"
+        " which the server refuses (10052)"
+    )
+    detail = "Take out one source, or give the sources filters that do not overlap."
+    return _build_diagnostic("error", "JS407", text, detail, ring, declared)
 
 
 def _build_diagnostic(
