@@ -39,6 +39,7 @@ from jsplan.planning.relocation.contents import (
 from jsplan.planning.relocation.entries import relocation_reads
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
+from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
@@ -159,6 +160,7 @@ class ServerReader(Struct, frozen=True):
         The counts of the server decide whether there are unmanaged ones.
         """
         inputs = await self._read_downstreams(inputs, decisions)
+        inputs = await self._read_origins(inputs, decisions)
         wanted = unmanaged_reads(inputs, decisions)
         live = await read_unmanaged(self._pool, self._domains, wanted, inputs.live)
         return replace(inputs, live=live)
@@ -176,6 +178,14 @@ class ServerReader(Struct, frozen=True):
         )
         return replace(inputs, live=inputs.live.merge(downstreams))
 
+    async def _read_origins(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Read level by level the streams outside the plan that new flows bring messages of."""
+        while unread := planned_flows(inputs, decisions).find_unread():
+            found = await self.read(unread)
+            origins = Live({}, found.objects, found.unreadable, requested=set(unread))
+            inputs = replace(inputs, live=inputs.live.merge(origins))
+        return inputs
+
     # --- counts -----------------------------------------------------------------------------------
 
     async def _measure(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
@@ -188,7 +198,8 @@ class ServerReader(Struct, frozen=True):
         found = Measurements(seqs_by_time=seqs)
         duplicates = list_duplicates(inputs, decisions)
         removed = list_removed_sources(inputs, decisions)
-        if duplicates or removed:
+        arriving = list(planned_flows(inputs, decisions).list_counts())
+        if duplicates or removed or arriving:
             from jsplan.facts.duplicate_count import count_duplicates  # noqa: PLC0415 - see above
 
             every = add_unknown_domains(domains, removed)
@@ -196,6 +207,8 @@ class ServerReader(Struct, frozen=True):
             found = replace(found, duplicates=counts)
             counts = await count_duplicates(self._pool, every, removed, levels, limit)
             found = replace(found, uncopied=counts)
+            counts = await count_duplicates(self._pool, domains, arriving, levels, limit)
+            found = replace(found, arriving=counts)
         if requests:
             from jsplan.facts.measure import measure_all  # noqa: PLC0415 - see above
 

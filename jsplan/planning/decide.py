@@ -62,8 +62,8 @@ def planned_config(
 ) -> Config | None:
     """Return the compact configuration of an object after the plan; None if it has none."""
     decision, live = decisions.get(address), inputs.live.get(address)
-    if decision is not None:
-        return None if decision.is_removed else decision.after
+    if decision is not None and decision.actions[-1] != "forget":
+        return None if decision.is_gone else decision.after
     return live.compact if live else None
 
 

@@ -34,9 +34,10 @@ from jsplan.planning.relocation.hazards import (
 )
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
+from jsplan.planning.replication.flow_effects import assess_arrivals
 from jsplan.planning.replication.impact import (
     assess_attached_sources,
-    merge_duplicate_hazards,
+    merge_hazards,
     mirrors_relocated,
 )
 from jsplan.planning.replication.removed_sources import assess_removed_sources
@@ -89,7 +90,9 @@ def assess_hazards(
         found = add_stranded_messages(
             decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
-    found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, decision, decisions)])
+    found += assess_attached_sources(inputs, decision, decisions)
+    found += assess_arrivals(inputs, decision, decisions)
+    found = merge_hazards(found, ("DUPLICATES_MESSAGES", "DELETES_MESSAGES"))
     return with_permissions(inputs, decision.address, found)
 
 

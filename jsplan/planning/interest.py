@@ -186,7 +186,7 @@ def _may_want_more(decision: ResourceDecision) -> bool:
 
 def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> ConsumerChange:
     name, after = decision.address.consumer, decision.after
-    if after is None or decision.is_removed:
+    if after is None or decision.is_gone:
         return ConsumerChange(name, "gone")
     if decision.actions == ["update"] and decision.restored_with is None:
         return build_change(name, "same", after)

@@ -66,6 +66,7 @@ class Measurements(Struct, frozen=True):
     `deletions`: the requested counts of deleted messages (`list_measurements`).
     `duplicates`: the messages that sources would copy again.
     `uncopied`: the messages that removed sources have not copied.
+    `arriving`: the messages that new sources with a filter or a start bring, by downstream stream.
     `unreadable_origins`: the error per stream and origin that could not be read.
     `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
     after the last sequence if there is no such message.
@@ -74,6 +75,7 @@ class Measurements(Struct, frozen=True):
     deletions: Mapping[Address, list[Measurement]] = field(default_factory=dict)
     duplicates: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
     uncopied: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
+    arriving: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
     unreadable_origins: Mapping[Address, Mapping[Address, str]] = field(default_factory=dict)
     seqs_by_time: Mapping[tuple[Address, str], int] = field(default_factory=dict)
 
@@ -273,9 +275,14 @@ class ResourceDecision(Struct):
         return self.deletes and not self.preserves
 
     @property
+    def is_gone(self) -> bool:
+        """Return True if the object is not on the server after the plan; a forgotten one is."""
+        return self.actions[-1] == "delete" and not self.preserves
+
+    @property
     def is_removed(self) -> bool:
-        """Return True if the object is deleted or forgotten after the plan."""
-        return self.actions[-1] in ("delete", "forget") and not self.preserves
+        """Return True if the object is deleted, or forgotten and left on the server."""
+        return self.is_gone or self.actions[-1] == "forget"
 
     @property
     def writes(self) -> bool:

@@ -13,6 +13,7 @@ from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED
+from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import VISIBLE_CONSUMERS_LEVEL
@@ -52,6 +53,8 @@ def required_reads(
         if decision.reason == ORIGIN_RELOCATED:
             streams.setdefault(decision.address.domain, set()).add(decision.address)
     all_of = downstream_domains(inputs, decisions)
+    if planned_flows(inputs, decisions).meets_streams:
+        all_of |= {key for key, facts in inputs.live.domains.items() if facts.reachable}
     domains = sorted(
         {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
     )
@@ -128,7 +131,7 @@ class StreamReaders:
         }
         for real, address in sorted(known.items(), key=lambda item: item[1]):
             decision = self.decisions.get(address)
-            if real.parent is None or (decision is not None and decision.is_removed):
+            if real.parent is None or (decision is not None and decision.is_gone):
                 continue
             config = planned_config(self.inputs, self.decisions, address)
             if config is not None:

@@ -497,18 +497,22 @@ def _is_sourced_by(inputs: PlanInputs, downstream: Address, origin: Address) -> 
     )
 
 
-def merge_duplicate_hazards(hazards: list[Hazard]) -> list[Hazard]:
-    """Merge the hazards `DUPLICATES_MESSAGES` of the consumers and sources of a resource."""
-    twice = [hazard for hazard in hazards if hazard.code == "DUPLICATES_MESSAGES"]
-    if len(twice) < 2:
-        return hazards
-    first, *others = twice
-    for other in others:
-        first.message += f"; {other.message}"
-        first.at_least = _lower_bound(first) + _lower_bound(other)
-        first.messages = first.at_most = (first.messages or 0) + (other.messages or 0)
-        first.exact, first.causes = False, [*first.causes, *other.causes]
-    return [hazard for hazard in hazards if hazard is first or hazard not in others]
+def merge_hazards(hazards: list[Hazard], codes: Iterable[str]) -> list[Hazard]:
+    """Merge the hazards of one resource with the same of these codes; their numbers add up."""
+    for code in codes:
+        same = [hazard for hazard in hazards if hazard.code == code]
+        for other in same[1:]:
+            first = same[0]
+            first.message += f"; {other.message}"
+            first.at_least = _lower_bound(first) + _lower_bound(other)
+            known = first.messages is not None and other.messages is not None
+            first.messages = first.at_most = (
+                (first.messages or 0) + (other.messages or 0) if known else None
+            )
+            first.bytes = (first.bytes or 0) + (other.bytes or 0) or None
+            first.exact, first.causes = False, [*first.causes, *other.causes]
+        hazards = [hazard for hazard in hazards if hazard not in same[1:]]
+    return hazards
 
 
 def _lower_bound(hazard: Hazard) -> int:

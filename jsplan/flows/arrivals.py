@@ -1,0 +1,185 @@
+"""What comes to each stream because of a change, beyond what flows anyway.
+
+A source that is new to the server copies from its start; so does every flow into a stream that is
+created or recreated, and on nats-server 2.15 a source whose origin was recreated. What arrives in a
+stream flows on to those that read it. All numbers are upper bounds (None: unknown), 0 where nothing
+comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from jsplan.address import Address
+from jsplan.flows.feeds import FeedIndex, Feeds
+from jsplan.flows.graph import Flow, FlowGraph, StreamNode
+
+Count = int | None
+
+
+class Change(Struct, frozen=True):
+    """The streams before and after a plan.
+
+    `emptied`: streams that lose their messages, or are new. `fresh`: the flows that copy from their
+    start, by downstream stream and key, and the messages that this brings of what their origin has
+    now.
+    """
+
+    before: FlowGraph
+    after: FlowGraph
+    emptied: frozenset[Address]
+    fresh: Mapping[tuple[Address, str], Count] = field(default_factory=dict)
+
+
+class Arrival(Struct, frozen=True):
+    """Messages that come over a flow; `causes` are the streams whose change brings them."""
+
+    flow: Flow
+    at_most: Count
+    causes: frozenset[Address]
+
+
+class Effect(Struct, frozen=True):
+    """What arrives in a stream does there: how many messages at most (None: unknown).
+
+    `arrivals` are those that do it.
+    """
+
+    stream: Address
+    at_most: Count
+    arrivals: tuple[Arrival, ...]
+
+    @property
+    def causes(self) -> frozenset[Address]:
+        """The streams whose change does it."""
+        return frozenset().union(*(arrival.causes for arrival in self.arrivals))
+
+
+class ArrivalModel:
+    """The arrivals of one change, and their effects."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._before, self._after = Feeds(change.before), Feeds(change.after)
+        self._found: dict[Address, list[Arrival]] = {}
+        for stream in (*change.after.in_order(), *change.after.on_circles()):
+            flows = change.after.flows_into.get(stream, ())
+            found = [self._arrive(flow) for flow in flows]
+            self._found[stream] = [arrival for arrival in found if arrival.at_most != 0]
+
+    def arrivals(self, stream: Address) -> list[Arrival]:
+        """Return what comes to a stream, without empty arrivals."""
+        return self._found.get(stream, [])
+
+    def _arrive(self, flow: Flow) -> Arrival:
+        onward = self.arrivals(flow.origin)
+        counts = [arrival.at_most for arrival in onward]
+        causes = frozenset[Address]().union(*(arrival.causes for arrival in onward))
+        fresh = (flow.downstream, flow.key)
+        if fresh in self._change.fresh:
+            has = 0 if flow.origin in self._change.emptied else self._change.fresh[fresh]
+            counts.append(has)
+            if has != 0 or not onward:
+                causes |= {flow.downstream}
+        return Arrival(flow, _add(counts), causes)
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def duplicates(self) -> Iterator[Effect]:
+        """Yield for each stream what it stores twice: it has it, or gets it by another flow too."""
+        for stream in self._change.after.nodes:
+            if (found := self._duplicates_in(stream)) is not None:
+                yield found
+
+    def _duplicates_in(self, stream: Address) -> Effect | None:
+        arrivals, kept = self.arrivals(stream), self._kept(stream)
+        here = FeedIndex(self._before.into(stream) if kept is not None and kept.messages else ())
+        by_root: dict[Address, list[tuple[Arrival, FeedIndex]]] = {}
+        doubled: list[Arrival] = []
+        counts: list[Count] = []
+        for arrival in arrivals:
+            feeds = self._after.over(arrival.flow)
+            roots = {feed.root for feed in feeds}
+            most: list[Count] = []
+            if kept is not None and here.shares_messages(feeds):
+                most.append(_least(arrival.at_most, kept.messages))
+            earlier = {id(one[0]): one for root in roots for one in by_root.get(root, ())}
+            most += [
+                _least(arrival.at_most, other.at_most)
+                for other, index in earlier.values()
+                if index.shares_messages(feeds)
+            ]
+            if most:
+                doubled.append(arrival)
+                counts.append(_least(arrival.at_most, _add(most)))
+            own = FeedIndex(feeds)
+            for root in roots:
+                by_root.setdefault(root, []).append((arrival, own))
+        total = _add(counts)
+        return Effect(stream, total, tuple(doubled)) if total != 0 else None
+
+    def pushed_out(self) -> Iterator[Effect]:
+        """Yield for each stream what its limits delete of its messages for what arrives."""
+        for stream in self._change.after.nodes:
+            kept, arrivals = self._kept(stream), self.arrivals(stream)
+            if kept is None or not kept.messages or not arrivals:
+                continue
+            limits = self._change.after.nodes[stream].config
+            coming = _add(arrival.at_most for arrival in arrivals)
+            most = _least(kept.messages, self._exceeding(kept, limits, coming, arrivals))
+            if most != 0:
+                yield Effect(stream, most, tuple(arrivals))
+
+    def _exceeding(
+        self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]
+    ) -> Count:
+        """Return how many messages come beyond the limits."""
+        found: list[Count] = [0]
+        if limits.get("discard", "old") == "old":
+            if (most := _limit(limits, "max_msgs")) and coming is not None:
+                found.append(max(0, kept.messages + coming - most))
+            if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
+                found.append(kept.messages)
+        if _limit(limits, "max_msgs_per_subject"):
+            here = FeedIndex(self._before.into(kept.address))
+            found += [a.at_most for a in arrivals if here.shares_subjects(self._after.over(a.flow))]
+        return None if None in found else max(n for n in found if n is not None)
+
+    def _may_exceed(self, kept: StreamNode, size: int, arrivals: list[Arrival]) -> bool:
+        """Check whether the bytes of all streams that the arrivals come from do not fit as well."""
+        origins = {
+            node.address: int(node.state.get("bytes") or 0)
+            for address in self._change.after.find_upstream(a.flow.origin for a in arrivals)
+            if (node := self._change.before.nodes.get(address)) is not None
+        }
+        unknown = any(arrival.at_most is None for arrival in arrivals)
+        # A source adds a header to each message, with the subject of the origin.
+        coming = sum(arrival.at_most or 0 for arrival in arrivals)
+        growth = coming * _HEADER_BYTES
+        return unknown or int(kept.state.get("bytes") or 0) + sum(origins.values()) + growth > size
+
+    def _kept(self, stream: Address) -> StreamNode | None:
+        """Return a stream as it was, if it keeps its messages."""
+        return None if stream in self._change.emptied else self._change.before.nodes.get(stream)
+
+
+#: The most bytes that a source adds to a message: `Nats-Stream-Source` with names and subjects.
+_HEADER_BYTES = 1_024
+
+
+def _limit(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _add(counts: Iterable[Count]) -> Count:
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
+
+
+def _least(*counts: Count) -> Count:
+    known = [count for count in counts if count is not None]
+    return min(known) if known else None

@@ -1,0 +1,104 @@
+"""Streams and the mirrors and sources between them, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from jsplan.address import Address
+from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
+
+#: Returns the domain that an API prefix leads to from a domain; None if the files know none.
+ResolvePrefix = Callable[[str, str | None], str | None]
+
+
+class Flow(Struct, frozen=True):
+    """A mirror or a source of `downstream`, in the server's terms.
+
+    `origin` has the API prefix in place of its domain where no domain of the files is known for it.
+    """
+
+    origin: Address
+    downstream: Address
+    kind: Literal["mirror", "source"]
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """The key of the source within its stream."""
+        return origin_key(self.config)
+
+
+class StreamNode(Struct, frozen=True):
+    """A stream: its compact configuration, and its `state` as INFO has it; empty for a new one."""
+
+    address: Address
+    config: Config
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        """The messages that it has."""
+        return int(self.state.get("messages") or 0)
+
+
+class FlowGraph:
+    """The streams by address, and the flows by both ends."""
+
+    def __init__(self, nodes: Iterable[StreamNode], resolve: ResolvePrefix) -> None:
+        self.nodes = {node.address: node for node in nodes}
+        self.flows_into: dict[Address, list[Flow]] = {}
+        self.flows_from: dict[Address, list[Flow]] = {}
+        for node in self.nodes.values():
+            for flow in _read_flows(node, resolve):
+                self.flows_into.setdefault(flow.downstream, []).append(flow)
+                self.flows_from.setdefault(flow.origin, []).append(flow)
+
+    def in_order(self) -> list[Address]:
+        """Return all streams and origins, each after its origins; the last are those on circles."""
+        found, circles = self._sorted
+        return [*found, *circles]
+
+    def on_circles(self) -> list[Address]:
+        """Return the streams on circles, and those that read them."""
+        return self._sorted[1]
+
+    @cached_property
+    def _sorted(self) -> tuple[list[Address], list[Address]]:
+        waiting = {stream: len(flows) for stream, flows in self.flows_into.items()}
+        found = [a for a in dict.fromkeys((*self.nodes, *self.flows_from)) if a not in waiting]
+        for stream in found:  # grows meanwhile
+            for flow in self.flows_from.get(stream, ()):
+                waiting[flow.downstream] -= 1
+                if not waiting[flow.downstream]:
+                    del waiting[flow.downstream]
+                    found.append(flow.downstream)
+        return found, list(waiting)
+
+    def find_upstream(self, streams: Iterable[Address]) -> set[Address]:
+        """Return every stream that their messages may come from, they included."""
+        pending = list(streams)
+        seen = set(pending)
+        while pending:
+            for flow in self.flows_into.get(pending.pop(), ()):
+                if flow.origin not in seen:
+                    seen.add(flow.origin)
+                    pending.append(flow.origin)
+        return seen
+
+
+def _read_flows(node: StreamNode, resolve: ResolvePrefix) -> Iterable[Flow]:
+    mirror = node.config.get("mirror")
+    origins: list[tuple[Literal["mirror", "source"], Config]] = (
+        [("mirror", mirror)]
+        if mirror
+        else [("source", source) for source in node.config.get("sources") or ()]
+    )
+    for kind, config in origins:
+        api = (config.get("external") or {}).get("api")
+        domain = resolve(node.address.domain, api) or str(api)
+        yield Flow(Address.of_stream(domain, config["name"]), node.address, kind, config)

@@ -1,0 +1,242 @@
+"""What a plan stores twice or pushes out, along every path: its change in the terms of `flows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from jsplan.address import STAGING_PREFIX, Address
+from jsplan.documents.plan import Hazard
+from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
+from jsplan.flows.graph import Flow, FlowGraph, StreamNode
+from jsplan.planning.decide import planned_config
+from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
+from jsplan.resources.fields import Config
+from jsplan.resources.source_header import source_name
+from jsplan.units import count_text
+
+if TYPE_CHECKING:
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+    Decisions = Mapping[Address, ResourceDecision]
+
+#: The counts of what flows take of their origins, by downstream stream.
+Arriving = Mapping[Address, Sequence[DuplicateCount]]
+
+
+class PlannedFlows:
+    """The streams and flows before and after a plan, and the flows that copy from their start."""
+
+    def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
+        self._inputs, self._decisions = inputs, decisions
+        changes = any(
+            v.writes and v.address.parent is None and _has_origins(v.after or {})
+            for v in decisions.values()
+        )
+        streams = {
+            a
+            for a in ((*inputs.live.objects, *decisions) if changes else ())
+            if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
+        }
+        resolve = inputs.topology.routes.resolve_prefix
+        self.before = FlowGraph(filter(None, map(self._node_before, streams)), resolve)
+        self.after = FlowGraph(filter(None, map(self._node_after, streams)), resolve)
+        #: Streams that are new or lose their messages. What is relocated brings them along.
+        self.emptied = frozenset(
+            a
+            for a in streams
+            if (v := decisions.get(a)) is not None
+            and v.relocation is None
+            and (v.loses_content or (v.live is None and v.actions == ["create"]))
+        )
+        self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
+
+    def _node_before(self, address: Address) -> StreamNode | None:
+        live = self._inputs.live.get(address)
+        return StreamNode(address, live.compact, live.state) if live is not None else None
+
+    def _node_after(self, address: Address) -> StreamNode | None:
+        config = planned_config(self._inputs, self._decisions, address)
+        live = self._inputs.live.get(address)
+        if config is None:
+            return None
+        return StreamNode(address, config, live.state if live is not None else {})
+
+    def _find_fresh(self) -> Iterator[Flow]:
+        for address, flows in self.after.flows_into.items():
+            decision = self._decisions.get(address)
+            if decision is None or decision.after is None or not decision.writes:
+                continue
+            known = {flow.key for flow in self.before.flows_into.get(address, ())}
+            for flow in flows:
+                if address in self.emptied or flow.key not in known:
+                    yield flow
+
+    def _continues(self, flow: Flow) -> bool:
+        """Check whether the plan lets a source begin behind what the stream has of it."""
+        decision = self._decisions[flow.downstream]
+        return (
+            decision.relocation is not None
+            or flow.key in decision.sources_to_attach
+            or flow.key in decision.relocated_sources
+            or (decision.preserves and flow.kind == "mirror")
+        )
+
+    def find_unread(self) -> set[Address]:
+        """Return the streams that what is new may come from, and that nobody has read."""
+        changed = {flow.downstream for flow in self.fresh}
+        upstream = self.before.find_upstream(changed) | self.after.find_upstream(changed)
+        live = self._inputs.live
+        return {
+            address
+            for address in upstream - self.before.nodes.keys() - self.after.nodes.keys()
+            if address not in live.requested and live.is_reachable(address.domain)
+        }
+
+    @property
+    def meets_streams(self) -> bool:
+        """True if something new comes to a stream that others may read or that has messages."""
+        return any(flow.downstream in self.before.nodes for flow in self.fresh)
+
+    # --- counts -----------------------------------------------------------------------------------
+
+    def list_counts(self) -> Iterator[DuplicateRequest]:
+        """Request the number of messages that a flow takes, where INFO does not have it."""
+        for flow in self.fresh:
+            origin = self.before.nodes.get(flow.origin)
+            if origin is None or not origin.messages or flow.origin in self.emptied:
+                continue
+            if _is_partial(flow) and self._matters(flow):
+                taken = subject_filters(flow.config)
+                yield DuplicateRequest(
+                    flow.downstream,
+                    flow.key,
+                    flow.origin,
+                    taken,
+                    taken,
+                    source_name(flow.config),
+                    recreated=True,
+                    start_seq=flow.config.get("opt_start_seq") or 0,
+                    start_time=flow.config.get("opt_start_time") or "",
+                )
+
+    def _matters(self, flow: Flow) -> bool:
+        """Check whether what the flow brings may meet other messages."""
+        node = self.before.nodes.get(flow.downstream)
+        return (
+            (node is not None and node.messages > 0)
+            or len(self.after.flows_into.get(flow.downstream, ())) > 1
+            or flow.downstream in self.after.flows_from
+        )
+
+    def build_change(self, arriving: Arriving) -> Change:
+        """Return the change for the model, with the answers to `list_counts`."""
+        counts = {(flow.downstream, flow.key): self._count(flow, arriving) for flow in self.fresh}
+        return Change(self.before, self.after, self.emptied, counts)
+
+    def _count(self, flow: Flow, arriving: Arriving) -> Count:
+        for answer in arriving.get(flow.downstream, ()):
+            if answer.request.name == flow.key:
+                return answer.at_most
+        origin = self.before.nodes.get(flow.origin)
+        if origin is not None:
+            return 0 if _is_partial(flow) and self._matters(flow) else origin.messages
+        is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
+        return 0 if is_empty else None
+
+
+def _has_origins(config: Config) -> bool:
+    return bool(config.get("mirror") or config.get("sources"))
+
+
+def _is_partial(flow: Flow) -> bool:
+    started = flow.config.get("opt_start_seq") or flow.config.get("opt_start_time")
+    return bool(started) or ">" not in subject_filters(flow.config)
+
+
+def planned_flows(inputs: PlanInputs, decisions: Decisions) -> PlannedFlows:
+    """Return the flows of a plan, made once for these inputs."""
+    return inputs.index(
+        "planned streams",
+        (inputs.live.objects, decisions),
+        lambda: PlannedFlows(inputs, decisions),
+    )
+
+
+# --- hazards --------------------------------------------------------------------------------------
+
+Kind = Literal["twice", "pushed out"]
+
+
+def assess_arrivals(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Iterable[Hazard]:
+    """Yield the hazards of what this change brings to any stream."""
+    found = inputs.index(
+        "arrivals", (inputs.live.objects, decisions), lambda: _find_effects(inputs, decisions)
+    )
+    for kind, effect in found.get(decision.address, ()):
+        yield _twice(decision, effect) if kind == "twice" else _pushed_out(decision, effect)
+
+
+def _find_effects(
+    inputs: PlanInputs, decisions: Decisions
+) -> dict[Address, list[tuple[Kind, Effect]]]:
+    """Return the effects by the stream at which they are reported: its own, or a cause."""
+    planned = planned_flows(inputs, decisions)
+    found: dict[Address, list[tuple[Kind, Effect]]] = {}
+    if not planned.fresh:
+        return found
+    model = ArrivalModel(planned.build_change(inputs.measured.arriving))
+    effects: list[tuple[Kind, Effect]] = [("twice", effect) for effect in model.duplicates()]
+    effects += [("pushed out", effect) for effect in model.pushed_out()]
+    compared: dict[Address, set[str]] = {}  # counted exactly, and reported by `duplicates`
+    for request in list_duplicates(inputs, decisions):
+        compared.setdefault(request.downstream, set()).add(request.name)
+    for kind, effect in effects:
+        if kind == "twice" and _names(effect) <= compared.get(effect.stream, set()):
+            continue
+        own = decisions.get(effect.stream)
+        at = effect.stream if own is not None and not own.is_untouched else min(effect.causes)
+        found.setdefault(at, []).append((kind, effect))
+    return found
+
+
+def _names(effect: Effect) -> set[str]:
+    return {arrival.flow.key for arrival in effect.arrivals}
+
+
+def _twice(decision: ResourceDecision, effect: Effect) -> Hazard:
+    where = "" if effect.stream == decision.address else f"{effect.stream} "
+    origins = " and ".join(dict.fromkeys(str(a.flow.origin) for a in effect.arrivals))
+    text = (
+        f"{where}stores {_up_to(effect)} twice: what {origins} brings it has, "
+        "or gets by another path too"
+    )
+    return _hazard("DUPLICATES_MESSAGES", text, effect)
+
+
+def _pushed_out(decision: ResourceDecision, effect: Effect) -> Hazard:
+    where = "" if effect.stream == decision.address else f" of {effect.stream}"
+    origins = " and ".join(dict.fromkeys(str(a.flow.origin) for a in effect.arrivals))
+    text = f"{_up_to(effect)}{where} leave it for what {origins} brings, by its limits"
+    return _hazard("DELETES_MESSAGES", text, effect)
+
+
+def _up_to(effect: Effect) -> str:
+    if effect.at_most is None:
+        return "messages (the number is not known)"
+    return f"up to {count_text(effect.at_most, 'message')}"
+
+
+def _hazard(code: str, text: str, effect: Effect) -> Hazard:
+    return Hazard(
+        code,
+        text,
+        messages=effect.at_most,
+        exact=False,
+        at_least=0,
+        at_most=effect.at_most,
+        causes=[str(a.flow.origin) for a in effect.arrivals],
+    )
