@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from jsplan.flows.feeds import Feeds
+from jsplan.flows.graph import FlowGraph, StreamNode
 from jsplan.lint.subject_reachability import ConnectedDomains
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import client_defaults
@@ -183,6 +185,22 @@ class View:
         for edge in self.topology.edges:
             found.setdefault(edge.downstream, []).append(edge)
         return found
+
+    @cached_property
+    def flows(self) -> FlowGraph:
+        """All streams, by the key of their real domain, and the flows between them."""
+        return FlowGraph(
+            (
+                StreamNode(self.topology.canonicalize(address), item.config)
+                for address, item in self.all_streams.items()
+            ),
+            self.topology.routes.resolve_prefix,
+        )
+
+    @cached_property
+    def feeds(self) -> Feeds:
+        """What comes to each stream, traced back to where it was stored first."""
+        return Feeds(self.flows)
 
     @cached_property
     def connected_domains(self) -> ConnectedDomains:

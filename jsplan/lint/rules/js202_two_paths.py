@@ -6,37 +6,24 @@ It comes by the stream's own subjects and a source, or by two sources.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from jsplan.address import Address
+from jsplan.flows.feeds import Feed
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.subjects import intersect, overlaps
-from jsplan.topology import Edge
-from jsplan.topology.replication_graph import subject_mappings
-
-
-class Feed(NamedTuple):
-    """Subjects that `root` stores itself and that a stream receives.
-
-    `published` is the original subject, `stored_as` the subject in this stream.
-    """
-
-    root: Address
-    published: str
-    stored_as: str
+from jsplan.subjects import overlaps
 
 
 def check(view: View) -> Iterator[Hit]:
     """Streams with sources, each path compared with the others."""
     for item in view.streams():
-        edges = view.origins.get(item.address, []) if item.config.get("sources") else []
-        if not edges:
+        flows = view.flows.flows_into.get(view.topology.canonicalize(item.address), ())
+        if not flows or not item.config.get("sources"):
             continue
         by_root: dict[Address, list[tuple[Address, Feed]]] = {}
-        for edge in edges:
-            for feed in _trace_feeds(view, edge, frozenset([item.address])):
-                by_root.setdefault(feed.root, []).append((edge.origin, feed))
+        for flow in sorted(flows, key=lambda flow: flow.origin):
+            for feed in view.feeds.over(flow):
+                by_root.setdefault(feed.root, []).append((flow.origin, feed))
         twice = _find_duplicate(by_root)
         own = item.config.get("subjects", ())
         straight = next(
@@ -63,34 +50,16 @@ def check(view: View) -> Iterator[Hit]:
             )
 
 
-def _trace_feeds(view: View, edge: Edge, seen: frozenset[Address]) -> Iterator[Feed]:
-    """Yield what comes over one edge, traced back to the streams that first stored it."""
-    origin = view.all_streams.get(edge.origin)
-    if origin is None or edge.origin in seen:
-        return
-    before = [Feed(edge.origin, s, s) for s in origin.config.get("subjects", ())]
-    for further in view.origins.get(edge.origin, []):
-        before += _trace_feeds(view, further, seen | {edge.origin})
-    for feed in before:
-        for src, dest in subject_mappings(edge.config):
-            passed = intersect(feed.stored_as, src)
-            if passed is not None:
-                yield Feed(
-                    feed.root,
-                    passed if feed.stored_as == feed.published else feed.published,
-                    passed if dest == src else dest,
-                )
-
-
 def _is_stored_directly(view: View, address: Address, own: list[str], feed: Feed) -> bool:
     """Check whether a message of the root is also stored here when it is published."""
     shared = (
-        view.connected_domains.shares_interest(address.domain, feed.root.domain)
+        feed.root.domain in view.workspace.domains
+        and view.connected_domains.shares_interest(address.domain, feed.root.domain)
         and feed.root.kind != "kv"
     )
     return (
         shared
-        and feed.root != address
+        and feed.root != view.topology.canonicalize(address)
         and any(overlaps(subject, feed.published) for subject in own)
     )
 

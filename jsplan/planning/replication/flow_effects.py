@@ -34,48 +34,54 @@ class PlannedFlows:
             v.writes and v.address.parent is None and _has_origins(v.after or {})
             for v in decisions.values()
         )
-        streams = {
-            a
+        # By the real domain: two keys of the files may stand for one.
+        self._real = {
+            inputs.topology.canonicalize(a): a
             for a in ((*inputs.live.objects, *decisions) if changes else ())
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         resolve = inputs.topology.routes.resolve_prefix
-        self.before = FlowGraph(filter(None, map(self._node_before, streams)), resolve)
-        self.after = FlowGraph(filter(None, map(self._node_after, streams)), resolve)
+        self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve)
+        self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve)
         #: Streams that are new or lose their messages. What is relocated brings them along.
         self.emptied = frozenset(
             a
-            for a in streams
-            if (v := decisions.get(a)) is not None
+            for a in self._real
+            if (v := self.decision(a)) is not None
             and v.relocation is None
             and (v.loses_content or (v.live is None and v.actions == ["create"]))
         )
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
 
-    def _node_before(self, address: Address) -> StreamNode | None:
-        live = self._inputs.live.get(address)
-        return StreamNode(address, live.compact, live.state) if live is not None else None
+    def decision(self, stream: Address) -> ResourceDecision | None:
+        """Return the decision about a stream of the graphs."""
+        return self._decisions.get(self._real[stream])
 
-    def _node_after(self, address: Address) -> StreamNode | None:
-        config = planned_config(self._inputs, self._decisions, address)
-        live = self._inputs.live.get(address)
+    def _node_before(self, stream: Address) -> StreamNode | None:
+        live = self._inputs.live.get(self._real[stream])
+        return StreamNode(stream, live.compact, live.state) if live is not None else None
+
+    def _node_after(self, stream: Address) -> StreamNode | None:
+        config = planned_config(self._inputs, self._decisions, self._real[stream])
+        live = self._inputs.live.get(self._real[stream])
         if config is None:
             return None
-        return StreamNode(address, config, live.state if live is not None else {})
+        return StreamNode(stream, config, live.state if live is not None else {})
 
     def _find_fresh(self) -> Iterator[Flow]:
-        for address, flows in self.after.flows_into.items():
-            decision = self._decisions.get(address)
+        for stream, flows in self.after.flows_into.items():
+            decision = self.decision(stream)
             if decision is None or decision.after is None or not decision.writes:
                 continue
-            known = {flow.key for flow in self.before.flows_into.get(address, ())}
+            known = {flow.key for flow in self.before.flows_into.get(stream, ())}
             for flow in flows:
-                if address in self.emptied or flow.key not in known:
+                if stream in self.emptied or flow.key not in known:
                     yield flow
 
     def _continues(self, flow: Flow) -> bool:
         """Check whether the plan lets a source begin behind what the stream has of it."""
-        decision = self._decisions[flow.downstream]
+        decision = self.decision(flow.downstream)
+        assert decision is not None
         return (
             decision.relocation is not None
             or flow.key in decision.sources_to_attach
@@ -110,7 +116,7 @@ class PlannedFlows:
             if _is_partial(flow) and self._matters(flow):
                 taken = subject_filters(flow.config)
                 yield DuplicateRequest(
-                    flow.downstream,
+                    self._real[flow.downstream],
                     flow.key,
                     flow.origin,
                     taken,
@@ -136,7 +142,7 @@ class PlannedFlows:
         return Change(self.before, self.after, self.emptied, counts)
 
     def _count(self, flow: Flow, arriving: Arriving) -> Count:
-        for answer in arriving.get(flow.downstream, ()):
+        for answer in arriving.get(self._real[flow.downstream], ()):
             if answer.request.name == flow.key:
                 return answer.at_most
         origin = self.before.nodes.get(flow.origin)
@@ -193,13 +199,14 @@ def _find_effects(
     effects += [("pushed out", effect) for effect in model.pushed_out()]
     compared: dict[Address, set[str]] = {}  # counted exactly, and reported by `duplicates`
     for request in list_duplicates(inputs, decisions):
-        compared.setdefault(request.downstream, set()).add(request.name)
+        real = inputs.topology.canonicalize(request.downstream)
+        compared.setdefault(real, set()).add(request.name)
     for kind, effect in effects:
         if kind == "twice" and _names(effect) <= compared.get(effect.stream, set()):
             continue
-        own = decisions.get(effect.stream)
+        own = planned.decision(effect.stream)
         at = effect.stream if own is not None and not own.is_untouched else min(effect.causes)
-        found.setdefault(at, []).append((kind, effect))
+        found.setdefault(inputs.topology.find_declared(at), []).append((kind, effect))
     return found
 
 
