@@ -124,7 +124,6 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     keys, recorded = set((step.params or {})["sources"]), (step.params or {})["state_address"]
     stream = step.target_address.stream
     assert step.request is not None
-    keys -= set((step.params or {}).get("restarted") or ())
     attached = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
     positions = await _resume_positions(context.api(step), stream, attached)
     positions |= await _relocated_positions(context, step)

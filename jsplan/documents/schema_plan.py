@@ -150,7 +150,6 @@ PARAMS = object_of(
         "initial_config": CONFIG_REF,
         "relocated": STREAM_ADDRESS,
         "relocated_sources": map_of(ORIGIN_REF),
-        "restarted": list_of(TEXT),
         "continues": CONSUMER_ADDRESS,
         "origin_lost": FLAG,
         "target": STREAM_ADDRESS,

@@ -1,1 +1,1 @@
-"""Which messages reach which stream, by which path. Pure: planning, lint and others ask it."""
+"""The flows of messages: what reaches which stream, by which path. Pure; planning and lint ask it."""

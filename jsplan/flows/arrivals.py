@@ -1,4 +1,4 @@
-"""What comes to each stream because of a change, beyond what flows anyway.
+"""The messages that come to each stream because of a change, beyond those that flow anyway.
 
 A source that is new to the server copies from its start; so does every flow into a stream that is
 created or recreated, and on nats-server 2.15 a source whose origin was recreated. What arrives in a
@@ -43,7 +43,7 @@ class Arrival(Struct, frozen=True):
 
 
 class Effect(Struct, frozen=True):
-    """What arrives in a stream does there: how many messages at most (None: unknown).
+    """An effect of arrivals in a stream: how many messages at most (None: unknown).
 
     `arrivals` are those that do it.
     """

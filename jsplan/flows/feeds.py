@@ -1,4 +1,4 @@
-"""What comes over a flow, traced back to the streams that stored it first."""
+"""The messages that come over a flow, traced back to the streams that stored them first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.flows.graph import Flow, FlowGraph
 from jsplan.subjects import SubjectTree, intersect, overlaps
 from jsplan.topology.replication_graph import subject_mappings
 
-#: The most feeds of one stream that are told apart. Beyond it every subject may be among them.
+#: The most feeds of one stream that are kept apart. Beyond it every subject may be among them.
 MAX_FEEDS = 2_000
 
 
@@ -36,7 +36,7 @@ class Feeds:
     def into(self, stream: Address) -> list[Feed]:
         """Return the feeds of a stream: its own subjects, and those of its mirror or sources.
 
-        A stream that nobody has read, or that has neither, may have messages of any subject.
+        A stream that was not read, or that has neither, may have messages of any subject.
         """
         return self._found.get(stream) or [Feed(stream, ">", ">")]
 

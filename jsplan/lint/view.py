@@ -199,7 +199,7 @@ class View:
 
     @cached_property
     def feeds(self) -> Feeds:
-        """What comes to each stream, traced back to where it was stored first."""
+        """The messages that come to each stream, traced back to where they were stored first."""
         return Feeds(self.flows)
 
     @cached_property

@@ -217,9 +217,9 @@ class ResourceDecision(Struct):
     `unknown`: fields of `after` whose value is known only during the apply.
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
-    `sources_to_restart`: sources whose origin is created empty, which begin at its first message.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
     `reset`: the position to which a consumer is set, because the files have a new word.
+    `continues_at`: the first sequence of a stream in place of one that is gone; 0: its own.
     `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
@@ -238,10 +238,10 @@ class ResourceDecision(Struct):
     recreates_consumers: bool = False
     sources_to_detach: frozenset[str] = frozenset()
     sources_to_attach: frozenset[str] = frozenset()
-    sources_to_restart: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
+    continues_at: int = 0
     reset: PositionReset | None = None
 
     @property

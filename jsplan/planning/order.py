@@ -41,7 +41,7 @@ def order_steps(
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
-    """Send the sources of a stream in an order that the server accepts: a copy before its origin.
+    """Send the sources of a stream in an order that the server accepts: copies before origins.
 
     The server looks at all of them at each update, and takes the other order for a cycle (10052).
     """

@@ -13,7 +13,6 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.guards import REINSTALLED, is_same_server
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.state.document import Entry
 
 #: One missing stream may have been deleted. From this number on they are not missing by chance.
@@ -37,15 +36,11 @@ def check_reinstalled(
             f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan "
             "created or adopted there. Its server came back empty, or is another one"
         )
-        detail = [
-            f"To create all of them again, empty: --reinstalled {key}",
-            *_describe_stuck_downstream(inputs, key),
-        ]
         yield Diagnostic(
             "error",
             REINSTALLED,
             text,
-            "\n".join(detail),
+            f"To create all of them again, empty: --reinstalled {key}",
             f"{key}/**",
             inputs.workspace.domains[key].range,
         )
@@ -98,25 +93,3 @@ def _has_known_stream(live: Live, entries: Mapping[Address, Entry]) -> bool:
         a in live.unreadable or ((o := live.get(a)) is not None and o.created == entry.created)
         for a, entry in entries.items()
     )
-
-
-def _describe_stuck_downstream(inputs: PlanInputs, key: str) -> Iterable[str]:
-    """Describe each downstream stream that waits for sequences of the new origin, with a fix."""
-    for edge in sorted(inputs.topology.edges, key=lambda e: (e.origin, e.downstream)):
-        downstream = inputs.live.get(edge.downstream)
-        if edge.origin.domain != key or downstream is None:
-            continue
-        last = int(downstream.state.get("last_seq") or 0)
-        if edge.kind == "mirror" and last:
-            yield (
-                f"{edge.downstream} mirrors {edge.origin} up to sequence {last:,}. It receives "
-                "nothing until the new origin has passed that sequence. To continue at once, start "
-                f"the new origin behind it: first_seq: {last + 1}"
-            )
-        elif (
-            edge.kind == "source" and inputs.level(edge.downstream) < ORIGIN_IDENTITY_LEVEL and last
-        ):
-            yield (
-                f"{edge.downstream} sources {edge.origin}. Before nats-server 2.15 it waits until "
-                "the new origin has passed the sequences of the old one"
-            )

@@ -258,6 +258,11 @@ def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: 
     config = build_create(table_of(address), body, inputs.level(address))
     if address.parent is not None and inherited_settings(inputs, address).keys() & INHERITED_LIMITS:
         config = with_inherited_limits(config, decision.after or {})
+    if decision.continues_at:
+        config, expect = (
+            config | {"first_seq": decision.continues_at},
+            expect | {"first_seq": decision.continues_at},
+        )
     return Draft(
         (address, "create"),
         op,

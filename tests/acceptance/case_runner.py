@@ -17,6 +17,7 @@ A case is a YAML file under tests/cases:
       changes: {hub/stream/A: create}           # create update delete replace import import+update forget; no others
       hazards: {hub/stream/A: [DELETES_STREAM]}
       numbers: {hub/stream/A: {DELETES_STREAM: 9}}  # the messages that these hazards name
+      later: [[hub, subject, n]]                # published after the apply
       messages: {hub/stream/A: 9}               # what the streams have in the end, once flows are through
       fields: {hub/stream/A: {max_age: in_place}}   # path: effect
       drift: {hub/stream/A: changed}            # changed or missing
@@ -232,6 +233,8 @@ class Case:
         result = self.space.apply_saved(plan, allow_hazards=options["allow_hazards"])
         assert result.exit_code == 0, result
         self._check_live(expect.get("live", {}))
+        for domain, subject, count in expect.get("later", ()):
+            self._publish(domain, subject, count)
         self._check_messages(expect.get("messages", {}))
         self._check_predictions(plan)
         self._check_converged(options)
@@ -251,7 +254,7 @@ class Case:
     def _check_messages(self, expected: dict[str, int]) -> None:
         """Wait until the streams have as many messages; then no flow brings another one."""
         self.server.wait_until(
-            lambda: self._counts(expected) == expected, f"have these messages: {expected}", 30
+            lambda: self._counts(expected) == expected, f"have these messages: {expected}", 60
         )
 
     def _counts(self, streams: Iterable[str]) -> dict[str, int]:

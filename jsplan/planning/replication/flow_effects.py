@@ -1,4 +1,4 @@
-"""What a plan stores twice or pushes out, along every path: its change in the terms of `flows`."""
+"""The messages that a plan stores twice or pushes out, along every path."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PlannedFlows:
         )
 
     def find_unread(self) -> set[Address]:
-        """Return the streams that what is new may come from, and that nobody has read."""
+        """Return the streams that new messages may come from, and that were not read yet."""
         changed = {flow.downstream for flow in self.fresh}
         upstream = self.before.find_upstream(changed) | self.after.find_upstream(changed)
         live = self._inputs.live

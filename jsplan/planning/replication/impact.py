@@ -18,7 +18,6 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.facts.duplicates import MAX_SEARCHED
-from jsplan.planning.merge import SOURCE_START_FIELDS
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -155,9 +154,7 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
                 decision.after | {"first_seq": int(first)},
                 ["first_seq"],
             )
-        if _begins_at_its_start(decision):
-            for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
-                _restart_sources(inputs, decisions[downstream], address)
+        _continue_lost_origin(inputs, decision)
         if address.kind != "consumer" and (decision.preserves or "first_seq" in decision.unknown):
             for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
                 _plan_detach(inputs, decisions[downstream], address)
@@ -169,61 +166,34 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
             decision.sources_to_attach |= _unattached_sources(decision, decision.entry)
 
 
-def _begins_at_its_start(decision: ResourceDecision) -> bool:
-    """Check whether a stream is created empty, and not as the continuation of an earlier one."""
-    return (
-        decision.actions == ["create"]
-        and decision.address.kind != "consumer"
-        and decision.relocation is None
-        and "first_seq" not in decision.unknown
-    )
+def _continue_lost_origin(inputs: PlanInputs, decision: ResourceDecision) -> None:
+    """Let a stream that is gone come back behind its sequences, if others read it.
 
-
-def _restart_sources(inputs: PlanInputs, downstream: ResourceDecision, origin: Address) -> None:
-    """Remove the starts that jsplan gave the sources of a stream that no longer exists.
-
-    Servers since 2.15 detect the new stream, and copy it from the start in the configuration.
+    Its mirrors would wait until it has passed them, and so would its sources, up to 2.14 or where
+    jsplan gave them a start. State knows its last sequence, and so does each mirror of it.
     """
-    entry, after = downstream.entry, downstream.after
-    if entry is None or after is None or downstream.actions not in (["no-op"], ["update"]):
+    if (
+        decision.actions != ["create"]
+        or decision.address.kind == "consumer"
+        or decision.relocation is not None
+        or "first_seq" in decision.unknown
+        or decision.after is None
+        or decision.after.get("mirror")
+        or "first_seq" in inputs.body(decision.address)
+    ):
         return
-    sources = after.get("sources") or ()
-    keys = entry.starts.keys() & {
-        origin_key(s) for s in sources if reads_origin(inputs, downstream.address, s, origin)
-    }
-    if not keys:
+    flows = flows_from(inputs, {}, decision.address)
+    if not flows and not managed_downstream(inputs, decision.address):
         return
-    named = {origin_key(s): s for s in inputs.body(downstream.address).get("sources") or ()}
-    downstream.sources_to_restart |= keys
-    downstream.after = after | {
-        "sources": [
-            _with_declared_start(s, named.get(origin_key(s), {})) if origin_key(s) in keys else s
-            for s in sources
-        ]
-    }
-    dropped = [
-        FieldChange(
-            f'sources["{key}"].opt_start_seq',
-            start,
-            named.get(key, {}).get("opt_start_seq"),
-            "in_place",
-        )
-        for key in sorted(keys)
-        if (start := _start_of(sources, key))
-    ]
-    downstream.fields = [*downstream.fields, *dropped]
-    if dropped and downstream.actions == ["no-op"]:
-        downstream.actions, downstream.reason = ["update"], ORIGIN_REPLACED
-
-
-def _start_of(sources: Iterable[Config], key: str) -> int:
-    return next((int(s.get("opt_start_seq") or 0) for s in sources if origin_key(s) == key), 0)
-
-
-def _with_declared_start(source: Config, named: Config) -> Config:
-    """Return a source with the start in the files."""
-    rest = {name: value for name, value in source.items() if name not in SOURCE_START_FIELDS}
-    return rest | {name: named[name] for name in SOURCE_START_FIELDS if named.get(name)}
+    known = [decision.entry.last_seq if decision.entry is not None else 0]
+    for downstream, kind, source in flows:
+        if kind == "mirror":
+            known.append(int(inputs.live.objects[downstream].state.get("last_seq") or 0))
+        elif (entry := inputs.entries.get(downstream)) is not None:
+            known.append(entry.starts.get(origin_key(source), 1) - 1)
+    if last := max(known):
+        decision.continues_at = last + 1
+        decision.after = decision.after | {"first_seq": last + 1}
 
 
 def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Address) -> None:
@@ -529,9 +499,7 @@ def effective_starts(
     return {
         key: start
         for key, start in entry.starts.items()
-        if key in now
-        and now[key] == before.get(key, now[key])
-        and key not in decision.sources_to_restart
+        if key in now and now[key] == before.get(key, now[key])
     }
 
 

@@ -30,8 +30,6 @@ def adapt_origin_drafts(
                 "sources": sorted(decision.sources_to_attach),
                 "state_address": recorded,
             }
-            if decision.sources_to_restart:
-                params["restarted"] = sorted(decision.sources_to_restart)
             if decision.relocated_sources:
                 params["relocated_sources"] = decision.relocated_sources
             yield replace(
