@@ -1,1 +1,1 @@
-"""The flows of messages: what reaches which stream, by which path. Pure; planning and lint ask it."""
+"""The flows of messages: what reaches which stream, by which path. Pure."""
