@@ -42,6 +42,7 @@ from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
+from jsplan.planning.replication.source_starts import list_start_times
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text
 
@@ -194,6 +195,7 @@ class ServerReader(Struct, frozen=True):
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         requests = list_measurements(inputs, decisions)
         times = _backfill_times(inputs) | _history_times(inputs, decisions)
+        times |= list_start_times(inputs, decisions)
         seqs = dict(inputs.measured.seqs_by_time) | await self._find_seqs(inputs, times)
         found = Measurements(seqs_by_time=seqs)
         duplicates = list_duplicates(inputs, decisions)

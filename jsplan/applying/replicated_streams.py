@@ -20,6 +20,7 @@ from jsplan.facts.duplicates import MAX_SEARCHED
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
+from jsplan.planning.replication.source_starts import with_start
 from jsplan.resources.fields import Config, sort_objects
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import SourceHeader, parse_source_header, source_name
@@ -171,22 +172,13 @@ def with_resume_positions(step: Step, starts: dict[str, int]) -> Step:
     """Return the step with resume positions in request, expectation and record."""
     assert step.request is not None
     payload = step.request["payload"] | {
-        "sources": [_with_start(s, starts) for s in step.request["payload"]["sources"]]
+        "sources": [with_start(s, starts) for s in step.request["payload"]["sources"]]
     }
     expect, record = dict(step.expect or {}), dict(step.record or {})
     if expect.get("sources"):
-        expect["sources"] = sort_objects([_with_start(s, starts) for s in expect["sources"]])
+        expect["sources"] = sort_objects([with_start(s, starts) for s in expect["sources"]])
     record["starts"] = (record.get("starts") or {}) | starts
     return replace(step, request=step.request | {"payload": payload}, expect=expect, record=record)
-
-
-def _with_start(source: Config, starts: dict[str, int]) -> Config:
-    start = starts.get(origin_key(source))
-    if start is None:
-        return source
-    return {name: value for name, value in source.items() if name != "opt_start_time"} | {
-        "opt_start_seq": start
-    }
 
 
 async def _record_starts(context: StepContext, recorded: str, starts: dict[str, int]) -> None:

@@ -146,8 +146,11 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable
     )
     reported |= (
         {"sources"}
-        if decision.entry
-        and effective_starts(decision, decision.entry, inputs.declared_fields(decision.address))
+        if decision.source_starts
+        or (
+            decision.entry
+            and effective_starts(decision, decision.entry, inputs.declared_fields(decision.address))
+        )
         else set()
     )
     reported |= (

@@ -220,6 +220,7 @@ class ResourceDecision(Struct):
     `relocation`: the relocation that the resource is one side of, or a consumer of.
     `reset`: the position to which a consumer is set, because the files have a new word.
     `continues_at`: the first sequence of a stream in place of one that is gone; 0: its own.
+    `source_starts`: the sequences at which new sources begin in place of what the files say.
     `relocated_sources`: by the key of a source of a relocated stream, its source before.
     """
 
@@ -242,6 +243,7 @@ class ResourceDecision(Struct):
     relocation: Relocation | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
     continues_at: int = 0
+    source_starts: dict[str, int] = field(default_factory=dict)
     reset: PositionReset | None = None
 
     @property

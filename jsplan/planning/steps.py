@@ -46,6 +46,7 @@ from jsplan.planning.replication.checks import (
     order_replication_checks,
 )
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
+from jsplan.planning.replication.source_starts import with_source_starts
 from jsplan.planning.split_updates import (
     INHERITED_LIMITS,
     RETENTION,
@@ -77,7 +78,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
         for draft in adapt_origin_drafts(
             decision, found, str(inputs.moved_from.get(decision.address, decision.address))
         ):
-            drafts[draft.key] = draft
+            drafts[draft.key] = with_source_starts(draft, decision.source_starts)
     order_detaching(decisions, inputs, drafts)
     order_relocations(inputs, decisions, drafts)
     order_sources(inputs, drafts)
