@@ -193,6 +193,20 @@ async def _record_starts(context: StepContext, recorded: str, starts: dict[str, 
         await context.record({"put": {"address": str(address), "entry": put}})
 
 
+async def reported_positions(context: StepContext, step: Step) -> dict[str, int]:
+    """Return behind which sequence each source of a stream continues, as its server reports it.
+
+    Only since 2.15. Its messages say less: it may have deleted the newest of a source.
+    """
+    answer = await context.api(step).request(f"STREAM.INFO.{step.target_address.stream}")
+    reported = answer.get("sources") or ()
+    seqs = {
+        origin_key(source): _reported_seq(source, reported)
+        for source in answer["config"].get("sources") or ()
+    }
+    return {key: seq + 1 for key, seq in seqs.items() if seq}
+
+
 def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
     """Return the last copied sequence of a source, which servers report since 2.15; else 0."""
     return next(

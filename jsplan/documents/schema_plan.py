@@ -138,7 +138,7 @@ PARAMS = object_of(
         "state_address": ADDRESS,
         "api_level": COUNT,
         "from": STREAM_ADDRESS,
-        "method": one_of("snapshot", "mirror", "source"),
+        "method": one_of("snapshot", "mirror"),
         "consumers": {"anyOf": [FLAG, map_of(_NEW_CONSUMER)]},
         "sources": list_of(TEXT),
         "flows": list_of(FLOW),
@@ -162,7 +162,7 @@ PARAMS = object_of(
             {
                 "id": TEXT,
                 "staging": STREAM_ADDRESS,
-                "method": one_of("snapshot", "mirror", "source"),
+                "method": one_of("snapshot", "mirror"),
                 "old": object_of({"config": CONFIG_REF, "created": TEXT}),
             }
         ),

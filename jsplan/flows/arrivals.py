@@ -25,13 +25,15 @@ class Change(Struct, frozen=True):
 
     `emptied`: streams that lose their messages, or are new. `fresh`: the flows that copy from their
     start, by downstream stream and key, and the messages that this brings of what their origin has
-    now.
+    now. `continued`: the flows from a recreated mirror that continue at their sequence, so that
+    they do not take again what fills the mirror again.
     """
 
     before: FlowGraph
     after: FlowGraph
     emptied: frozenset[Address]
     fresh: Mapping[tuple[Address, str], Count] = field(default_factory=dict)
+    continued: frozenset[tuple[Address, str]] = frozenset()
 
 
 class Arrival(Struct, frozen=True):
@@ -76,6 +78,9 @@ class ArrivalModel:
 
     def _arrive(self, flow: Flow) -> Arrival:
         onward = self.arrivals(flow.origin)
+        if (flow.downstream, flow.key) in self._change.continued:
+            mirrored = self._change.after.flows_into[flow.origin]
+            onward = [arrival for up in mirrored for arrival in self.arrivals(up.origin)]
         counts = [arrival.at_most for arrival in onward]
         causes = frozenset[Address]().union(*(arrival.causes for arrival in onward))
         fresh = (flow.downstream, flow.key)

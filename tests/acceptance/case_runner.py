@@ -7,6 +7,7 @@ A case is a YAML file under tests/cases:
     streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
     publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
     flowed: {hub/stream/B: n}       # what the flows have brought before the plan
+    purged: [hub/stream/B]          # after that
     first: {streams: […]}           # sections of a workspace that is applied before
     tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
     again: {hub/stream/A: {…}}      # and created again outside jsplan
@@ -17,6 +18,7 @@ A case is a YAML file under tests/cases:
       changes: {hub/stream/A: create}           # create update delete replace import import+update forget; no others
       hazards: {hub/stream/A: [DELETES_STREAM]}
       numbers: {hub/stream/A: {DELETES_STREAM: 9}}  # the messages that these hazards name
+      stays: 25                                 # seconds in which no flow may bring another one
       later: [[hub, subject, n]]                # published after the apply
       messages: {hub/stream/A: 9}               # what the streams have in the end, once flows are through
       fields: {hub/stream/A: {max_age: in_place}}   # path: effect
@@ -31,6 +33,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +110,8 @@ class Case:
         for domain, subject, count in self.text.get("publish", []):
             self._publish(domain, subject, count)
         self._check_messages(self.text.get("flowed", {}))
+        for stream in map(Address.parse, self.text.get("purged", ())):
+            assert self._api(stream.domain, f"STREAM.PURGE.{stream.stream}")["success"]
         for address, fields in self.text.get("tamper", {}).items():
             self._change_on_server(Address.parse(address), fields)
         for address, config in self.text.get("again", {}).items():
@@ -256,6 +261,9 @@ class Case:
         self.server.wait_until(
             lambda: self._counts(expected) == expected, f"have these messages: {expected}", 60
         )
+        if expected and (seconds := self.text["expect"].get("stays")):
+            time.sleep(seconds)
+            assert self._counts(expected) == expected
 
     def _counts(self, streams: Iterable[str]) -> dict[str, int]:
         return {s: int(self.live(Address.parse(s))["state"]["messages"]) for s in streams}

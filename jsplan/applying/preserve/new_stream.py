@@ -273,20 +273,26 @@ async def activate(context: StepContext, step: Step) -> None:
 
 
 async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int]:
-    """Return the starts of sources whose origin was recreated: old messages name another origin.
+    """Return the starts of sources that the messages of the stream do not show.
 
-    Without them nats-server 2.15 would copy those messages again (measured).
+    Their origin was recreated, so that old messages name another one, or the stream has deleted
+    their newest message. Without a start nats-server 2.15 would copy those again (measured).
     """
     assert step.request is not None
+    record = require_record(context, step)
+    if int(params(step)["api_level"]) < ORIGIN_IDENTITY_LEVEL:
+        return {}
     entry = context.state.resources.get(Address.parse(params(step)["state_address"]))
-    known = (
-        entry.starts
-        if entry is not None and int(params(step)["api_level"]) >= ORIGIN_IDENTITY_LEVEL
-        else {}
-    )
+    before = entry.starts if entry is not None else {}
+    copied: dict[str, int] = record.get("copied", {})
+    known = {key: max(before.get(key, 0), copied.get(key, 0)) for key in (*before, *copied)}
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
     found = await resume_positions_by_scan(context, step, sources)
-    return {key: max(found.get(key, 0), known[key]) for key in map(origin_key, sources)}
+    return {
+        key: max(found.get(key, 0), known[key])
+        for key in map(origin_key, sources)
+        if key in before or found.get(key, 0) < known[key]
+    }
 
 
 async def delete_staging(context: StepContext, step: Step) -> None:

@@ -12,6 +12,7 @@ from jsplan.applying.preserve.journal import (
     require_record,
     update_record,
 )
+from jsplan.applying.replicated_streams import reported_positions
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
@@ -26,8 +27,8 @@ async def quiesce(context: StepContext, step: Step) -> None:
     if (why := await consumer_difference(step, context.api(step))) is not None:
         raise StepFailed(f"{step.target_address} {why}, since it was planned; nothing was written")
     require_not_stopped(context)
-    require_record(context, step)
-    await update_record(context, step, phase="started")
+    known = require_record(context, step).get("copied") or await reported_positions(context, step)
+    await update_record(context, step, phase="started", copied=known)
     if step.request is not None:
         await context.send(step, step.request["api"], step.request["payload"])
         live = await context.read(step.target_address)

@@ -12,7 +12,9 @@ from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
+from jsplan.planning.replication.impact import fills_again
 from jsplan.resources.fields import Config
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.units import count_text
 
@@ -139,7 +141,25 @@ class PlannedFlows:
     def build_change(self, arriving: Arriving) -> Change:
         """Return the change for the model, with the answers to `list_counts`."""
         counts = {(flow.downstream, flow.key): self._count(flow, arriving) for flow in self.fresh}
-        return Change(self.before, self.after, self.emptied, counts)
+        return Change(self.before, self.after, self.emptied, counts, self._find_continued())
+
+    def _find_continued(self) -> frozenset[tuple[Address, str]]:
+        """Return the flows from recreated mirrors that do not copy again.
+
+        Mirrors do not, nor sources before nats-server 2.15, nor those that are attached again.
+        """
+        found = set[tuple[Address, str]]()
+        for origin in self.emptied:
+            decision = self.decision(origin)
+            if decision is None or not fills_again(decision):
+                continue
+            for flow in self.after.flows_from.get(origin, ()):
+                reader = self.decision(flow.downstream)
+                attached = reader is not None and flow.key in reader.sources_to_attach
+                old = self._inputs.level(self._real[flow.downstream]) < ORIGIN_IDENTITY_LEVEL
+                if flow.kind == "mirror" or attached or old:
+                    found.add((flow.downstream, flow.key))
+        return frozenset(found)
 
     def _count(self, flow: Flow, arriving: Arriving) -> Count:
         for answer in arriving.get(self._real[flow.downstream], ()):

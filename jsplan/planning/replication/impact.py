@@ -18,6 +18,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.facts.duplicates import MAX_SEARCHED
+from jsplan.facts.live import get_retention
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -155,7 +156,11 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
                 ["first_seq"],
             )
         _continue_lost_origin(inputs, decision)
-        if address.kind != "consumer" and (decision.preserves or "first_seq" in decision.unknown):
+        if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
+            decision.unknown = [*decision.unknown, "sources"]
+        if address.kind != "consumer" and (
+            decision.preserves or "first_seq" in decision.unknown or fills_again(decision)
+        ):
             for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
                 _plan_detach(inputs, decisions[downstream], address)
                 _refuse_joint_replacement(inputs, decisions[downstream], decision)
@@ -164,6 +169,22 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
     for decision in decisions.values():
         if decision.actions == ["update"] and decision.entry is not None:
             decision.sources_to_attach |= _unattached_sources(decision, decision.entry)
+
+
+def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether a kept stream may have deleted the newest message of a source.
+
+    Then the source gets a start when it is replaced, since 2.15.
+    """
+    live = decision.live
+    if live is None or not decision.preserves or not (decision.after or {}).get("sources"):
+        return False
+    state = live.state
+    return inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL and (
+        get_retention(live.compact) != "limits"
+        or not state.get("messages")
+        or bool(state.get("num_deleted"))
+    )
 
 
 def _continue_lost_origin(inputs: PlanInputs, decision: ResourceDecision) -> None:
@@ -194,6 +215,18 @@ def _continue_lost_origin(inputs: PlanInputs, decision: ResourceDecision) -> Non
     if last := max(known):
         decision.continues_at = last + 1
         decision.after = decision.after | {"first_seq": last + 1}
+
+
+def fills_again(decision: ResourceDecision) -> bool:
+    """Check whether a recreated mirror gets the same messages again, under the same sequences."""
+    before = decision.live.compact.get("mirror") if decision.live is not None else None
+    after = (decision.after or {}).get("mirror")
+    return (
+        decision.actions == ["delete", "create"]
+        and bool(before)
+        and bool(after)
+        and origin_key(before or {}) == origin_key(after or {})
+    )
 
 
 def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Address) -> None:
