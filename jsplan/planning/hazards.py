@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
+from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
 from jsplan.planning.hazard_permissions import is_permitted
@@ -34,7 +35,7 @@ from jsplan.planning.relocation.hazards import (
 )
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
-from jsplan.planning.replication.flow_effects import assess_arrivals
+from jsplan.planning.replication.flow_effects import assess_arrivals, assess_drained
 from jsplan.planning.replication.impact import (
     assess_attached_sources,
     merge_hazards,
@@ -80,6 +81,7 @@ def assess_hazards(
         found += assess_target(inputs, decision, decisions)
     if decision.reason == POSITION_LOST:
         found.append(assess_lost_position(inputs, decision))
+    found += _lost_consumer_hazards(inputs, decision, decisions)
     if decision.live is not None:
         found += _loses_outstanding(measured)
         found += (
@@ -92,6 +94,7 @@ def assess_hazards(
         )
     found += assess_attached_sources(inputs, decision, decisions)
     found += assess_arrivals(inputs, decision, decisions)
+    found += assess_drained(inputs, decision, decisions)
     found = merge_hazards(found, ("DUPLICATES_MESSAGES", "DELETES_MESSAGES"))
     return with_permissions(inputs, decision.address, found)
 
@@ -442,6 +445,48 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
             else "the new consumer starts elsewhere"
         )
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=pending, exact=True)
+
+
+def _lost_consumer_hazards(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Hazard]:
+    """Report what a consumer that is gone, with its position, delivers again or skips.
+
+    It is created with its start in the files. A work queue has only what no consumer has finished.
+    Nothing is to be allowed: its position was lost outside jsplan.
+    """
+    parent = decision.address.parent
+    stream = inputs.live.get(parent) if parent is not None else None
+    if (
+        decision.actions != ["create"]
+        or decision.reason != "create_because_missing"
+        or decision.after is None
+        or decision.reset is not None
+        or stream is None
+        or get_retention(stream.compact) == "workqueue"
+        or (stream.address in decisions and decisions[stream.address].loses_content)
+    ):
+        return
+    most = int(stream.state.get("messages") or 0)
+    again = decision.after.get("deliver_policy", "all") in _POLICIES_FROM_A_START
+    if not most:
+        return
+    many = f"up to {count_text(most, 'message')}"
+    lost = "the consumer is gone, and its position with it"
+    text = f"{lost}: it may deliver {many} again" if again else f"{lost}: it may skip {many}"
+    yield Hazard(
+        "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION",
+        text,
+        blocking=False,
+        messages=most,
+        exact=False,
+        at_least=0,
+        at_most=most,
+    )
+
+
+#: Policies of consumers that begin before the newest messages.
+_POLICIES_FROM_A_START: Final = ("all", "by_start_sequence", "by_start_time")
 
 
 def _starts_elsewhere(decision: ResourceDecision) -> bool:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode
 from jsplan.planning.decide import planned_config
+from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
-from jsplan.planning.replication.impact import fills_again
+from jsplan.planning.replication.impact import begins_to_consume, fills_again
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
@@ -86,8 +88,8 @@ class PlannedFlows:
         assert decision is not None
         return (
             decision.relocation is not None
-            or flow.key in decision.sources_to_attach
             or flow.key in decision.relocated_sources
+            or (decision.entry is not None and flow.key in decision.entry.starts)
             or (decision.preserves and flow.kind == "mirror")
         )
 
@@ -153,7 +155,10 @@ class PlannedFlows:
             decision = self.decision(origin)
             if decision is None or not fills_again(decision):
                 continue
+            known = {(f.downstream, f.key) for f in self.before.flows_from.get(origin, ())}
             for flow in self.after.flows_from.get(origin, ()):
+                if (flow.downstream, flow.key) not in known:
+                    continue
                 reader = self.decision(flow.downstream)
                 attached = reader is not None and flow.key in reader.sources_to_attach
                 old = self._inputs.level(self._real[flow.downstream]) < ORIGIN_IDENTITY_LEVEL
@@ -204,6 +209,38 @@ def assess_arrivals(
     )
     for kind, effect in found.get(decision.address, ()):
         yield _twice(decision, effect) if kind == "twice" else _pushed_out(decision, effect)
+
+
+def assess_drained(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Iterable[Hazard]:
+    """Yield the hazard of a stream that begins to delete what existing readers copy of it."""
+    live, after = decision.live, decision.after
+    if (
+        live is None
+        or after is None
+        or not live.state.get("messages")
+        or not decision.writes
+        or decision.loses_content
+        or not begins_to_consume(live.compact, after)
+    ):
+        return
+    readers = sorted({flow[0] for flow in find_downstream(inputs, decisions, decision.address)})
+    if readers:
+        count, names = int(live.state["messages"]), [str(reader) for reader in readers]
+        text = (
+            f"{', '.join(names)} may take up to {count_text(count, 'message')} out of it: "
+            f"with {get_retention(after)} retention the server deletes what they copy"
+        )
+        yield Hazard(
+            "DELETES_MESSAGES",
+            text,
+            messages=count,
+            exact=False,
+            at_least=0,
+            at_most=count,
+            causes=names,
+        )
 
 
 def _find_effects(

@@ -388,19 +388,27 @@ def downstream_domains(
 ) -> set[str]:
     """Return the domains that may have downstream streams of a stream that they depend on.
 
-    It is recreated, or begins to limit the acknowledgements that it waits for.
+    It is recreated, deletes what they copy, or begins to limit their acknowledgements.
     """
     if not any(
         (
             decision.replaces
             or decision.relocation is not None
             or begins_to_limit_acks(decision.live.compact, decision.after)
+            or begins_to_consume(decision.live.compact, decision.after)
         )
         for decision in decisions.values()
         if decision.live is not None and decision.address.kind != "consumer"
     ):
         return set()
     return {key for key, facts in inputs.live.domains.items() if facts.reachable}
+
+
+def begins_to_consume(before: Config, after: Config | None) -> bool:
+    """Check whether a stream begins to delete what a mirror or source has copied."""
+    return (
+        after is not None and get_retention(before) == "limits" and get_retention(after) != "limits"
+    )
 
 
 def begins_to_limit_acks(before: Config, after: Config | None) -> bool:
