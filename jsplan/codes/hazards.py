@@ -57,7 +57,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     "DUPLICATES_MESSAGES": CodeText(
         "Messages are stored or delivered twice.",
         "A source changes and starts again, two paths bring the same messages, also to a stream "
-        "that stays as it is, or a consumer goes back: after its replacement, because its new "
+        "that nothing changes, or a consumer goes back: after its replacement, because its new "
         "`position` says so, or because it was lost. For a lost one nothing is to be allowed.",
         "Start the source behind what is copied already (`opt_start_seq`), or allow it if "
         "consumers tolerate duplicates.",
