@@ -175,7 +175,9 @@ def _assess_unreadable_origin(
     if flow.origin is not None:
         return Assessment(None, causes.origin_unreadable(last.unread))
     if not _is_silent(last) and last.lag == 0:
-        return _HEALTHY
+        # Nothing has come yet, and whether it should have cannot be read.
+        unknown = Assessment(None, causes.origin_unreadable(last.unread))
+        return _HEALTHY if last.stored else unknown
     if last.answers is False and last.active < 0:
         return (
             Assessment(False, causes.domain_unknown(flow))

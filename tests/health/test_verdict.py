@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -204,6 +205,17 @@ def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:
 
     assert cause(assess(flow("source"), [look])) == "draining a workqueue"
     assert assess(flow("source", consumer={"name": "worker"}), [look]).healthy is True
+
+
+@pytest.mark.parametrize(("stored", "healthy"), [(0, None), (100, True)])
+def test_a_mirror_of_an_unreadable_origin_that_has_nothing_is_unknown(
+    stored: int, healthy: bool | None
+) -> None:
+    """Heartbeats alone do not show that messages arrive: nothing has, and it cannot be read."""
+    mirror = dataclasses.replace(flow(imported=True), origin=None)
+    sample = replace(SAMPLE, origin=None, unread="no responders", stored=stored, messages=stored)
+
+    assert assess(mirror, [sample]).healthy is healthy
 
 
 def test_a_flow_that_is_set_up_again_is_healthy() -> None:
