@@ -14,7 +14,6 @@ JsplanError                      1
 │   ├── StateLockedError         5   another process works on this state
 │   └── LeaseLostError           1   the lock expired or was removed while this process worked
 ├── RefusedError                 3   a hazard that is not allowed, prevent_destroy, --adopt needed
-├── ConflictError                3   a revert would undo a newer change; carries the differences
 ├── NotApprovedError             1   the user did not answer `yes`
 ├── StalePlanError               4   something that the plan touches has changed since
 ├── PartialApplyError            6   applied in part; state says exactly how far
@@ -198,12 +197,6 @@ class RefusedError(JsplanError):
     def __init__(self, message: str, *, hint: str | None = None, beside_plan: str = "") -> None:
         super().__init__(message, hint=hint)
         self.beside_plan = conceal(beside_plan)
-
-
-class ConflictError(DiagnosticsError):
-    """A newer change is in the way: the revert would undo that too."""
-
-    exit_code = ExitCode.REFUSED
 
 
 class NotApprovedError(JsplanError):

@@ -47,6 +47,9 @@ hazard_option = click.option(
     metavar="HAZARD[:ADDRESS]",
     help="Allow a hazard of the plan; repeatable.",
 )
+adopt_option = click.option(
+    "--adopt", is_flag=True, help="Adopt existing resources that differ from the files."
+)
 safe_below_option = click.option(
     "--safe-below",
     type=click.IntRange(min=0),
@@ -130,9 +133,7 @@ _EXECUTION_OPTIONS = (
         shell_complete=complete_domains,
         help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
-    click.option(
-        "--adopt", is_flag=True, help="Adopt existing resources that differ from the files."
-    ),
+    adopt_option,
     offline_option,
     parallelism_option,
     lock_timeout_option,

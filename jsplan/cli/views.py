@@ -25,11 +25,9 @@ def print_plan(
     plan: Plan, console: Console, *, verbose: bool = False, missing_flags: bool = True
 ) -> None:
     """Print the text view on a console; `missing_flags` lists what an apply would need."""
-    from jsplan.render import plan_text, revert_text
+    from jsplan.render import plan_text
 
-    revert_text.print_head(plan, console)
     plan_text.render(plan, console, verbose=verbose, missing_flags=missing_flags)
-    revert_text.print_tail(plan, console)
 
 
 def plan_result(output: Output, plan: Plan) -> None:

@@ -193,6 +193,12 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "values.",
         "Raise `max_bytes`, or remove entries first.",
     ),
+    "JS489": CodeText(
+        "`revert` also takes back a later change.",
+        "The resource was changed after the apply that is being reverted. The plan shows every "
+        "field that gets its old value back.",
+        "Nothing, if that is wanted. Otherwise leave the resource out with `--exclude`.",
+    ),
     "JS490": CodeText(
         "A mute of drift has expired.",
         "Its `until` has passed, so what it covered is reported again.",
@@ -206,7 +212,7 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
     "JS492": CodeText(
         "After a `revert` the files still contain the reverted change.",
         "`revert` changes servers, not files. The next apply would make the change again.",
-        "Change the files as the message says.",
+        "Change the files too, for example with `git revert`.",
     ),
     "JS493": CodeText(
         "`revert` leaves a part of the apply unchanged.",

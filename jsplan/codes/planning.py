@@ -45,12 +45,6 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "tag. The tag names the other workspace, or another state of this one.",
         "Remove it from one of the two workspaces, or hand it over with a `removed` entry there.",
     ),
-    "JS307": CodeText(
-        "`revert` would overwrite a later change.",
-        "The resource was changed after the apply that is being reverted. The message shows "
-        "both values.",
-        "Leave the resource out with `--exclude`, or revert the later change first.",
-    ),
     "JS401": CodeText(
         "`depends_on` names a resource that is in no file.",
         "The address is misspelled, or the resource was removed.",

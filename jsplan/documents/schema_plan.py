@@ -250,7 +250,6 @@ OPTIONS = object_of(
                 "at": TEXT,
                 "who": TEXT,
                 "host": TEXT,
-                "next": map_of(COUNT),
             }
         ),
     }

@@ -11,7 +11,6 @@ from jsplan.render import (
     plan_rows,
     plan_text,
     resource_text,
-    revert_text,
     summary,
 )
 from jsplan.render.escape import quote_json, safe, safe_html, safe_lines
@@ -78,9 +77,8 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
     deferred = summary.deferred_line(d.address for d in plan.deferred)
     parts = [
         ("error", "The plan has errors; nothing can be applied." if plan.errored else ""),
-        ("", revert_text.reverted_entry(plan).plain()),
+        ("", plan_text.reverted_entry(plan)),
         ("sum", line),
-        ("warning", revert_text.next_plan(plan).plain()),
         (
             "",
             f"{plan_text.headline(plan, limited=bool(plan.targets))}."

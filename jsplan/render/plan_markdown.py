@@ -14,7 +14,6 @@ from jsplan.render import (
     plan_rows,
     plan_text,
     resource_text,
-    revert_text,
     summary,
 )
 from jsplan.render.escape import safe, safe_html, safe_lines
@@ -89,11 +88,8 @@ def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
         lines += [f"**{summary.plan_line(plan)}**", ""]
     elif not plan.errored:
         lines += [f"**{escape_text(safe(summary.no_changes_line(plan)))}**", ""]
-    lines += [
-        f"{escape_text(words)}\n"
-        for words in (revert_text.reverted_entry(plan).plain(), revert_text.next_plan(plan).plain())
-        if words
-    ]
+    if words := plan_text.reverted_entry(plan):
+        lines += [escape_text(safe(words)), ""]
     if plan.mode == "destroy":
         lines += [f"{plan_text.headline(plan, limited=bool(plan.targets))}.", ""]
     if shaped := plan_text.format_options(plan):

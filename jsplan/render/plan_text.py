@@ -50,6 +50,11 @@ def render(
 
     `missing_flags` lists the flags without which an apply would refuse the plan.
     """
+    if words := reverted_entry(plan):
+        lines = Lines()
+        lines.add(0, (safe(words), "strong"))
+        lines.blank()
+        lines.print(console)
     drift = relevant_drift(plan)
     _print_drift(drift, console, verbose=verbose)
     found = changed_resources(plan)
@@ -62,6 +67,14 @@ def render(
     if missing_flags:
         _permissions(groups).print(console)
     _summary(plan).print(console)
+
+
+def reverted_entry(plan: Plan) -> str:
+    """Return which entry of the history the plan reverts; empty for any other plan."""
+    entry = plan.options.get("revert")
+    if entry is None:
+        return ""
+    return "Reverting {operation} {id} of {who}@{host}, {at}:".format(**entry)
 
 
 def relevant_drift(plan: Plan) -> list[ResourceChange]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from jsplan.address import Address
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, open_session
 from jsplan.disk import write_private
@@ -39,12 +40,21 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
         return await compute_plan(session, options)
 
 
-async def compute_plan(session: Session, options: PlanOptions) -> Plan:
-    """Refresh and plan over open connections, for `plan` and `apply`."""
+async def compute_plan(
+    session: Session, options: PlanOptions, only: frozenset[Address] | None = None
+) -> Plan:
+    """Refresh and plan over open connections, for `plan`, `apply` and `revert`.
+
+    With `only`, plan these addresses and not what they depend on.
+    """
     inputs = build_inputs(session.context, options)
-    inputs = replace(inputs, forgotten=select_forgotten(inputs))
     entries = build_entry_inputs(session.context, options)
-    entries = replace(entries, forgotten=select_forgotten(entries))
+    if only is None:
+        inputs = replace(inputs, forgotten=select_forgotten(inputs))
+        entries = replace(entries, forgotten=select_forgotten(entries))
+    else:
+        inputs = replace(inputs, selected=inputs.selected & only)
+        entries = replace(entries, selected=entries.selected & only)
     # Addresses to import were checked before.
     require_matching(() if options.imports else options.targets, "--target", inputs, entries)
     require_matching(options.excludes, "--exclude", inputs, entries)
@@ -52,6 +62,11 @@ async def compute_plan(session: Session, options: PlanOptions) -> Plan:
     inputs = select_buckets(inputs, entries)
     reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
+    if only is not None:
+        buckets = {a.parent for a in entries.selected if a.parent is not None}
+        inputs = replace(
+            inputs, live=inputs.live.merge(await reader.read(buckets - inputs.live.requested))
+        )
     inputs = select_stage(inputs)
     entries = select_stage_entries(entries, inputs)
     entries = await reader.read_entries(entries, inputs)

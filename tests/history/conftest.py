@@ -75,6 +75,11 @@ def findings_of(plan: Plan, code: str) -> list[tuple[str, str, str]]:
     return [(d.address or "", d.summary, d.detail) for d in plan.diagnostics if d.code == code]
 
 
+def named_by_files(plan: Plan) -> set[str]:
+    """Return the addresses that the files change again after a revert."""
+    return {line for _, _, text in findings_of(plan, "JS492") for line in text.splitlines()[1:]}
+
+
 def server_configs(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return every stream and consumer of hub and leaf, without the metadata of the server.
 

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.errors import ConflictError, JsplanError, RefusedError, StalePlanError, UsageError
+from jsplan.errors import JsplanError, RefusedError, StalePlanError, UsageError
 from jsplan.workflows.plan import load_plan
 from jsplan.workflows.state import pull
-from tests.history.conftest import apply, document, entries, entry, findings_of, plan_undo, undo
+from tests.history.conftest import (
+    apply,
+    document,
+    entries,
+    entry,
+    findings_of,
+    named_by_files,
+    plan_undo,
+    undo,
+)
 from tests.support.buckets import new_bucket
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space
@@ -133,95 +142,96 @@ def test_destroy(history_space: HistorySpace) -> None:
 # --- Later changes
 
 
-def test_other_fields_stay(history_space: HistorySpace) -> None:
-    """Fields that were changed later, by an apply or outside, stay."""
-    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
-    apply(history_space.write({"name": "A", "max_age": "2h", "max_msgs": 7}).space)
-    history_space.change_outside("A", description="by hand")
-    undo(history_space.space, number)
-    config = history_space.config("A") or {}
+def test_later_changes_are_taken_back_too(history_space: HistorySpace) -> None:
+    """The plan shows each difference, and a warning names the later apply, or the server."""
+    hour = 3_600_000_000_000
+    old = [{"name": name, "max_age": "1h"} for name in "ABCD"]
+    new = [body | {"max_age": "2h"} for body in old]
+    apply(history_space.write(*old).space)
+    number = apply(history_space.write(*new).space)
+    apply(history_space.write({"name": "A", "max_age": "3h"}, *new[1:3]).space)
+    history_space.change_outside("B", description="by hand")
+    plan = plan_undo(history_space.space, number)
+    changes = {c.address: c.change for c in plan.resource_changes}
+    warnings = {a: s for a, s, _ in findings_of(plan, "JS489")}
 
-    assert (config["max_age"], config["max_msgs"], config["description"]) == (
-        3_600_000_000_000,
-        7,
-        "by hand",
-    )
+    assert [(f.path, f.before, f.after) for f in changes[A].fields] == [("max_age", 3 * hour, hour)]
+    assert {f.path for f in changes["main/stream/B"].fields} == {"max_age", "description"}
+    assert changes["main/stream/D"].actions == ["create"]
+    assert warnings.keys() == {A, "main/stream/B", "main/stream/D"}
+    assert warnings[A].startswith("was changed since by apply 3 of ")
+    assert warnings["main/stream/B"].startswith("is changed on the server since")
 
-
-def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> None:
-    """A field that a later apply changed is a conflict with exit code 3, and nothing changes."""
-    apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
-    number = apply(
-        history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space
-    )
-    apply(history_space.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
-    result = history_space.run("revert", str(number), "-y")
-
-    assert (result.code, entries(history_space.space)[0]["id"]) == (3, 3)
-    assert "main/stream/A: was changed since (apply 3 of " in result.err
-    assert "max_age was 1h before, 2h after it, and is 3h now" in result.err
-    assert (history_space.config("B") or {})["max_age"] == 7_200_000_000_000
-    assert history_space.run("revert", str(number), "-y", "--exclude", A).code == 0
-    assert [
-        (history_space.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"
-    ] == [3, 1]
+    excluded = ("--exclude", A, "--exclude", "main/stream/B")
+    assert history_space.run("revert", str(number), "-y", *excluded).code == 0
+    ages = [(history_space.config(name) or {})["max_age"] // hour for name in "ABCD"]
+    assert ages == [3, 2, 1, 1]
 
 
-def test_the_same_field_was_changed_outside(history_space: HistorySpace) -> None:
-    """A field that was changed outside jsplan is a conflict too."""
-    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
-    history_space.change_outside("A", max_age=5_400_000_000_000)
-    with pytest.raises(ConflictError) as error:
-        undo(history_space.space, number)
+def test_what_was_added_since_is_deleted_with_its_stream(history_space: HistorySpace) -> None:
+    """A stream that the apply created is deleted with a later consumer, which is named."""
+    number = apply(history_space.write({"name": "A"}).space)
+    later = {"name": "A", "consumers": [{"name": "NEW"}]}
+    apply(history_space.write(later).space, replace=(A,))
+    history_space.publish("A", 2)
+    plan, _ = undo(history_space.space, number)
+    warnings = [s for _, s, _ in findings_of(plan, "JS489")]
 
-    assert [d.detail.splitlines()[0] for d in error.value.diagnostics] == [
-        "max_age was 1h before, 2h after it, and is 1h30m now"
+    assert sorted(s.partition(" of ")[0] for s in warnings) == [
+        "main/consumer/A/NEW is deleted with it, although apply 2",
+        "was changed since by apply 2",
     ]
-
-
-def test_created_streams_that_were_changed_since(history_space: HistorySpace) -> None:
-    """A created stream that was changed, extended or recreated since is not deleted."""
-    number = apply(history_space.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
-    history_space.change_outside("A", max_msgs=3)
-    apply(
-        history_space.write(
-            {"name": "A", "max_msgs": 3},
-            {"name": "B", "consumers": [{"name": "NEW"}]},
-            {"name": "C"},
-        ).space,
-        replace=("main/stream/C",),
-    )
-    history_space.change_outside("A", max_msgs=4)
-    with pytest.raises(ConflictError) as error:
-        undo(history_space.space, number)
-    details = {d.address: f"{d.summary} {d.detail}" for d in error.value.diagnostics}
-
-    assert "would be deleted max_msgs was 3 when last applied, and is 4" in details[A]
-    assert details["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
-    assert details["main/stream/C"].startswith("was recreated since (apply 2 of ")
-    assert history_space.config("B") is not None
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [
+        ("DELETES_STREAM", 2)
+    ]
+    assert (state_resources(history_space), history_space.config("A")) == ({}, None)
 
 
 def test_deleted_streams_that_exist_again(history_space: HistorySpace) -> None:
-    """A stream that exists again is a conflict, unless it is as it was before."""
+    """A stream that exists again and differs gets its old configuration with --adopt only."""
     apply(history_space.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
-    number = apply(history_space.write().space)
+    number = str(apply(history_space.write().space))
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 9})
-    with pytest.raises(ConflictError, match="apply 2 cannot be undone without conflicts"):
-        undo(history_space.space, number)
-    history_space.change_outside("A", max_msgs=3)
-    undo(history_space.space, number)
-
+    refused = history_space.run("revert", number, "-y")
+    assert (refused.code, "JS302" in refused.text) == (3, True)
+    assert history_space.run("revert", number, "-y", "--adopt").code == 0
+    assert (history_space.config("A") or {})["max_msgs"] == 3
     assert state_resources(history_space).keys() == {A, "main/stream/B"}
-    plan, result = undo(history_space.space, number)
+
+    plan, result = undo(history_space.space, int(number))
     assert (plan.has_changes, result.exit_code, {s for _, s, _ in findings_of(plan, "JS493")}) == (
         False,
         0,
-        {"is there, as it was before"},
+        {"has the configuration that it had before"},
     )
+
+
+@pytest.mark.parametrize("max_msgs", [5, 6])
+def test_adopted_resources_are_forgotten(history_space: HistorySpace, max_msgs: int) -> None:
+    """An adopted stream has its configuration back and is no longer managed; and the way back."""
+    with Raw(history_space.server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 5})
+    history_space.write({"name": "A", "max_msgs": max_msgs})
+    number = apply(history_space.space, adopt=True)
+    back = undo(history_space.space, number)[1].state["serial"]
+    assert ((history_space.config("A") or {})["max_msgs"], state_resources(history_space)) == (
+        5,
+        {},
+    )
+
+    undo(history_space.space, back, adopt=True)
+    assert state_resources(history_space).keys() == {A}
+
+
+def test_forgotten_resources_are_managed_again(history_space: HistorySpace) -> None:
+    """A stream that a `removed` block left on the server is managed again, unchanged."""
+    apply(history_space.write({"name": "A"}).space)
+    before = state_resources(history_space)
+    number = apply(history_space.write(removed=[{"address": A, "destroy": False}]).space)
+    assert state_resources(history_space) == {}
+    undo(history_space.space, number)
+    assert state_resources(history_space) == before
 
 
 # --- Deleted data
@@ -326,66 +336,24 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_files_that_still_have_the_change(history_space: HistorySpace) -> None:
-    """For each field that the files change again, a finding has the place and the text to write."""
-    apply(
-        history_space.write(
-            {"name": "A", "max_age": "30d"},
-            {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20},
-        ).space
+    """One warning names what the next plan changes again; with the old files there is none."""
+    old = (
+        {"name": "A", "max_age": "30d"},
+        {"name": "GONE", "subjects": ["g"]},
+        {"name": "SAME", "subjects": ["s"]},
     )
-    number = apply(history_space.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
-    plan, _ = undo(history_space.space, number)
-    details = {a: (s, d) for a, s, d in findings_of(plan, "JS492")}
+    apply(history_space.write(*old).space)
+    new = ({"name": "A", "max_age": "6d"}, {"name": "NEW"}, old[2] | {"max_msgs": -1})
+    number = apply(history_space.write(*new).space)
+    plan = plan_undo(history_space.space, number)
+    (summary,) = [s for _, s, _ in findings_of(plan, "JS492")]
 
-    assert details[A][0] == "the files still contain the change: the next plan changes it again"
-    assert details[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
-    assert details[A][1].endswith("). To keep the live value, write: 30d")
     assert (
-        details["main/stream/NEW"][0] == "the files still have it: the next plan creates it again"
+        summary == "the files still have the change of 3 resources: the next apply makes it again"
     )
-    assert details["main/stream/GONE"][0] == "no file has it: the next plan deletes it again"
-    assert details["main/stream/GONE"][1] == (
-        'Put it back into the files:\nstreams:\n  - {"name": "GONE", "domain": "main", "subjects": ["g"], "max_bytes": "1MiB"}'
-    )
-    positions = [d.range for d in plan.diagnostics if d.code == "JS492" and d.address == A]
-    assert positions[0] is not None
-    assert positions[0].file == "jsplan.yaml"
-    assert plan.options["revert"]["next"] == {"add": 1, "change": 1, "destroy": 1}
-    again = history_space.space.plan().summary
-    assert (again["add"], again["change"], again["destroy"]) == (1, 1, 1)
-
-
-def test_the_printed_files_make_the_plan_empty(history_space: HistorySpace) -> None:
-    """Files that are written as the findings say make the next plan empty."""
-    kv = [{"bucket": "K", "history": 5, "ttl": "1h", "compression": True}]
-    consumer = {"name": "C", "ack_policy": "explicit", "ack_wait": "10s", "filter_subject": "S"}
-    apply(
-        history_space.write(
-            {"name": "S", "max_age": "1h", "consumers": [consumer]},
-            kv=kv,
-            object_stores=[{"bucket": "O"}],
-        ).space
-    )
-    plan, _ = undo(history_space.space, apply(history_space.write().space))
-    sections: dict[str, list[Any]] = {}
-    for _, _, detail in findings_of(plan, "JS492"):
-        _, section, line = detail.splitlines()
-        sections.setdefault(section.removesuffix(":"), []).append(
-            json.loads(line.removeprefix("  - "))
-        )
-
-    history_space.space.write(**sections)
-    assert [s.title for s in history_space.space.plan().steps if s.op != "state.update"] == []
-    assert not history_space.space.plan().has_changes
-
-
-def test_files_with_the_old_configuration(history_space: HistorySpace) -> None:
-    """Files with the old configuration give no finding, and the next plan is empty."""
-    apply(history_space.write({"name": "A", "max_age": "30d"}).space)
-    number = apply(history_space.write({"name": "A", "max_age": "6d"}).space)
-    plan, _ = undo(history_space.write({"name": "A", "max_age": "30d"}).space, number)
-
-    assert (findings_of(plan, "JS492"), plan.options["revert"]["next"]) == ([], {})
+    assert named_by_files(plan) == {A, "main/stream/GONE", "main/stream/NEW"}
+    plan, _ = undo(history_space.write(*old).space, number)
+    assert findings_of(plan, "JS492") == []
     assert not history_space.space.plan().has_changes
 
 
@@ -411,17 +379,16 @@ def test_only_a_part(history_space: HistorySpace) -> None:
 
 
 def test_a_domain_that_was_removed(history_space: HistorySpace) -> None:
-    """A change in a domain that is no longer declared is a conflict."""
+    """A change in a domain that is no longer declared is refused."""
     number = apply(history_space.write({"name": "A"}).space)
     history_space.space.base["domains"] = {"other": history_space.space.base["domains"]["main"]}
     history_space.space.base["defaults"] = {"domain": "other"}
-    with pytest.raises(ConflictError) as error:
+    with pytest.raises(RefusedError, match="domain main is no longer declared"):
         undo(history_space.write().space, number)
-    assert [d.summary for d in error.value.diagnostics] == ["its domain main is no longer declared"]
 
 
 def test_json(history_space: HistorySpace) -> None:
-    """With --json, a revert prints the plan, the apply document or the error document."""
+    """With --json, a revert prints the plan or the apply document."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
     assert (
@@ -433,9 +400,6 @@ def test_json(history_space: HistorySpace) -> None:
         == "revert"
     )
     assert document(history_space.run("revert", str(number), "-y", "--json"))["kind"] == "apply"
-    apply(history_space.write({"name": "A", "max_age": "3h"}).space)
-    refused = document(history_space.run("revert", str(number), "-y", "--json"))
-    assert (refused["exit_code"], [d["code"] for d in refused["diagnostics"]]) == (3, ["JS307"])
 
 
 def test_preserved_messages_stay(history_space: HistorySpace) -> None:

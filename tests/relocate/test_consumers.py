@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.errors import ConflictError
+from jsplan.errors import RefusedError
 from jsplan.workflows.revert import RevertOptions, revert
 from tests.relocate.killed_scene import KilledQueue
 from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Scene
@@ -180,7 +180,7 @@ def test_revert_prints_the_old_names(renamed: Renamed, tmp_path: Path) -> None:
     renamed.space.apply(allow_hazards=PERMITTED)
     last = read_state(tmp_path).history[-1]["id"]
 
-    with pytest.raises(ConflictError) as refused:
+    with pytest.raises(RefusedError) as refused:
         revert(renamed.space.load, RevertOptions(last), approve, RecordingObserver())
 
     entries = [
@@ -191,7 +191,7 @@ def test_revert_prints_the_old_names(renamed: Renamed, tmp_path: Path) -> None:
         ),
     ]
     written = ", ".join(f"{{from: {e['from']}, to: {e['to']}}}" for e in entries)
-    assert all(f"relocate: [{written}]" in d.detail for d in refused.value.diagnostics)
+    assert f"relocate: [{written}]" in str(refused.value.hint)
     renamed.space.write(streams=[BODY | {"domain": "leaf"}], relocate=entries)
     _, result = renamed.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in result.steps if s.error] == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.errors import ConflictError
+from jsplan.errors import RefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.options import DriftOptions
@@ -175,33 +175,20 @@ def test_an_interrupted_relocation_is_reported(
         assert "To finish it: jsplan apply." in reported[0]["detail"]
 
 
-@pytest.mark.parametrize("phase", ["mirrored", "promoted"])
-def test_revert_gives_the_origin_its_subjects_back(
+@pytest.mark.parametrize("phase", ["mirrored", "activated"])
+def test_revert_refuses_an_interrupted_relocation(
     phase: str, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """Until the target is activated `revert` restores the origin and deletes the copy."""
+    """It is finished, or the old files are applied: both are said, and nothing is touched."""
     scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
     scene.reset()
     die_before_phase(scene, phase)
     last = read_state(tmp_path).history[-1]["id"]
 
-    _, result = revert(scene.space.load, RevertOptions(last), approve, RecordingObserver())
-
-    assert [s.error for s in result.steps if s.error] == []
-    scene.require_restored()
-
-
-def test_revert_refuses_an_activated_relocation(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """From the activation on the target has the messages: it is finished, then relocated back."""
-    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
-    scene.reset()
-    die_before_phase(scene, "activated")
-    last = read_state(tmp_path).history[-1]["id"]
-
-    with pytest.raises(ConflictError) as refused:
+    with pytest.raises(RefusedError, match="is not finished") as refused:
         revert(scene.space.load, RevertOptions(last), approve, RecordingObserver())
 
-    assert "Finish it: jsplan apply." in refused.value.diagnostics[0].detail
+    assert "Finish it: jsplan apply." in str(refused.value.hint)
     scene.require_nothing_lost()
 
 

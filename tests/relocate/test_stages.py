@@ -10,14 +10,12 @@ from jsplan.errors import RefusedError
 from jsplan.options import DriftOptions
 from jsplan.render.status_text import render_text
 from jsplan.workflows.drift import drift
-from jsplan.workflows.revert import RevertOptions, revert
 from jsplan.workflows.status import status
 from tests.relocate.scene import BODY, PERMITTED, RENAMED, TO_HUB, Route, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import streams
-from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, approve
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,19 +185,6 @@ def test_a_change_of_the_origin_meanwhile_survives_a_failure(
     assert failed[0].endswith("the origin has its subjects back, and nothing of it is lost")
     restored = config_of(scene, "leaf", "A")
     assert (restored["subjects"], restored["max_age"]) == (["A.>"], 7_200_000_000_000)
-
-
-def test_revert_of_prepare_deletes_the_copy(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """The origin stays as it was, and nothing of the relocation is left."""
-    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
-    scene.reset()
-    prepare(scene)
-    last = read_state(tmp_path).history[-1]["id"]
-
-    _, result = revert(scene.space.load, RevertOptions(last), approve, RecordingObserver())
-
-    assert [s.error for s in result.steps if s.error] == []
-    scene.require_restored()
 
 
 def test_an_interrupted_cutover_needs_no_permission_again(

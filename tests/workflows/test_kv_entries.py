@@ -14,7 +14,7 @@ import pytest
 from jsplan.config import kv_entries, load
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import StepStarted
-from jsplan.errors import ConfigError, ConflictError, RefusedError, StalePlanError
+from jsplan.errors import ConfigError, RefusedError, StalePlanError
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
@@ -611,7 +611,7 @@ def undo(space: Space, number: int) -> Plan:
 
 
 def test_a_revert_puts_values_back(space: Space, raw: Raw) -> None:
-    """An old value that the plan showed comes back, a new key is deleted, and both are counted."""
+    """An old value that the plan showed comes back, a new key is deleted, and both are named."""
     secret = {"value": SECRET, "sensitive": True}
     space.write(kv=[bucket({"a": "one", "s": secret, "same": "x"})]).apply()
     secret = {"value": "another", "sensitive": True}
@@ -623,10 +623,8 @@ def test_a_revert_puts_values_back(space: Space, raw: Raw) -> None:
     assert [d.address for d in plan.diagnostics if "only the digest" in d.summary] == [
         "hub/kv_entry/CONFIG/s"
     ]
-    assert sorted(d.address or "" for d in plan.diagnostics if d.code == "JS492") == [
-        "hub/kv_entry/CONFIG/a",
-        "hub/kv_entry/CONFIG/b",
-    ]
+    (named,) = [d.detail.splitlines()[1:] for d in plan.diagnostics if d.code == "JS492"]
+    assert named == ["hub/kv_entry/CONFIG/a", "hub/kv_entry/CONFIG/b"]
     assert SECRET not in json.dumps(plan.to_json())
     result = space.apply_saved(plan, allow_hazards=("DELETES_MESSAGES",))
     assert result.exit_code == 0
@@ -634,34 +632,59 @@ def test_a_revert_puts_values_back(space: Space, raw: Raw) -> None:
     assert shown_changes(space.plan()) == {"a": ["update"], "b": ["create"]}
 
 
-def test_a_revert_stops_at_what_an_application_changed(space: Space, raw: Raw) -> None:
-    """A key that was written since the apply is a conflict, and nothing is planned."""
+def test_a_revert_takes_back_what_an_application_wrote(space: Space, raw: Raw) -> None:
+    """A key that was written since the apply is a difference of the plan, and is named."""
     space.write(kv=[bucket({"a": "one"})]).apply()
     space.write(kv=[bucket({"a": "two", "b": "new"})]).apply()
     put(raw, "a", "theirs")
     put(raw, "b", "theirs")
+    plan = undo(space, 2)
 
-    with pytest.raises(ConflictError) as caught:
-        undo(space, 2)
-    assert sorted(d.address or "" for d in caught.value.diagnostics if d.severity == "error") == [
+    assert shown_changes(plan) == {"a": ["update"], "b": ["delete"]}
+    assert sorted(d.address or "" for d in plan.diagnostics if d.code == "JS489") == [
         "hub/kv_entry/CONFIG/a",
         "hub/kv_entry/CONFIG/b",
     ]
+    assert space.apply_saved(plan, allow_hazards=("DELETES_MESSAGES",)).exit_code == 0
+    assert [get(raw, key) for key in ("a", "b")] == ["one", None]
 
 
 def test_a_revert_of_a_bucket_takes_its_entries_along(space: Space, raw: Raw) -> None:
-    """The bucket is deleted with the entries of the same apply, and not with later ones."""
+    """The bucket is deleted with all its entries, and later ones are named."""
     streams = [{"name": "S", "domain": "hub"}]
     space.write(kv=[], streams=streams).apply()
     space.write(kv=[bucket({"a": "1"})], streams=streams).apply()
-    plan = undo(space, 2)
-    assert [(c.address, c.change.actions) for c in plan.resource_changes] == [
-        ("hub/kv/CONFIG", ["delete"])
-    ]
-
     space.write(kv=[bucket({"a": "1", "later": "1"})], streams=streams).apply()
-    with pytest.raises(ConflictError, match="conflicts"):
-        undo(space, 2)
+    plan = undo(space, 2)
+
+    assert [(c.address, c.change.actions) for c in plan.resource_changes] == [
+        ("hub/kv/CONFIG", ["delete"]),
+        ("hub/kv_entry/CONFIG/a", ["delete"]),
+        ("hub/kv_entry/CONFIG/later", ["delete"]),
+    ]
+    (said,) = [d.summary for d in plan.diagnostics if d.code == "JS489"]
+    assert said.startswith("hub/kv_entry/CONFIG/later is deleted with it, although apply 3 of ")
+    assert space.apply_saved(plan, allow_hazards=("DELETES_STREAM",)).exit_code == 0
+    assert {str(a) for a in read_state(space.folder).resources} == {"hub/stream/S"}
+
+
+def test_a_revert_brings_a_bucket_back_without_its_entries(space: Space, raw: Raw) -> None:
+    """Values that are not in the history are named; an adopted key is only forgotten."""
+    space.write(kv=[bucket({"a": "1"})]).apply()
+    put(raw, "b", "theirs")
+    space.write(kv=[bucket({"a": "1", "b": "theirs"})]).apply()
+    assert shown_changes(undo(space, 2)) == {"b": ["forget"]}
+    streams = [{"name": "S", "domain": "hub"}]
+    space.write(kv=[], streams=streams).apply(allow_hazards=("DELETES_STREAM",))
+    plan = undo(space, 3)
+
+    assert shown_changes(plan) == {}
+    assert [d.address for d in plan.diagnostics if "only the digest" in d.summary] == [
+        "hub/kv_entry/CONFIG/a",
+        "hub/kv_entry/CONFIG/b",
+    ]
+    assert space.apply_saved(plan).exit_code == 0
+    assert get(raw, "a") is None
 
 
 def test_too_many_files_are_not_read(

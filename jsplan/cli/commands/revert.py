@@ -8,6 +8,7 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import (
+    adopt_option,
     approval_options,
     backup_option,
     build_plan_options,
@@ -54,6 +55,7 @@ QUESTION = "Do you want jsplan to undo this?"
     help="Skip these resources; repeatable.",
 )
 @hazard_option
+@adopt_option
 @safe_below_option
 @measure_limit_option
 @offline_option
@@ -73,7 +75,7 @@ def command(
 ) -> int:
     """Show how to undo the apply ID, ask, and undo it. `jsplan history` lists the IDs.
 
-    The files do not change: jsplan prints what to write into them.
+    The files do not change: change them too, or the next apply makes the same change again.
     """
     settings, output = start(ctx)
     from jsplan.workflows.revert import RevertOptions
@@ -88,7 +90,7 @@ def command(
             )
         return _save_plan(ctx, options, out)
     from jsplan.cli.approval import Approval
-    from jsplan.cli.revert_view import revert_result
+    from jsplan.cli.views import apply_result
     from jsplan.workflows.revert import revert as revert_workflow
 
     approval = Approval(
@@ -101,13 +103,13 @@ def command(
     with approval.interruptible() as approve:
         plan, result = revert_workflow(settings.load_options(), options, approve, output.progress)
     output.progress.stop()
-    return revert_result(output, plan, result, shown=approval.shown)
+    return apply_result(output, plan, result, shown=approval.shown)
 
 
 def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     settings, output = start(ctx)
     from jsplan.cli.commands.plan import exit_code_of, print_saved
-    from jsplan.cli.revert_view import planned_result
+    from jsplan.cli.views import plan_result
     from jsplan.workflows.plan import save_plan
     from jsplan.workflows.revert import plan_revert
 
@@ -115,7 +117,7 @@ def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     output.progress.stop()
     if not plan.errored:
         save_plan(plan, out)
-    planned_result(output, plan)
+    plan_result(output, plan)
     if not plan.errored:
         print_saved(output, plan, out)
     return exit_code_of(plan)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from jsplan.address import Address, is_selected, matches
-from jsplan.errors import JsplanError, UsageError
+from jsplan.config.model import Workspace
+from jsplan.diagnostics import quote_shell
+from jsplan.documents.apply import STATE_COMMANDS
+from jsplan.errors import JsplanError, RefusedError, UsageError
+from jsplan.planning.relocation.progress import RELOCATES
+from jsplan.state.document import State
 from jsplan.state.history import JsonObject, unpack_changes
 
 #: Sessions that changed only state: there is nothing on a server to undo.
-STATE_ONLY_OPERATIONS = ("state push", "state rm", "state mv", "refresh")
+STATE_ONLY_OPERATIONS: Final = (*STATE_COMMANDS, "refresh")
 
 
 def entry_name(entry: JsonObject) -> str:
@@ -17,8 +23,45 @@ def entry_name(entry: JsonObject) -> str:
     return f"{entry['operation']} {entry['id']}"
 
 
-def list_revertable_changes(entry: JsonObject) -> list[JsonObject]:
-    """Return the changes of an entry. Raises JsplanError if there is nothing to plan."""
+def select_changes(
+    entry: JsonObject,
+    targets: Sequence[str],
+    excludes: Sequence[str],
+    workspace: Workspace,
+    state: State,
+) -> list[JsonObject]:
+    """Select by --target and --exclude. A consumer needs the stream that it was deleted with.
+
+    Raises JsplanError for an entry that is not kept in full, UsageError for a glob that matches
+    nothing, and RefusedError for a change that no plan undoes.
+    """
+    changes = _list_changes(entry)
+    for option, globs in (("--target", targets), ("--exclude", excludes)):
+        for glob in globs:
+            if not any(matches(glob, Address.parse(item["address"])) for item in changes):
+                raise UsageError(
+                    f"{option} {glob} names nothing that {entry_name(entry)} changed",
+                    hint=f"See: jsplan history {entry['id']}",
+                )
+    found = {
+        address: item
+        for item in changes
+        if is_selected(address := Address.parse(item["address"]), targets, excludes)
+    }
+    deleted = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
+    selected = {
+        address: item
+        for address, item in found.items()
+        if address.parent not in deleted or address.parent in found
+    }
+    for address in selected:
+        _require_domain(address, workspace)
+        _require_finished(address, state)
+    _require_not_relocated(entry, selected.values())
+    return list(selected.values())
+
+
+def _list_changes(entry: JsonObject) -> list[JsonObject]:
     if entry["operation"] in STATE_ONLY_OPERATIONS:
         raise JsplanError(
             f"{entry_name(entry)} changed no server, only the state, so there is nothing to plan",
@@ -35,40 +78,63 @@ def list_revertable_changes(entry: JsonObject) -> list[JsonObject]:
     return changes
 
 
-def select_changes(
-    entry: JsonObject,
-    changes: list[JsonObject],
-    targets: Sequence[str],
-    excludes: Sequence[str],
-) -> list[JsonObject]:
-    """Select by --target and --exclude. A consumer needs the stream that it was deleted with."""
-    for option, globs in (("--target", targets), ("--exclude", excludes)):
-        for glob in globs:
-            if not any(matches(glob, Address.parse(item["address"])) for item in changes):
-                raise UsageError(
-                    f"{option} {glob} names nothing that {entry_name(entry)} changed",
-                    hint=f"See: jsplan history {entry['id']}",
-                )
+def _require_domain(address: Address, workspace: Workspace) -> None:
+    if address.domain not in workspace.domains:
+        glob = quote_shell(f"{address.domain}/**")
+        raise RefusedError(
+            f"{address} cannot be restored: domain {address.domain} is no longer declared",
+            hint=f"Declare it again, or leave it out: --exclude {glob}",
+        )
 
-    found = {
-        address: item
-        for item in changes
-        if is_selected(address := Address.parse(item["address"]), targets, excludes)
+
+def _require_finished(address: Address, state: State) -> None:
+    """Refuse what an interrupted or prepared relocation works on."""
+    stream = str(address.parent or address)
+    for target, record in state.replacements.items():
+        if RELOCATES in record and stream in (target, record[RELOCATES]):
+            raise RefusedError(
+                f"the relocation of {record[RELOCATES]} to {target} is not finished",
+                hint="Finish it: jsplan apply. To go back instead, put the old declaration into "
+                "the files without the relocate entry, and apply.",
+            )
+
+
+def _require_not_relocated(entry: JsonObject, changes: Iterable[JsonObject]) -> None:
+    """Refuse a finished relocation: the new stream has all messages, and newer ones."""
+    moves = sorted(set(_list_moves(changes)), key=lambda move: (move[0].kind == "consumer", move))
+    if not moves:
+        return
+    written = ", ".join(
+        f"{{from: {new}, to: {old}}}"
+        for old, new in moves
+        if old.parent is None or old.consumer != new.consumer
+    )
+    pairs = sorted({(old.parent or old, new.parent or new) for old, new in moves})
+    origins, targets = (", ".join(map(str, side)) for side in zip(*pairs, strict=True))
+    raise RefusedError(
+        f"{entry_name(entry)} relocated {origins} to {targets}, which has the messages now",
+        hint=f"Relocate it back: declare {origins} in the files and not {targets}, write relocate: "
+        f"[{written}] instead of the entries there, and run jsplan apply. "
+        "To undo the rest of that apply, leave both and their consumers out with --exclude.",
+    )
+
+
+def _list_moves(changes: Iterable[JsonObject]) -> Iterator[tuple[Address, Address]]:
+    """Yield the old and the new address of each relocated stream and consumer."""
+    for item in changes:
+        here = Address.parse(item["address"])
+        if origin := item.get("relocated_from"):
+            yield Address.parse(origin), here
+        if target := item.get("relocated_to"):
+            yield here, Address.parse(target)
+
+
+def list_later_applies(entries: Sequence[JsonObject], entry: JsonObject) -> dict[str, str]:
+    """Return by address the last entry after this one that changed it: `apply 4 of ann, TIME`."""
+    return {
+        item["address"]: f"{entry_name(other)} of {other['who']}, {other['at']}"
+        for other in entries
+        if other["id"] > entry["id"]
+        for item in unpack_changes(other) or ()
+        if item.get("status") != "skipped"
     }
-    deleted = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
-    return [
-        item
-        for address, item in found.items()
-        if address.parent not in deleted or address.parent in found
-    ]
-
-
-def list_later_entries(
-    entries: Sequence[JsonObject], entry: JsonObject
-) -> Mapping[str, list[JsonObject]]:
-    """Return by address the later entries that changed it."""
-    found: dict[str, list[JsonObject]] = {}
-    for other in entries:
-        for item in (unpack_changes(other) or ()) if other["id"] > entry["id"] else ():
-            found.setdefault(item["address"], []).append(other)
-    return found

@@ -1,485 +1,265 @@
-"""Three-way decisions: the state that each resource of a reverted apply returns to.
-
-It compares what the apply found, what it left and what is live now. If something that the apply
-changed has changed since, nothing is guessed: that is a conflict, which names the differences.
-"""
+"""The state of each resource before an apply, and the workspace that declares it so. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic, quote_shell
-from jsplan.documents.base import digest
+from jsplan.address import Address, matches
+from jsplan.config.model import DeclaredResource, Lifecycle, Removed, Workspace
+from jsplan.diagnostics import Diagnostic, SourceRange, quote_shell
 from jsplan.documents.plan_types import RESET_IN_PLACE
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
-from jsplan.planning.relocation.progress import RELOCATES
 from jsplan.planning.revert.costs import warn_of_losses
-from jsplan.planning.revert.values import field_label, format_value
 from jsplan.resources.fields import Config
+from jsplan.resources.kv_entry import VALUE, digest_value
 from jsplan.state.document import Entry, State
+from jsplan.state.history import JsonObject
 
-#: The code of a resource that a revert cannot change, because it has changed since the apply.
-CONFLICT: Final = "JS307"
-#: The code of a resource that a revert does not change.
-LEFT_UNCHANGED: Final = "JS493"
+#: The location of what is in no file.
+NO_LOCATION: Final = SourceRange("", 0, 0)
+#: A value in the history that the plan did not show: the digest stands for it.
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}( \([\d,]+ bytes\).*)?")
+_NOT_KNOWN: Final = (
+    "the value that it had before is not known: the history has only the digest. "
+    "To restore it, put it into the files, and apply"
+)
 
-RevertAction = Literal["changed", "made", "removed", "forgotten", "taken back"]
-HistoryItem = Mapping[str, Any]
 
+class Target(Struct, frozen=True):
+    """One resource as it was before the apply.
 
-class RevertTarget(Struct, frozen=True):
-    """The state that one resource should return to.
-
-    `body` has all fields that it should have, with None for the server's default. It is None for a
-    resource that is deleted. `state_record` is what state had of it (`declared`, `origin`,
-    `prevent_destroy`, `depends_on`). It is empty if state had nothing: the resource is then
-    forgotten at the end.
+    `declared` is None for one that is deleted, or forgotten with `forgets`. `record` is what state
+    had of it (`declared`, `origin`, `depends_on`, `prevent_destroy`); it is empty if state had
+    nothing, and a declared one is then forgotten after it is restored.
     """
 
     address: Address
-    action: RevertAction
-    body: Config | None = None
-    state_record: Mapping[str, Any] = field(default_factory=dict)
+    declared: DeclaredResource | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    forgets: bool = False
 
     @property
     def is_released(self) -> bool:
-        """Check whether it is forgotten after it is reverted: the apply had adopted it."""
-        return self.body is not None and not self.state_record
+        """Return True if it is restored and then forgotten: the apply had adopted it."""
+        return self.declared is not None and not self.record
 
 
-class RevertDecisions(Struct):
-    """The targets, the conflicts, the notes, and the resources in offline domains."""
+class RevertTargets(Struct):
+    """The targets, the resources that are planned without one, and the findings."""
 
-    targets: list[RevertTarget] = field(default_factory=list)
-    conflicts: list[Diagnostic] = field(default_factory=list)
-    notes: list[Diagnostic] = field(default_factory=list)
-    offline: set[Address] = field(default_factory=set)
+    targets: list[Target] = field(default_factory=list)
+    others: set[Address] = field(default_factory=set)
+    findings: list[Diagnostic] = field(default_factory=list)
 
-
-class CurrentState(Struct, frozen=True):
-    """The current state and live side, with the later applies by address, the newest last."""
-
-    state: State
-    live: Live
-    domains: frozenset[str]
-    later_applies: Mapping[str, Sequence[HistoryItem]] = field(default_factory=dict)
-
-    def entry(self, address: Address) -> Entry | None:
-        """Return the entry in state."""
-        return self.state.resources.get(address)
-
-    def is_interrupted(self, address: Address) -> bool:
-        """Check whether its replacement, or that of its stream, is interrupted."""
-        return not {str(address), str(address.parent)}.isdisjoint(self.state.replacements)
-
-    def find_relocation(self, address: Address) -> Mapping[str, Any] | None:
-        """Return the record of an interrupted relocation that the resource is a part of."""
-        stream = str(address.parent or address)
-        return next(
-            (
-                record
-                for target, record in self.state.replacements.items()
-                if RELOCATES in record and stream in (target, record[RELOCATES])
-            ),
-            None,
-        )
-
-    def describe_later_apply(self, address: Address) -> str:
-        """Describe the last apply that changed it later, as far as the history knows."""
-        known = self.later_applies.get(str(address), ())
-        if not known:
-            return ""
-        last = known[-1]
-        return f" ({last['operation']} {last['id']} of {last['who']}, {last['at']})"
+    @property
+    def selected(self) -> frozenset[Address]:
+        """The addresses to plan."""
+        return frozenset({*(target.address for target in self.targets), *self.others})
 
 
-def decide_revert(
-    changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None
-) -> RevertDecisions:
-    """Decide how to revert the changes of one apply; `backup` is where it saved streams."""
-    out, entries, changes = RevertDecisions(), set[Address](), list(changes)
+def find_targets(
+    entry: JsonObject,
+    changes: Iterable[JsonObject],
+    workspace: Workspace,
+    state: State,
+    live: Live,
+    later: Mapping[str, str],
+) -> RevertTargets:
+    """Find what each changed resource was before the apply that `entry` of the history records.
+
+    `live` has the resources as they are now; those of offline domains are planned, to be deferred.
+    `later` has by address the last apply that changed it after that.
+    """
+    out = RevertTargets()
     for item in changes:
         address = Address.parse(item["address"])
         if item["status"] == "skipped":
             continue
-        if address.is_content:
-            entries.add(address)  # `entries` decides on them
+        if not live.is_reachable(address.domain):
+            out.others.add(address)
             continue
-        if address.domain not in current.domains:
-            out.conflicts.append(
-                _conflict(address, f"its domain {address.domain} is no longer declared")
-            )
-        elif not current.live.is_reachable(address.domain):
-            out.offline.add(address)
-        elif (relocation := current.find_relocation(address)) is not None:
-            _decide_relocated(out, address, item, relocation)
-        elif (sides := _finished_relocation(item, current)) is not None:
-            _refuse_relocated(out, address, *sides, changes)
-        elif current.is_interrupted(address):
-            _decide_interrupted(out, address, item, current)
-        else:
-            _decide_resource(out, address, item, current, backup)
-    _add_prepared_origins(out, current)
-    _require_no_new_consumers(out, current, entries)
+        found = _find_target(address, item, workspace, state, live.get(address))
+        if isinstance(found, str):
+            out.findings.append(Diagnostic("info", "JS493", found, "", str(address)))
+        elif found is not None:
+            out.targets.append(found)
+            out.findings += warn_of_losses(item, entry.get("backup"))
+            if since := _describe_later(address, state, live.get(address), later):
+                out.findings.append(_warn_of_later(address, f"{since}. This takes that back too"))
+    _add_contained(out, state, later)
     return out
 
 
-def _add_prepared_origins(out: RevertDecisions, current: CurrentState) -> None:
-    """Keep the origin of a dropped copy unchanged, where the apply only prepared it."""
-    decided = {target.address: target.action for target in out.targets}
-    for target, action in decided.items():
-        record = current.state.replacements.get(str(target), {})
-        if action != "removed" or RELOCATES not in record:
-            continue
-        origin = Address.parse(record[RELOCATES])
-        entry = current.entry(origin)
-        if origin not in decided and entry is not None:
-            known = {
-                "declared": entry.declared,
-                "origin": entry.origin,
-                "depends_on": entry.depends_on,
-                "prevent_destroy": entry.prevent_destroy,
-            }
-            body = dict(entry.config)
-            out.targets.append(RevertTarget(origin, "changed", body, known))
-
-
-def _finished_relocation(
-    item: HistoryItem, current: CurrentState
-) -> tuple[Address, Address] | None:
-    """Return origin and target of a relocation that is done and that the item is a part of."""
-    here, origin, target = (
-        Address.parse(text) if (text := item.get(key)) else None
-        for key in ("address", "relocated_from", "relocated_to")
-    )
-    assert here is not None
-    if origin is None and target is None:
-        return None
-    found = (origin or here, target or here)
-    return found if current.entry(found[1]) is not None else None
-
-
-def _refuse_relocated(
-    out: RevertDecisions,
+def _find_target(
     address: Address,
-    origin: Address,
-    target: Address,
-    changes: Iterable[HistoryItem],
-) -> None:
-    """Refuse to undo a finished relocation: the target has all messages, and newer ones."""
-    if address.kind == "consumer":
-        return  # its stream says it
-    text = f"was relocated from {origin} to {target}, which has the messages now"
-    entries = [(target, origin), *_renamed_consumers(target, changes)]
-    written = ", ".join(f"{{from: {here}, to: {there}}}" for here, there in entries)
-    instead = "instead of the entry there" if len(entries) == 1 else "instead of the entries there"
-    hint = (
-        f"Relocate it back: declare {origin} in the files and not {target}, write relocate: "
-        f"[{written}] {instead}, and run jsplan apply."
-    )
-    out.conflicts.append(_conflict(address, text, hint))
-
-
-def _renamed_consumers(
-    target: Address, changes: Iterable[HistoryItem]
-) -> Iterator[tuple[Address, Address]]:
-    """Yield the consumers that got another name with their stream: the new one, and the old one."""
-    for item in changes:
-        here, origin = Address.parse(item["address"]), item.get("relocated_from")
-        if here.parent == target and origin is not None:
-            old = Address.parse(origin)
-            if old.consumer != here.consumer:
-                yield here, old
-
-
-def _decide_relocated(
-    out: RevertDecisions, address: Address, item: HistoryItem, record: Mapping[str, Any]
-) -> None:
-    """Give the origin of an interrupted relocation its configuration back, and drop the copy."""
-    if record["phase"] in ("activating", "activated"):
-        text = f"its relocation to {record['address']} was interrupted after that was activated"
-        hint = "Finish it: jsplan apply. Then relocate the stream back, if you want to."
-        out.conflicts.append(_conflict(address, text, hint))
-    elif str(address.parent or address) == record["address"]:
-        out.targets.append(RevertTarget(address, "removed"))
-    elif item["before"] is not None:
-        out.targets.append(
-            RevertTarget(address, "changed", dict(item["before"]), _restored_record(item))
-        )
-
-
-def _decide_interrupted(
-    out: RevertDecisions, address: Address, item: HistoryItem, current: CurrentState
-) -> None:
-    """Return a stream with an interrupted replacement, and its consumers, to the earlier state."""
-    record = current.state.replacements.get(str(address.parent or address), {})
-    before = item["before"] if "staging" in record else None
-    known = record.get("old", {}).get("config") if address.parent is None else before
-    if (
-        before is not None
-        and known is not None
-        and table_of(address).compact(before) == table_of(address).compact(known)
-    ):
-        out.targets.append(RevertTarget(address, "changed", dict(before), _restored_record(item)))
-        return
-    text = "its replacement was interrupted" + (
-        ", and it was something else before that" if "staging" in record else ""
-    )
-    out.conflicts.append(
-        _conflict(
-            address,
-            text,
-            f"Finish the replacement first: jsplan apply. {_resolution_hint(address)}",
-        )
-    )
-
-
-def _conflict(address: Address, summary: str, detail: str = "") -> Diagnostic:
-    return Diagnostic("error", CONFLICT, summary, detail or _resolution_hint(address), str(address))
-
-
-def _resolution_hint(address: Address) -> str:
-    return f"Leave it out with --exclude {quote_shell(address)}, or revert the later changes first."
-
-
-def _unchanged_note(address: Address, summary: str) -> Diagnostic:
-    return Diagnostic("info", LEFT_UNCHANGED, summary, "", str(address))
-
-
-def _decide_resource(
-    out: RevertDecisions,
-    address: Address,
-    item: HistoryItem,
-    current: CurrentState,
-    backup: str | None,
-) -> None:
-    found = list(_decide_by_action(address, item, current))
-    for outcome in found:
-        if isinstance(outcome, RevertTarget):
-            out.targets.append(outcome)
-        else:
-            (out.conflicts if outcome.severity == "error" else out.notes).append(outcome)
-    if any(isinstance(outcome, RevertTarget) for outcome in found):
-        out.notes += warn_of_losses(item, backup)
-
-
-def _decide_by_action(
-    address: Address, item: HistoryItem, current: CurrentState
-) -> Iterator[RevertTarget | Diagnostic]:
+    item: JsonObject,
+    workspace: Workspace,
+    state: State,
+    live: LiveObject | None,
+) -> Target | str | None:
+    """Return what the resource was, why it stays unchanged, or None if nothing is left to do."""
+    entry, began = state.resources.get(address), _is_begun(state, address)
+    before, imports = item["before"], bool(item.get("importing"))
     match item["actions"]:
         case ["create"]:
-            yield from _revert_create(address, item, current)
-        case ["delete"]:
-            yield from _revert_delete(address, item, current)
+            if entry is not None or began:
+                return Target(address)
+            done = live is not None and item["status"] == "done"
+            return "is no longer managed here, so it is not deleted" if done else None
         case ["forget"]:
-            yield from _revert_forget(address, item, current)
-        case ["no-op"] if item.get("importing"):
-            yield from _revert_import(address, current)
+            if item["reason"] != "forget_because_removed_block":
+                return "was deleted before: the apply only recorded that"
+            if entry is not None or live is None:
+                return "is managed here again" if entry is not None else "was deleted since"
+            before = live.raw if address.is_content else live.config
         case ["no-op"]:
-            yield _unchanged_note(address, "was only renamed: the files decide its name")
-        case _:
-            yield from _revert_update(address, item, current)
-
-
-def _revert_create(
-    address: Address, item: HistoryItem, current: CurrentState
-) -> Iterator[RevertTarget | Diagnostic]:
-    live, entry, after = current.live.get(address), current.entry(address), item["after"] or {}
-    if entry is None:
-        if live is not None and item["status"] == "done":
-            yield _conflict(
-                address,
-                f"is no longer managed here{current.describe_later_apply(address)}, "
-                "so it is not deleted",
+            text = "was only renamed: the files decide its name"
+            return (
+                (Target(address, forgets=True) if entry is not None else None) if imports else text
             )
-        return
-    if after.get("created") not in (None, entry.created):
-        yield _conflict(address, f"was recreated since{current.describe_later_apply(address)}")
-    elif (
-        live is not None
-        and after.get("created")
-        and (differs := _describe_changes(address, live, entry, after))
-    ):
-        yield _conflict(
-            address,
-            f"was changed since{current.describe_later_apply(address)}, and would be deleted",
-            differs,
-        )
-    else:
-        yield RevertTarget(address, "removed")
-
-
-def _describe_changes(address: Address, live: LiveObject, entry: Entry, after: HistoryItem) -> str:
-    """Describe what has changed since the apply, as far as that is known; empty if nothing."""
-    if digest(live.compact) == f"sha256:{after['sha256']}":
-        return ""
-    recorded = table_of(address).compact(entry.config)
-    names = [
-        name
-        for name in dict.fromkeys([*recorded, *live.compact])
-        if recorded.get(name) != live.compact.get(name)
-    ]
-    differences = [
-        f"{field_label(address, n)} was {format_value(address, n, recorded.get(n))} when last "
-        f"applied, and is {format_value(address, n, live.compact.get(n))}"
-        for n in names
-    ]
-    hint = (
-        "To delete it anyway: remove it from the files, and apply. "
-        f"Or leave it out with --exclude {quote_shell(address)}."
-    )
-    return "\n".join([*differences, hint])
-
-
-def _revert_delete(
-    address: Address, item: HistoryItem, current: CurrentState
-) -> Iterator[RevertTarget | Diagnostic]:
-    before, live = item["before"], current.live.get(address)
     if before is None:
-        return
-    same = live is not None and live.compact == table_of(address).compact(before)
-    if current.entry(address) is not None and same:
-        yield _unchanged_note(address, "is there, as it was before")
-        return
-    if current.entry(address) is not None:
-        yield _conflict(
-            address,
-            f"is there again{current.describe_later_apply(address)}, and is not what it was",
-        )
-        return
-    if live is not None and not same:
-        yield _conflict(
-            address,
-            "was created again outside jsplan, and differs from what was deleted",
-        )
-        return
-    yield RevertTarget(address, "made", dict(before), _restored_record(item))
+        return None
+    restored = _restore(address, before, workspace, entry, live)
+    if restored is None:
+        return _NOT_KNOWN
+    if live is not None and entry is not None and not began and _is_restored(live, restored):
+        kept = "" if item.get("reason") != RESET_IN_PLACE else ". Its position stays where it is"
+        text = f"has the configuration that it had before{kept}"
+        return Target(address, forgets=True) if imports else text
+    return Target(address, restored, _record_before(item))
 
 
-def _revert_forget(
-    address: Address, item: HistoryItem, current: CurrentState
-) -> Iterator[RevertTarget | Diagnostic]:
-    live = current.live.get(address)
-    if item["reason"] != "forget_because_removed_block":
-        yield _unchanged_note(address, "was deleted before: the apply only recorded that")
-    elif current.entry(address) is not None:
-        yield _unchanged_note(address, "is managed here again")
-    elif live is None:
-        yield _conflict(address, "was left on the server, and was deleted since")
-    else:
-        yield RevertTarget(address, "taken back", dict(live.config), _restored_record(item))
+def _is_begun(state: State, address: Address) -> bool:
+    """Check whether an interrupted apply left the resource between two steps."""
+    return not {str(address), str(address.parent)}.isdisjoint({*state.pending, *state.replacements})
 
 
-def _revert_import(address: Address, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
-    if current.entry(address) is not None:
-        yield RevertTarget(address, "forgotten")
+def _restore(
+    address: Address,
+    before: Config,
+    workspace: Workspace,
+    entry: Entry | None,
+    live: LiveObject | None,
+) -> DeclaredResource | None:
+    """Declare what was there before; None for a value that the history does not have.
 
-
-def _describe_kept(address: Address, item: Mapping[str, Any]) -> str:
-    """Describe what a change did besides the configuration, which no revert takes back."""
-    replaced = address.kind == "consumer" and item["actions"] == ["create", "delete"]
-    if replaced or item.get("reason") == RESET_IN_PLACE:
-        return ". Its position stays where it is"
-    return ""
-
-
-def _revert_update(
-    address: Address, item: HistoryItem, current: CurrentState
-) -> Iterator[RevertTarget | Diagnostic]:
-    """Revert an update or a replacement: each changed field goes back, all others stay."""
-    live, entry, after = current.live.get(address), current.entry(address), item["after"] or {}
-    if live is None or entry is None:
-        if item["status"] != "done" and live is None:
-            yield RevertTarget(address, "made", dict(item["before"]), _restored_record(item))
-        else:
-            yield _conflict(
-                address,
-                "was deleted since"
-                if live is None
-                else f"is no longer managed here{current.describe_later_apply(address)}",
-            )
-        return
-    before = table_of(address).compact(item["before"])
-    changed: Mapping[str, Any] = after.get("values", {})
-    if conflicts := _describe_conflicts(address, before, changed, live.compact):
-        yield _conflict(
-            address,
-            f"was changed since{current.describe_later_apply(address)}",
-            "\n".join([*conflicts, _resolution_hint(address)]),
-        )
-        return
-    if all(live.compact.get(name) == before.get(name) for name in changed):
-        if item.get("importing"):
-            yield RevertTarget(address, "forgotten")
-        else:
-            kept = _describe_kept(address, item)
-            yield _unchanged_note(address, f"has the configuration that it had before{kept}")
-        return
-    yield RevertTarget(
+    Each field of now that was not there before is None, which is the default of the server.
+    """
+    known = (workspace.contents if address.is_content else workspace.resources).get(address)
+    content: bytes | None = None
+    if address.is_content:
+        content = _content_before(before, live)
+        if content is None:
+            return None
+        before = before | {VALUE: digest_value(content)}
+    names = {*(live.compact if live else ()), *(entry.declared if entry else ())}
+    return DeclaredResource(
         address,
-        "changed",
-        _restored_body(live, item["before"], changed, entry),
-        _restored_record(item, entry, changed),
+        dict.fromkeys(sorted(names)) | before,
+        NO_LOCATION,
+        lifecycle=Lifecycle(on_replace=known.lifecycle.on_replace if known else None),
+        content=content,
+        sensitive=known is not None and known.sensitive,
     )
 
 
-def _describe_conflicts(
-    address: Address, before: Config, changed: Mapping[str, Any], now: Config
-) -> list[str]:
-    """Describe the fields that are neither as the apply left them nor as it found them."""
-    names = [name for name in changed if now.get(name) not in (changed[name], before.get(name))]
-    return [
-        f"{field_label(address, name)} was {format_value(address, name, before.get(name))} before, "
-        f"{format_value(address, name, changed[name])} after it, "
-        f"and is {format_value(address, name, now.get(name))} now"
-        for name in names
+def _content_before(before: Config, live: LiveObject | None) -> bytes | None:
+    """Return a value that was shown in the plan, or that is on the server now."""
+    text = before.get(VALUE)
+    if not isinstance(text, str):
+        return None
+    if live is not None and live.content is not None and text.startswith(live.raw[VALUE]):
+        return live.content
+    return None if _DIGEST.fullmatch(text) else text.encode()
+
+
+def _is_restored(live: LiveObject, restored: DeclaredResource) -> bool:
+    wanted = {name: value for name, value in restored.body.items() if value is not None}
+    if not live.address.is_content:
+        wanted = table_of(live.address).compact(wanted)
+    return live.compact == wanted
+
+
+def _record_before(item: JsonObject) -> dict[str, Any]:
+    known = item["entry"] or {}
+    names = ("declared", "origin", "depends_on", "prevent_destroy")
+    return {name: known[name] for name in names if name in known}
+
+
+def _describe_later(
+    address: Address, state: State, live: LiveObject | None, later: Mapping[str, str]
+) -> str:
+    """Describe what changed the resource after the apply; empty if nothing did."""
+    entry = state.resources.get(address)
+    if str(address) in later:
+        return f"was changed since by {later[str(address)]}"
+    if entry is None or _is_begun(state, address):
+        return ""
+    if live is None:
+        return "was deleted on the server since"
+    known = entry.config if address.is_content else table_of(address).compact(entry.config)
+    return "" if live.compact == known else "is changed on the server since"
+
+
+def _warn_of_later(address: Address, text: str) -> Diagnostic:
+    hint = f"To keep it, leave it out: --exclude {quote_shell(address)}"
+    return Diagnostic("warning", "JS489", text, hint, str(address))
+
+
+def _add_contained(out: RevertTargets, state: State, later: Mapping[str, str]) -> None:
+    """Plan the rest of what is deleted with its stream or bucket, and warn about it."""
+    planned = out.selected
+    gone = {target.address for target in out.targets if not target.declared and not target.forgets}
+    for address in sorted(state.resources):
+        if address.parent in gone and address not in planned:
+            out.others.add(address)
+            since = f", although {later[str(address)]} changed it" if str(address) in later else ""
+            text = f"{address} is deleted with it{since}"
+            out.findings.append(_warn_of_later(address.parent, text))
+
+
+# --- the workspace of the plan ----
+
+
+def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
+    """Return the workspace in which the targets are declared as they were. All else is the same."""
+    selected, back = reverted.selected, [t.declared for t in reverted.targets if t.declared]
+    gone = {t.address for t in reverted.targets if t.declared is None}
+
+    def declare(
+        known: Mapping[Address, DeclaredResource], *, contents: bool
+    ) -> dict[Address, DeclaredResource]:
+        kept = {a: v for a, v in known.items() if not {a, a.parent} & gone}
+        return kept | {each.address: each for each in back if each.address.is_content == contents}
+
+    forgotten = [
+        Removed(str(t.address), destroy=False, range=NO_LOCATION)
+        for t in reverted.targets
+        if t.forgets
     ]
-
-
-def _restored_body(
-    live: LiveObject, config: Config, changed: Mapping[str, Any], entry: Entry
-) -> Config:
-    """Return every field by name; only what had a default gets one."""
-    names = dict.fromkeys([*live.compact, *entry.declared, *changed])
-    return {name: live.config.get(name) for name in names} | {
-        name: config.get(name) for name in changed
-    }
-
-
-def _restored_record(
-    item: HistoryItem, entry: Entry | None = None, changed: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the state record to restore; fields that the apply did not change keep their own."""
-    known = item["entry"]
-    if known is None:
-        return {}
-    out = {name: known[name] for name in ("declared", "origin", "depends_on", "prevent_destroy")}
-    if entry is not None:
-        declared, touched = known["declared"], changed or {}
-        unchanged = {name: value for name, value in entry.declared.items() if name not in touched}
-        out |= {
-            "declared": unchanged | {name: declared[name] for name in touched if name in declared},
-            "prevent_destroy": entry.prevent_destroy,
-        }
-    return out
-
-
-def _require_no_new_consumers(
-    out: RevertDecisions, current: CurrentState, entries: set[Address]
-) -> None:
-    """Refuse to delete a stream to which managed consumers, or entries, were added since."""
-    removed = {target.address for target in out.targets if target.action == "removed"}
-    for address in sorted(current.state.resources):
-        if address.parent in removed and address not in removed | entries:
-            out.conflicts.append(
-                _conflict(
-                    address,
-                    f"was added since{current.describe_later_apply(address)}, "
-                    f"and would be deleted with {address.parent}",
-                )
+    lasting = [r for r in workspace.removed if not any(matches(r.address, a) for a in selected)]
+    resources = declare(workspace.resources, contents=False)
+    names = {str(address) for address in resources}
+    records = {t.address: t.record for t in reverted.targets}
+    for each in back:
+        after = records[each.address].get("depends_on", ())
+        if not each.address.is_content:
+            resources[each.address] = replace(
+                each, depends_on=tuple(n for n in after if n in names)
             )
+    return replace(
+        workspace,
+        resources=resources,
+        contents=declare(workspace.contents, contents=True),
+        removed=(*forgotten, *lasting),
+        pruned=(),
+        relocate=(),
+        backfills={},
+        diagnostics=(),
+    )
