@@ -190,3 +190,10 @@ def to_table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         origins.view(pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)
+
+
+def to_bytes(column: pa.Array) -> pa.Array:
+    """Convert a column to binary. Spark may return larger offsets, or text."""
+    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+        column = column.cast(pa.large_binary()).cast(BYTES)
+    return column.view(BYTES) if pa.types.is_string(column.type) else column

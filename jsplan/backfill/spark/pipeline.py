@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, to_table
+from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, to_bytes, to_table
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.spark.bisect import find_failing_message
@@ -382,13 +382,6 @@ def _to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [to_bytes(batch[name]) for name in _ROW_COLUMNS[1:]], schema=MESSAGE_SCHEMA
     )
-
-
-def to_bytes(column: pa.Array) -> pa.Array:
-    """Convert a column to binary. Spark may return larger offsets, or text."""
-    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
-        column = column.cast(BYTES)
-    return column.view(BYTES) if pa.types.is_string(column.type) else column
 
 
 def split_by_runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

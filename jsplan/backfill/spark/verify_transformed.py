@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jsplan.backfill.message_schema import to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.rows.message_rows import ComparedOrigin, to_stored_rows
 from jsplan.backfill.spark.errors import CarriedError, collect_plan_rows
-from jsplan.backfill.spark.pipeline import build_expected_rows, split_by_runs, to_bytes
+from jsplan.backfill.spark.pipeline import build_expected_rows, split_by_runs
 from jsplan.backfill.spark.verify_join import (
     ROW_DDL,
     FloorFinder,

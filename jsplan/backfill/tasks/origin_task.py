@@ -219,15 +219,21 @@ def _select_wanted(
     seq = rows["seq"].to_numpy()
     wanted = np.ones(len(seq), dtype=bool)
     if inside is not None:
-        firsts = np.fromiter((span.first for span in inside), dtype=np.int64)
-        lasts = np.fromiter((span.last for span in inside), dtype=np.int64)
-        place = np.searchsorted(firsts, seq, side="right") - 1
-        wanted &= (place >= 0) & (seq <= lasts[np.maximum(place, 0)])
+        wanted &= select_inside(seq, inside)
     if len(task.existing.seq):
         wanted &= ~find_existing(task.existing, seq, rows["time"].to_numpy())
     for claim in task.coverage:
         wanted &= ~((seq >= claim.first) & _match_filters(rows["subject"], claim.filters))
     return None if wanted.all() else wanted
+
+
+def select_inside(seq: np.ndarray[Any, Any], spans: tuple[SeqRange, ...]) -> np.ndarray[Any, Any]:
+    """Return a mask of the sequences that are in one of these ranges, which are in order."""
+    firsts, lasts = (np.array([span[end] for span in spans], dtype=np.int64) for end in (0, 1))
+    place = np.searchsorted(firsts, seq, side="right") - 1
+    inside: np.ndarray[Any, Any] = place >= 0
+    inside[inside] = seq[inside] <= lasts[place[inside]]
+    return inside
 
 
 def find_existing(
