@@ -147,7 +147,9 @@ class ReplicationFlow:
         if copied is not None and copied > max(last, start) and self.is_mirror:
             return self._report_ahead(copied, last)
         if not self.is_mirror and not self.recopies_origin and self._is_ahead(copied, start):
-            return self._check_skipped(last)
+            # A mirror has the same messages again, under the sequences that are copied.
+            known = (copied or 0) if origin.compact.get("mirror") else 0
+            return self._check_skipped(last, known)
         if copied is not None and copied > last:
             copied = None  # of an earlier origin, or before its own start: nothing can be missing
         if copied is not None and copied > self._initial_origin_seq:
@@ -193,16 +195,16 @@ class ReplicationFlow:
             )
         return self._was_ahead
 
-    def _check_skipped(self, last: int) -> bool:
+    def _check_skipped(self, last: int, known: int) -> bool:
         """Check what a source skipped: up to 2.14 it continues after its server's next check.
 
-        It skips what came before that (measured on 2.11).
+        It skips what came before that (measured on 2.11). Up to `known` it has all.
         """
         if len(self._heartbeats) == 1:
             self._seq_when_heard = last
         if len(self._heartbeats) < 2:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
-        missed = self._seq_when_heard - (self._initial_origin_seq or 0)
+        missed = self._seq_when_heard - max(self._initial_origin_seq or 0, known)
         self.is_stuck = missed > 0
         return missed <= 0 or self._set_reason(
             f"continues without up to {missed:,} messages that {self.origin} stored "

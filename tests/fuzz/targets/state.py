@@ -29,7 +29,7 @@ COMMANDS: Final = (
     "state mv leaf/** hub2/**",
     "history",
     "history --format json",
-    "revert 1",
+    "revert 1 -o reverted.plan",
     "plan",
     "plan --format html",
     "apply -y",
