@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Literal
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
-from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
-from jsplan.planning.replication.impact import begins_to_consume, fills_again
+from jsplan.planning.replication.impact import begins_to_queue, fills_again
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
@@ -214,7 +213,10 @@ def assess_arrivals(
 def assess_drained(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Hazard]:
-    """Yield the hazard of a stream that begins to delete what existing readers copy of it."""
+    """Yield the hazard of a stream that begins to delete what existing readers copy of it.
+
+    That is a work queue. What an interest stream deletes is measured.
+    """
     live, after = decision.live, decision.after
     if (
         live is None
@@ -222,7 +224,7 @@ def assess_drained(
         or not live.state.get("messages")
         or not decision.writes
         or decision.loses_content
-        or not begins_to_consume(live.compact, after)
+        or not begins_to_queue(live.compact, after)
     ):
         return
     readers = sorted({flow[0] for flow in find_downstream(inputs, decisions, decision.address)})
@@ -230,7 +232,7 @@ def assess_drained(
         count, names = int(live.state["messages"]), [str(reader) for reader in readers]
         text = (
             f"{', '.join(names)} may take up to {count_text(count, 'message')} out of it: "
-            f"with {get_retention(after)} retention the server deletes what they copy"
+            "a work queue loses what is copied"
         )
         yield Hazard(
             "DELETES_MESSAGES",

@@ -395,7 +395,7 @@ def downstream_domains(
             decision.replaces
             or decision.relocation is not None
             or begins_to_limit_acks(decision.live.compact, decision.after)
-            or begins_to_consume(decision.live.compact, decision.after)
+            or begins_to_queue(decision.live.compact, decision.after)
         )
         for decision in decisions.values()
         if decision.live is not None and decision.address.kind != "consumer"
@@ -404,10 +404,10 @@ def downstream_domains(
     return {key for key, facts in inputs.live.domains.items() if facts.reachable}
 
 
-def begins_to_consume(before: Config, after: Config | None) -> bool:
-    """Check whether a stream begins to delete what a mirror or source has copied."""
-    return (
-        after is not None and get_retention(before) == "limits" and get_retention(after) != "limits"
+def begins_to_queue(before: Config, after: Config | None) -> bool:
+    """Check whether a stream becomes a work queue: what a mirror or source copies is deleted."""
+    return after is not None and (
+        get_retention(before) != "workqueue" and get_retention(after) == "workqueue"
     )
 
 
