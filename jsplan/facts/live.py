@@ -279,6 +279,11 @@ class Live(Struct):
         asked = address in self.requested and self.is_reachable(address.domain)
         return asked and address not in self.objects and address not in self.unreadable
 
+    @property
+    def reachable(self) -> set[str]:
+        """The domains that answered."""
+        return {key for key, facts in self.domains.items() if facts.reachable}
+
     def is_reachable(self, domain: str) -> bool:
         """Return True if the domain answered."""
         facts = self.domains.get(domain)

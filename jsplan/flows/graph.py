@@ -12,6 +12,7 @@ from jsplan.address import Address
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
+FlowKind = Literal["mirror", "source"]
 #: Returns the domain that an API prefix leads to from a domain; None if the files know none.
 ResolvePrefix = Callable[[str, str | None], str | None]
 
@@ -24,7 +25,7 @@ class Flow(Struct, frozen=True):
 
     origin: Address
     downstream: Address
-    kind: Literal["mirror", "source"]
+    kind: FlowKind
     config: Config
 
     @property
@@ -91,14 +92,15 @@ class FlowGraph:
         return seen
 
 
+def list_origins(config: Config) -> list[tuple[FlowKind, Config]]:
+    """Return the mirror or the sources of a stream, each with its kind."""
+    if mirror := config.get("mirror"):
+        return [("mirror", mirror)]
+    return [("source", source) for source in config.get("sources") or ()]
+
+
 def _read_flows(node: StreamNode, resolve: ResolvePrefix) -> Iterable[Flow]:
-    mirror = node.config.get("mirror")
-    origins: list[tuple[Literal["mirror", "source"], Config]] = (
-        [("mirror", mirror)]
-        if mirror
-        else [("source", source) for source in node.config.get("sources") or ()]
-    )
-    for kind, config in origins:
+    for kind, config in list_origins(node.config):
         api = (config.get("external") or {}).get("api")
         domain = resolve(node.address.domain, api) or str(api)
         yield Flow(Address.of_stream(domain, config["name"]), node.address, kind, config)

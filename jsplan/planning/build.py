@@ -92,7 +92,7 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
     unread = inputs.live.unreadable.keys() | deferral_reasons(inputs).keys()
-    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    reachable = inputs.live.reachable
     return sorted(a for a in inputs.selected if a.domain in reachable and a not in unread)
 
 
@@ -183,7 +183,7 @@ def _diagnose_backfills(
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
     """Defer what is offline, and what waits for the other side of its relocation."""
     waiting = deferral_reasons(inputs)
-    reachable = {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    reachable = inputs.live.reachable
     deferred = [a for a in inputs.selected if a in waiting or a.domain not in reachable]
     return [
         Deferred(str(a), waiting[a])

@@ -54,7 +54,7 @@ def required_reads(
             streams.setdefault(decision.address.domain, set()).add(decision.address)
     all_of = downstream_domains(inputs, decisions)
     if planned_flows(inputs, decisions).meets_streams:
-        all_of |= {key for key, facts in inputs.live.domains.items() if facts.reachable}
+        all_of |= inputs.live.reachable
     domains = sorted(
         {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -18,10 +18,6 @@ from jsplan.state.document import Entry
 if TYPE_CHECKING:
     from jsplan.config.model import Workspace
     from jsplan.planning.model import PlanInputs
-
-
-#: The field with the start of a consumer.
-_START: Final = "opt_start_seq"
 
 
 def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
@@ -101,7 +97,7 @@ def relocation_reads(inputs: PlanInputs) -> set[Address]:
                 if address.parent == relocation.target
             )
             found |= together | {address for address in continued if address is not None}
-            found |= {target for _, target, _ in _recorded_consumers(relocation)}
+            found |= {target for _, target in _recorded_consumers(relocation)}
     return {address for address in found if address.domain in inputs.workspace.domains}
 
 
@@ -199,7 +195,7 @@ def _hide_unfinished_consumers(
     Return those that the files no longer want there: they are ours, and recorded as such.
     """
     given_up: set[Address] = set()
-    for old, address, _ in _recorded_consumers(relocation):
+    for old, address in _recorded_consumers(relocation):
         live = objects.get(address)
         if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
             continue
@@ -214,12 +210,12 @@ def _hide_unfinished_consumers(
 
 def _recorded_consumers(
     relocation: Relocation,
-) -> Iterator[tuple[Address, Address, Mapping[str, Any]]]:
-    """Yield each consumer whose position is recorded, the one that gets it, and the position."""
+) -> Iterator[tuple[Address, Address]]:
+    """Yield each consumer whose position is recorded, and the one that gets it."""
     origin = relocation.origin
     for name, position in (relocation.record.get("consumers") or {}).items():
         old = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
-        yield old, Address.parse(position["target"]), position
+        yield old, Address.parse(position["target"])
 
 
 def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:

@@ -9,12 +9,11 @@ from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
-from jsplan.flows.graph import Flow, FlowGraph, StreamNode
+from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
 from jsplan.planning.replication.impact import begins_to_queue, fills_again
-from jsplan.resources.fields import Config
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.units import count_text
@@ -34,7 +33,7 @@ class PlannedFlows:
     def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self._inputs, self._decisions = inputs, decisions
         changes = any(
-            v.writes and v.address.parent is None and _has_origins(v.after or {})
+            v.writes and v.address.parent is None and list_origins(v.after or {})
             for v in decisions.values()
         )
         # By the real domain: two keys of the files may stand for one.
@@ -174,10 +173,6 @@ class PlannedFlows:
             return 0 if _is_partial(flow) and self._matters(flow) else origin.messages
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
         return 0 if is_empty else None
-
-
-def _has_origins(config: Config) -> bool:
-    return bool(config.get("mirror") or config.get("sources"))
 
 
 def _is_partial(flow: Flow) -> bool:

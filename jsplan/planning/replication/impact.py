@@ -19,6 +19,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.facts.duplicates import MAX_SEARCHED
 from jsplan.facts.live import get_retention
+from jsplan.flows.graph import FlowKind, list_origins
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -68,7 +69,7 @@ def _flows_by_origin(
 
 def planned_origins(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
-) -> list[tuple[str, Config]]:
+) -> list[tuple[FlowKind, Config]]:
     """Return the mirror or the sources that a stream has when the plan is executed."""
     planned = decisions.get(downstream)
     config = (
@@ -76,11 +77,7 @@ def planned_origins(
         if planned is None or planned.after is None
         else planned.after
     )
-    return (
-        [("mirror", config["mirror"])]
-        if config.get("mirror")
-        else [("source", source) for source in config.get("sources") or ()]
-    )
+    return list_origins(config)
 
 
 def unplanned_downstream(
@@ -401,7 +398,7 @@ def downstream_domains(
         if decision.live is not None and decision.address.kind != "consumer"
     ):
         return set()
-    return {key for key, facts in inputs.live.domains.items() if facts.reachable}
+    return inputs.live.reachable
 
 
 def begins_to_queue(before: Config, after: Config | None) -> bool:

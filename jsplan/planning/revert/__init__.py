@@ -1,1 +1,1 @@
-"""Revert of an apply: targets, conflicts, losses and differences from the files."""
+"""Revert of an apply: targets, losses and differences from the files."""
