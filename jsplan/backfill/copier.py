@@ -435,7 +435,8 @@ def _require_distinct(plan: PartitionPlan, results: Sequence[PartitionResult]) -
         for result in results
     ]
     if (found := find_duplicate(partitions)) is not None:
-        raise build_duplicate_error(plan, int(found[0]), found[1])
+        task = plan.origin_tasks[int(found[0])]
+        raise build_duplicate_error(plan.transform, task.domain, task.stream, found[1])
 
 
 def _collect_skipped(number: int, results: Sequence[PartitionResult]) -> list[SeqRange]:

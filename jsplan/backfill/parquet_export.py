@@ -1,62 +1,56 @@
 """Export one stream into an archive, each message once.
 
-The stream is written in chunks. Each is read back, and all are committed in one step.
+The ranges of chunks are pinned in the manifest. Each chunk becomes one file, which is read back.
+When all are there, the manifest is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import msgspec
 from msgspec.structs import replace
 
 from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
-from jsplan.backfill.parquet.log import (
+from jsplan.backfill.parquet.manifest import (
     Archive,
     ArchivedOrigin,
     ArchiveFile,
-    Commit,
-    Selection,
-    Transformation,
-    find_covered_ranges,
-    merge_gaps,
+    Chunk,
+    OriginContent,
+    explain_errors,
     merge_ranges,
-    read_receipts,
 )
-from jsplan.backfill.parquet.reader import read_sequences
+from jsplan.backfill.parquet.reader import describe_file, read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
-from jsplan.backfill.tasks.archive_writer import ExportChunk, export_chunks, write_empty_receipts
-from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
+from jsplan.backfill.tasks.archive_writer import ChunkWriter, ExportChunk, export_chunks
+from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject
-from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
-from jsplan.units import format_timestamp
+from jsplan.planning.backfill.model import SeqRange
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from jsplan.backfill.copy_origin import CopyOrigin
-    from jsplan.backfill.parquet.store import ArchiveStore
     from jsplan.backfill.run_context import RunContext
     from jsplan.backfill.transforms import TransformSpec
     from jsplan.context import Context
 
 #: Limits of a chunk. A worker that dies loses at most one, and they bound the size of files.
-CHUNK_SEQUENCES, CHUNK_BYTES = 1_000_000, 256 << 20
+CHUNK_SEQUENCES, CHUNK_BYTES = 1_000_000, 128 << 20
 #: Number of chunks of a range, if each has at least this number of messages.
 PARALLEL_CHUNKS, MIN_CHUNK_MESSAGES = 4, 50_000
 
@@ -74,35 +68,29 @@ class ParquetExport:
         transforms: TransformSpec,
     ) -> None:
         self.context = run
-        self.origin_state = origin_state = origin.state
-        self.endpoints = endpoints = origin.endpoints
+        self.origin_state = state = origin.state
+        self.endpoints = origin.endpoints
         self.reader = origin.reader
-        self.result = OriginResult(
-            origin_state.origin, origin_state.target, origin_state.first, origin_state.last
-        )
+        self.result = OriginResult(state.origin, state.target, state.first, state.last)
         self.results = [self.result]
-        self.store = resolve_store(context, origin_state.target)
+        self.store = resolve_store(context, state.target)
+        subjects = transforms.subject_transform
         self.origin = ArchivedOrigin(
-            endpoints.origin_domain_name, origin_state.origin_address.stream, origin_state.created
+            self.endpoints.origin_domain_name,
+            state.origin_address.stream,
+            state.created,
+            tuple(sorted(state.filters)),
+            transforms.where,
+            str(transforms.transform) if transforms.transform is not None else None,
+            (subjects.src, subjects.dest) if subjects is not None else (),
         )
         domains = context.workspace.domains
-        self._origins = sorted(
-            {
-                f"{name_origin_domain(domains[side.domain])}/{side.stream}"
-                for side in run.entry.origins
-            }
-        )
-        self._known = KnownObject(origin_state.created, "")
+        self._expected = {
+            f"{name_origin_domain(domains[side.domain])}/{side.stream}"
+            for side in run.entry.origins
+        }
+        self._known = KnownObject(state.created, "")
         self._transforms = transforms
-        self._selection = Selection(tuple(sorted(origin_state.filters)), transforms.where)
-        subjects = (
-            (transforms.subject_transform.src, transforms.subject_transform.dest)
-            if transforms.subject_transform is not None
-            else ()
-        )
-        self._transformation = Transformation(
-            str(transforms.transform) if transforms.transform is not None else None, subjects
-        )
 
     async def run(self) -> None:
         """Archive the pending messages, and verify them.
@@ -122,208 +110,171 @@ class ParquetExport:
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
-        found = await asyncio.to_thread(self._open_archive)
-        self._require_same_transformation(found)
-        lost = await asyncio.to_thread(self._find_lost_files, found)
-        spans, known = await asyncio.to_thread(self._find_unread, found, lost)
-        if not spans and self.origin in found.origins:
-            await asyncio.to_thread(self._drop_attempts, found, "")
-            self._report_gaps(found)
-            return
-        attempt = os.urandom(6).hex()
-        mark = {
-            "entry": self.context.entry_id,
-            "hash": self._build_fingerprint(found),
-            "origin": json.dumps(self.origin),
-        }
-        place = await asyncio.to_thread(found.begin_attempt, attempt, mark)
-        pieces = await asyncio.to_thread(self._adopt_chunks, found, attempt, spans)
-        await self._write_chunks(
-            subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt
-        )
-        pieces = await asyncio.to_thread(read_receipts, place)
-        await self._require_same_stream()
-        gaps = await self._find_gaps(spans, found, attempt, pieces, known)
-        await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost], gaps)
+        step = await self._compute_chunk_sequences([self.origin_state.seq_range])
+        archive = await asyncio.to_thread(self._pin_chunks, step)
+        content = archive.find(self.origin.identity)
+        assert content is not None, "pinned above"
+        if content.pending:
+            files = await self._write_chunks(content.pending)
+            await self._require_same_stream()
+            await asyncio.to_thread(self._require_reachable, files)
+            gaps = await self._find_gaps(content, files)
+            self.context.may_write(WRITE_SECONDS)
+            content = content.complete(files, gaps)
+            archive = await asyncio.to_thread(archive.put(content).save)
+            self.result.copied += sum(file.rows for file in files)
+            self.result.bytes += sum(file.content for file in files)
+            self.result.path = "spark, as Parquet"
+            self.result.verified = any(file.rows for file in files)
+        await asyncio.to_thread(archive.clean)
+        self.result.gaps = [list(gap) for gap in content.gaps]
+        self.result.gap_messages = content.gap_messages
 
-    # --- read the archive ---
+    # --- pin ---
 
-    def _open_archive(self) -> Archive:
-        found = Archive.read(self.store)
-        found.finish_commits()
-        return found
+    def _pin_chunks(self, step: int) -> Archive:
+        """Return the archive, whose pending chunks of this origin are what is to be written.
 
-    def _require_same_transformation(self, found: Archive) -> None:
-        """Raise ArchiveError where the archive has messages of the origin with other changes."""
-        other = next(
-            (
-                commit.transformation
-                for commit in found.origins.get(self.origin, [])
-                if commit.transformation != self._transformation
-            ),
-            None,
-        )
-        if other is not None:
+        Chunks that an earlier run pinned are kept, so their files are found. Raises ArchiveError.
+        """
+        archive = Archive.read(self.store)
+        missing = {*archive.find_missing_files()}
+        found = archive.find(self.origin.identity) or OriginContent(self.origin)
+        if found.origin != self.origin and any(chunk.file is not None for chunk in found.chunks):
             raise ArchiveError(
                 f"{self.store} has messages of {self.origin_state.origin} that were written with "
-                f"{other}. This entry has {self._transformation}. "
-                "An archive has each message only once",
+                f"{found.origin.describe_selection()}. This entry has "
+                f"{self.origin.describe_selection()}. An archive has each message only once",
                 hint="Name another folder.",
             )
-
-    def _find_lost_files(self, found: Archive) -> list[ArchiveFile]:
-        """Return the missing files of the origin.
-
-        Raises ArchiveError for one that this entry would not write completely again.
-        """
-        missing = [found.files[name] for name in found.find_missing_files()]
-        own = [(commit, file) for commit, file in missing if commit.origin == self.origin]
-        for commit, file in own:
-            if not self._selection.covers(commit.selection):
-                raise ArchiveError(
-                    f"{file.name} of the archive {self.store} is missing. "
-                    "It had messages that this entry does not select",
-                    hint=f"Run {commit.entry}, which wrote it, "
-                    "or this entry without filter_subjects and where.",
-                )
-        return [file for _, file in own]
-
-    def _find_unread(
-        self, found: Archive, lost: list[ArchiveFile]
-    ) -> tuple[list[SeqRange], ExistingMessages]:
-        """Return the ranges to read, and messages in them that the archive already has.
-
-        Those were read with another selection.
-        """
-        commits = found.origins.get(self.origin, [])
-        read, lost_ranges = find_covered_ranges(commits, self._selection, lost)
-        whole = [self.origin_state.seq_range] if self.origin_state.seq_range.size > 0 else []
-        spans = subtract(whole, subtract(read, lost_ranges))
-        present = [
-            file
-            for file in found.files_of(self.origin)
-            if file not in lost and intersect(spans, [SeqRange(file.first_seq, file.last_seq)])
-        ]
-        return spans, ExistingMessages(*read_sequences((found.store, file) for file in present))
-
-    def _adopt_chunks(
-        self, found: Archive, attempt: str, spans: list[SeqRange]
-    ) -> list[dict[str, Any]]:
-        """Adopt finished chunks of interrupted attempts, where still wanted.
-
-        No process writes to those attempts again.
-        """
-        place = found.attempt_place(attempt)
-        for name, mark, earlier in found.list_attempts(self.context.entry_id):
-            if name == attempt or (mark["hash"], mark["origin"]) != (
-                self._build_fingerprint(found),
-                json.dumps(self.origin),
-            ):
-                continue
-            for piece in read_receipts(earlier):
-                span = SeqRange(*piece["span"])
-                if intersect(spans, [span]) == [span] and not intersect(
-                    [SeqRange(*receipt["span"]) for receipt in read_receipts(place)], [span]
-                ):
-                    found.move_chunk(piece, name, attempt)
-        if receipts := read_receipts(place):
-            self.context.observer.phase(
-                f"Resuming with {sum(receipt['rows'] for receipt in receipts):,} messages "
-                "of an earlier attempt"
-            )
-        return receipts
-
-    # --- write the archive ---
-
-    async def _write_chunks(
-        self, spans: list[SeqRange], known: ExistingMessages, place: ArchiveStore, attempt: str
-    ) -> None:
-        if not spans:
-            return
-        chunk = ExportChunk(
-            self.endpoints.source_endpoint,
-            self.endpoints.origin_domain_name,
-            self.origin.stream,
-            spans[0],
-            tuple(self.origin_state.filters),
-            place,
-            attempt,
-            rate=self.context.entry.rate,
-            subject_transform=self._transforms.subject_transform,
-            deadline=self.context.deadline,
-            known=self._known,
-        )
         chunks = [
-            replace(chunk, span=span)
-            for span in _split_ranges(spans, await self._compute_chunk_sequences(spans))
+            replace(chunk, file=None) if chunk.name in missing else chunk for chunk in found.chunks
         ]
+        kept = [
+            chunk
+            for chunk in chunks
+            if chunk.file is not None or chunk.name == self._name_chunk(chunk.span)
+        ]
+        dropped = [chunk for chunk in chunks if chunk not in kept]
+        whole = [self.origin_state.seq_range] if self.origin_state.seq_range.size > 0 else []
+        new = subtract(
+            merge_ranges([*whole, *(chunk.span for chunk in dropped)]),
+            merge_ranges(chunk.span for chunk in kept),
+        )
+        kept += [Chunk(self._name_chunk(span), *span) for span in _split_ranges(new, step)]
+        pinned = replace(
+            found, origin=self.origin, chunks=tuple(sorted(kept, key=lambda chunk: chunk.first))
+        )
+        updated = replace(
+            self._end_predecessors(archive).put(pinned),
+            expected=tuple(sorted({*archive.expected, *self._expected})),
+        )
+        with explain_errors(self.store, "write to"):
+            for chunk in dropped:  # written with another version of the function
+                self.store.delete(chunk.name)
+        return archive if updated == archive else updated.save()
+
+    def _end_predecessors(self, archive: Archive) -> Archive:
+        """Keep of recreated streams what is written: the rest can never be read."""
+        for content in archive.origins:
+            origin = content.origin
+            if str(origin) == str(self.origin) and origin.created != self.origin.created:
+                present = self.store.list() if content.pending else {}
+                chunks = tuple(
+                    replace(chunk, file=describe_file(self.store, chunk.name, chunk.name))
+                    if chunk.file is None
+                    else chunk
+                    for chunk in content.chunks
+                    if chunk.file is not None or chunk.name in present
+                )
+                archive = archive.put(replace(content, chunks=chunks))
+        return archive
+
+    def _name_chunk(self, span: SeqRange) -> str:
+        return self.origin.name_chunk(span, self._transforms.fingerprint)
+
+    # --- write ---
+
+    async def _write_chunks(self, pending: list[Chunk]) -> list[ArchiveFile]:
+        """Write the files that are not there, and return the entries of all."""
+        chunks = [
+            ExportChunk(
+                self.endpoints.source_endpoint,
+                self.origin.domain,
+                self.origin.stream,
+                chunk.span,
+                chunk.name,
+                tuple(self.origin_state.filters),
+                self.store,
+                self.context.entry.rate,
+                self._transforms.transform,
+                self._transforms.subject_transform,
+                self.context.deadline,
+                self._known,
+            )
+            for chunk in pending
+        ]
+        present = await asyncio.to_thread(self.store.list)
+        done = [chunk for chunk in chunks if chunk.name in present]
+        if done:
+            self.context.observer.phase(
+                f"Resuming: an earlier run has written {len(done):,} of {len(chunks):,} files"
+            )
         await self.context.runner.start()
         self.context.observer.phase(f"Archiving {self._title}")
-        if self._transforms.needs_rows:
-            for batch in (
-                [[single] for single in chunks] if self.context.deadline is not None else [chunks]
-            ):
-                await self._write_transformed(
-                    [chunk.span for chunk in batch] if self.context.deadline is not None else spans,
-                    known,
-                    batch,
-                    place,
-                )
-            return
-        chunks = [
-            replace(single, existing=_slice_range(known.seq, single.span)) for single in chunks
-        ]
-        tasks = [tuple(chunks)] if chunk.rate else [(single,) for single in chunks]
-        job = self.context.runner.run([partial(export_chunks, task) for task in tasks], self._title)
-        await self._run_job(job, place, count_sequences(spans))
+        direct, transformed = (
+            (done, [chunk for chunk in chunks if chunk.name not in present])
+            if self._transforms.needs_rows
+            else (chunks, [])
+        )
+        results: list[dict[str, Any]] = []
+        if direct:
+            tasks = [tuple(direct)] if self.context.entry.rate else [(one,) for one in direct]
+            calls = [partial(export_chunks, task) for task in tasks]
+            job = self.context.runner.run(calls, self._title)
+            results += [file for task in await self._run_job(job, chunks) for file in task]
+        batches = (
+            [[chunk] for chunk in transformed]
+            if self.context.deadline is not None
+            else [transformed]
+        )
+        for batch in batches if transformed else []:
+            results += await self._write_transformed(batch, chunks)
+        return [msgspec.convert(result, ArchiveFile) for result in results]
 
     async def _write_transformed(
-        self,
-        spans: list[SeqRange],
-        known: ExistingMessages,
-        chunks: list[ExportChunk],
-        place: ArchiveStore,
-    ) -> None:
+        self, batch: list[ExportChunk], chunks: list[ExportChunk]
+    ) -> list[dict[str, Any]]:
         """Write chunks of rows that SQL and a function produce.
 
-        A chunk without rows has no writer. Its receipt is written here, after all others.
+        A chunk without rows has no writer. Its file is written here, after all others.
         """
-        transforms, entry, endpoint = (
-            self._transforms,
-            self.context.entry,
-            self.endpoints.source_endpoint,
-        )
-        filters, deadline = tuple(self.origin_state.filters), self.context.deadline
+        transforms, deadline = self._transforms, self.context.deadline
         origin = OriginTask(
-            endpoint,
-            self.endpoints.origin_domain_name,
+            self.endpoints.source_endpoint,
+            self.origin.domain,
             self.origin.stream,
-            tuple(spans),
-            filters,
-            known,
+            tuple(merge_ranges(chunk.span for chunk in batch)),
+            tuple(self.origin_state.filters),
             deadline=deadline,
             known=self._known,
         )
-        cuts = tuple(chunk.span.first for chunk in chunks)
         plan = PartitionPlan(
             (),
             (origin,),
-            "stream",
-            (),
-            transforms.where,
-            transforms.transform,
-            transforms.subject_transform,
-            entry.rate,
-            cuts,
+            where=transforms.where,
+            transform=transforms.transform,
+            subject_transform=transforms.subject_transform,
+            rate=self.context.entry.rate,
+            chunk_starts=tuple(chunk.span.first for chunk in batch),
         )
-        results = await self._run_job(
-            self.context.runner.run_export(plan, chunks, self._title), place, count_sequences(spans)
-        )
-        written = {result["partition"] for result in results}
-        await asyncio.to_thread(
-            write_empty_receipts,
-            [chunk for number, chunk in enumerate(chunks) if number not in written],
-        )
+        job = self.context.runner.run_export(plan, batch, self._title)
+        results = await self._run_job(job, chunks)
+        written = {result["name"] for result in results}
+        for chunk in batch:
+            if chunk.name not in written:
+                results.append(await asyncio.to_thread(_write_empty, chunk))
+        return results
 
     async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
         """Compute the number of sequences of a chunk."""
@@ -339,111 +290,46 @@ class ParquetExport:
             ),
         )
 
-    async def _run_job(self, job: Awaitable[Result], place: ArchiveStore, messages: int) -> Result:
-        """Await a job, and report the messages in the finished chunks."""
+    async def _run_job(self, job: Awaitable[Result], chunks: list[ExportChunk]) -> Result:
+        """Await a job, and report the sequences of the finished chunks."""
         started, title = time.monotonic(), f"{self._title}: archiving"
-        known: dict[str, dict[str, Any]] = {}
+        count = count_sequences(chunk.span for chunk in chunks)
 
         async def report() -> None:
-            pieces = await asyncio.to_thread(read_receipts, place, known)
-            done = sum(piece["rows"] for piece in pieces)
+            present = await asyncio.to_thread(self.store.list)
+            done = count_sequences(chunk.span for chunk in chunks if chunk.name in present)
             elapsed = time.monotonic() - started
             self.context.observer.event(
-                MessagesMoved(self.origin_state.origin, title, done, messages, elapsed)
+                MessagesMoved(self.origin_state.origin, title, done, count, elapsed)
             )
 
         return await watch_progress(job, report)
 
-    async def _commit_chunks(
-        self,
-        found: Archive,
-        spans: list[SeqRange],
-        pieces: list[dict[str, Any]],
-        attempt: str,
-        lost: list[str],
-        gaps: list[SeqRange],
-    ) -> None:
-        """Commit all chunks to the archive, or none."""
-        if unwritten := subtract(
-            spans, merge_ranges(sorted(SeqRange(*piece["span"]) for piece in pieces))
-        ):
+    def _require_reachable(self, files: list[ArchiveFile]) -> None:
+        """Raise JsplanError where workers wrote to another place than this process sees."""
+        with explain_errors(self.store, "read"):
+            present = self.store.list()
+        if (file := next((file for file in files if file.name not in present), None)) is not None:
             raise JsplanError(
-                f"a worker has written sequence {unwritten[0].first:,} of "
-                f"{self.origin_state.origin}, but it is not in {self.store}",
+                f"a worker has written {file.name} of {self.origin_state.origin}, but it is not "
+                f"in {self.store}",
                 hint="On a cluster, the driver and every worker must reach the archive "
                 "under the same path.",
             )
-        files = [ArchiveFile(**file) for piece in pieces for file in piece["files"]]
-        commit = Commit(
-            self.context.entry_id,
-            self.origin,
-            self.origin_state.first,
-            self.origin_state.last,
-            list(self.origin_state.filters),
-            [list(span) for span in spans],
-            attempt,
-            format_timestamp(),
-            files,
-            [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
-            count_sequences(gaps),
-            self._origins,
-            lost,
-            self._selection.where,
-            self._transformation.transform,
-            list(self._transformation.subject_transform) or None,
-        )
-        self.context.may_write(WRITE_SECONDS)
-        done = await asyncio.to_thread(found.commit, commit)
-        self.result.copied += sum(file.rows for file in files)
-        self.result.bytes += sum(piece["bytes"] for piece in pieces)
-        self.result.path, self.result.verified = "spark, as Parquet", bool(files)
-        await asyncio.to_thread(self._drop_attempts, done, attempt)
-        self._report_gaps(done)
 
-    async def _find_gaps(
-        self,
-        spans: list[SeqRange],
-        found: Archive,
-        attempt: str,
-        pieces: list[dict[str, Any]],
-        known: ExistingMessages,
-    ) -> list[SeqRange]:
+    async def _find_gaps(self, content: OriginContent, files: list[ArchiveFile]) -> list[SeqRange]:
         """Return the sequences that were deleted before they could be archived.
 
-        With a filter, only deleted sequences count. `known` were archived before.
+        With a filter, only deleted sequences count.
         """
-        place = found.attempt_place(attempt)
-        placed = [(place, ArchiveFile(**file)) for piece in pieces for file in piece["files"]]
+        placed = [(self.store, file) for file in files]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
-        unread = subtract_present(spans, np.union1d(seqs, known.seq))
+        unread = subtract_present(merge_ranges(chunk.span for chunk in content.pending), seqs)
         return (
             intersect(unread, await self.reader.find_gone())
             if self.origin_state.filters or self._transforms.needs_rows
             else unread
         )
-
-    def _drop_attempts(self, found: Archive, attempt: str) -> None:
-        """Delete the attempts of this entry at this stream: committed, or not usable.
-
-        Also what is left of ended attempts of any entry.
-        """
-        for name, mark, _ in list(found.list_attempts(self.context.entry_id)):
-            if name == attempt or mark["origin"] == json.dumps(self.origin):
-                found.drop_attempt(name)
-        found.drop_unmarked_attempts()
-
-    def _report_gaps(self, found: Archive) -> None:
-        self.result.gaps, self.result.gap_messages = merge_gaps(found.origins[self.origin])
-
-    def _build_fingerprint(self, found: Archive) -> str:
-        """Build the fingerprint that a chunk must have been written for.
-
-        It includes the range, the stream and the number of earlier commits.
-        """
-        state = self.origin_state
-        commits = len(found.origins.get(self.origin, []))
-        origin = f"{state.created} {state.first} {state.last} {commits}"
-        return f"{self.context.config_hash} {origin} {self._transforms.fingerprint}"
 
     @property
     def _title(self) -> str:
@@ -458,5 +344,9 @@ def _split_ranges(spans: list[SeqRange], step: int) -> Iterator[SeqRange]:
         )
 
 
-def _slice_range(seqs: np.ndarray[Any, Any], span: SeqRange) -> np.ndarray[Any, Any]:
-    return seqs[np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")]
+def _write_empty(chunk: ExportChunk) -> dict[str, Any]:
+    writer = ChunkWriter(chunk)
+    try:
+        return writer.finish()
+    finally:
+        writer.close()

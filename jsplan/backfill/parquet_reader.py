@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from jsplan.backfill.parquet.log import Transformation
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.seq_arrays import group_into_ranges
@@ -39,13 +38,13 @@ class ParquetReader(Struct):
     @property
     def recorded_gaps(self) -> tuple[list[list[int]], int]:
         """The gaps of the archive, and the number of their sequences."""
-        return self.archive.gaps, self.archive.gap_messages
+        content = self.archive.content
+        return [list(gap) for gap in content.gaps], content.gap_messages
 
     @property
     def is_transformed(self) -> bool:
         """True if the messages were changed when they were written."""
-        commits = self.archive.archive.origins[self.archive.origin]
-        return any(commit.transformation != Transformation() for commit in commits)
+        return self.archive.origin.is_transformed
 
     async def fetch_info(self) -> dict[str, Any]:
         """Return `created` and `state` as STREAM.INFO would have them."""

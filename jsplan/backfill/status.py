@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from jsplan.address import BACKFILL_INCOMPLETE, Address
-from jsplan.backfill.parquet.location import find_orphaned_attempts
 from jsplan.backfill.tasks import staging_streams
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
@@ -32,7 +31,6 @@ async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> Bac
         found.locked = holder.to_json() if holder is not None else None
         async with open_pool(world, read_only=True) as pool:
             orphans = await _find_orphans(world, pool, found.offline)
-        orphans += await asyncio.to_thread(find_orphaned_attempts, world)
     _assign_orphans(world, found, orphans, include_unowned=not names)
     return found
 

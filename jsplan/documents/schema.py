@@ -15,13 +15,8 @@ from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.graph import PlannedAction
 from jsplan.documents.plan_types import SEVERITIES, Op
 from jsplan.documents.schema_files import (
-    ATTEMPT,
     BACKUP,
     BACKUP_DEFS,
-    COMMIT,
-    COMMIT_OPTIONAL,
-    FILE,
-    RECEIPT,
 )
 from jsplan.documents.schema_plan import (
     BACKFILL,
@@ -534,7 +529,4 @@ def internal_schemas() -> dict[str, Schema]:
         "changes": with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
         "changes-by-hand": with_header("changes of the history by hand", "changes-by-hand", {})
         | CHANGES_BY_HAND,
-        "commit": document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
-        "attempt": document("attempt", ATTEMPT, {}),
-        "piece": document("piece", RECEIPT, {"file": FILE}),
     }

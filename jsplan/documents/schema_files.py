@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from jsplan.documents.schema_configs import CONFIG_DEFS, CONFIG_REF
-from jsplan.documents.schema_state import SEQ_RANGE
 from jsplan.documents.schema_types import (
     ADDRESS,
     COUNT,
     FLAG,
     INSTANT,
-    INT63,
     NAME,
     SHA256,
     TEXT,
@@ -95,53 +93,3 @@ BACKUP = {
     "summary": object_of_counts("streams", "consumers", "messages", "bytes", "archive_bytes"),
 }
 BACKUP_DEFS: dict[str, Schema] = CONFIG_DEFS | {"saved": SAVED_STREAM}
-
-# --- archives -------------------------------------------------------------------------------------
-
-ARCHIVE_FORMAT = "jsplan-archive/1"
-#: A file in the folder of one day.
-_PARQUET: Schema = {
-    "type": "string",
-    "pattern": r"^day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet$(?!\n)",
-}
-#: A part of the name of a folder.
-_ATTEMPT: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,64}$(?!\n)"}
-_TIME_NS: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-FILE = object_of(
-    {
-        "name": _PARQUET,
-        "rows": COUNT,
-        "bytes": COUNT,
-        "sha256": SHA256,
-        "first_seq": INT63,
-        "last_seq": INT63,
-        "first_time": _TIME_NS,
-        "last_time": _TIME_NS,
-    },
-    {"content": COUNT},
-)
-COMMIT = {
-    "format": one_of(ARCHIVE_FORMAT),
-    "entry": TEXT,
-    "origin": object_of({"domain": TEXT, "stream": TEXT, "created": TEXT}),
-    "first": INT63,
-    "last": INT63,
-    "filters": list_of(TEXT),
-    "spans": list_of(SEQ_RANGE),
-    "attempt": _ATTEMPT,
-    "at": TEXT,
-    "files": list_of(ref("file")),
-    "gaps": list_of(SEQ_RANGE),
-    "gap_messages": COUNT,
-    "origins": list_of(TEXT),
-    "lost": list_of(_PARQUET),
-}
-COMMIT_OPTIONAL: dict[str, Schema] = {
-    "where": or_null(TEXT),
-    "transform": or_null(TEXT),
-    "subject_transform": or_null(list_of(TEXT)),
-    "rows": COUNT,
-}
-#: The marker of an attempt, as JSON.
-ATTEMPT = {"entry": TEXT, "hash": TEXT, "origin": TEXT}
-RECEIPT = {"span": SEQ_RANGE, "rows": COUNT, "bytes": COUNT, "files": list_of(ref("file"))}

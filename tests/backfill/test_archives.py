@@ -6,27 +6,25 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import obstore
-import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from jsplan.backfill.parquet import reader
-from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.object_store import ObjectFolder
 from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
-from jsplan.backfill.protocol import MESSAGE_SCHEMA
+from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.tasks import archive_writer
 from jsplan.backfill.tasks.archive_writer import ExportChunk
-from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
-from jsplan.planning.backfill.model import SeqRange
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.backfill_pair import (
@@ -110,41 +108,33 @@ def archive_store(pair: Pair) -> ArchiveStore:
     return ObjectFolder(f"s3://{BUCKET}", path) if is_url else LocalFolder(archive_folder(pair))
 
 
-def day_files(pair: Pair) -> list[str]:
+def put_file(store: ArchiveStore, name: str, data: bytes) -> None:
+    """Write a file, or replace it, as no run of jsplan does."""
+    store.delete(name)
+    file = store.open_new(name)
+    file.write(data)
+    file.close()
+
+
+def data_files(pair: Pair) -> list[str]:
     """Return the names of the files that readers see."""
-    return sorted(name for name in archive_store(pair).list() if name.startswith("day="))
+    return sorted(name for name in archive_store(pair).list() if name.endswith(".parquet"))
 
 
 def archived_rows(pair: Pair, *columns: str) -> list[dict[str, Any]]:
     """Read all files of the archive with pyarrow, sorted by sequence; by default all columns."""
     found: list[dict[str, Any]] = []
-    for name in day_files(pair):
+    for name in data_files(pair):
         with archive_store(pair).open(name) as file:
-            rows = pq.ParquetFile(file).read([*columns] or None).to_pylist()
-        found += [row | {"day": name[4:14]} for row in rows]
+            found += pq.ParquetFile(file).read([*columns] or None).to_pylist()
     return sorted(found, key=lambda row: row["seq"])
 
 
-def left_attempts(pair: Pair) -> set[str]:
-    """Return the folders of attempts that have files."""
-    names = archive_store(pair).list()
-    return {name.split("/")[1] for name in names if name.startswith("_jsplan/attempt-")}
-
-
-def finished_chunks(pair: Pair) -> set[str]:
-    """Return the receipts of chunks that attempts have finished.
-
-    While a bucket moves one, two attempts have it.
-    """
-    names = archive_store(pair).list()
-    return {name.rpartition("/")[2] for name in names if "/piece-" in name}
-
-
 def require_archived(pair: Pair, *seqs: int) -> None:
-    """Require exactly these messages in the archive, once, and no rest of an attempt."""
+    """Require exactly these messages in the archive, once, and no rest of a run."""
     assert [row["seq"] for row in archived_rows(pair)] == list(seqs)
-    assert "_SUCCESS" in archive_store(pair).list()
-    assert not left_attempts(pair)
+    log = [name for name in archive_store(pair).list() if name.startswith("_")]
+    assert [name.partition("-")[0] for name in log] == ["_jsplan/manifest"], log
     Archive.read(archive_store(pair)).require_complete()
 
 
@@ -167,7 +157,7 @@ def test_archive_round_trip(pair: Pair) -> None:
 
 
 def test_columns_of_an_archive(pair: Pair) -> None:
-    """A row has the identity, time, timestamp, headers and day of one message."""
+    """A row has the identity, time, timestamp and headers of one message."""
     pair.stream(
         "leaf",
         "S",
@@ -176,7 +166,7 @@ def test_columns_of_an_archive(pair: Pair) -> None:
             (b"s.b", b"NATS/1.0\r\nodd:3\r\n\r\n", b""),
         ],
     )
-    (first, second) = pair.stored("leaf", "S")
+    first = pair.stored("leaf", "S")[0]
 
     run(pair, "out")
 
@@ -193,10 +183,6 @@ def test_columns_of_an_archive(pair: Pair) -> None:
     assert one["origin"] == f"leaf/S/1/{with_nanoseconds(first.time)}"
     assert str(one["time"] % 10**9).zfill(9) == with_nanoseconds(first.time)[20:29]
     assert one["timestamp"].isoformat()[:23] == with_nanoseconds(first.time)[:23]
-    assert str(two["day"]) == second.time[:10]
-    assert [path.name for path in archive_folder(pair).glob("day=*")] == sorted(
-        {f"day={first.time[:10]}", f"day={second.time[:10]}"}
-    )
 
 
 def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> None:
@@ -206,7 +192,7 @@ def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> N
 
     frame = spark.read.parquet(str(archive_folder(pair)))
     found = (
-        frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp", "day")
+        frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp")
         .orderBy("seq")
         .collect()
     )
@@ -215,8 +201,7 @@ def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> N
         (n, str(n), []) for n in range(1, 8)
     ]
     assert [row.timestamp for row in found] == sorted(row.timestamp for row in found)
-    assert frame.schema["day"].dataType.typeName() == "date"
-    assert pq.read_table(archive_folder(pair)).num_rows == frame.count() == 7
+    assert ds.dataset(archive_folder(pair)).count_rows() == frame.count() == 7
 
 
 @in_both_places
@@ -273,32 +258,24 @@ def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     pair.require_copied(seqs=[1, 5, 9] if filters else [1, 2, 5, 6, 8, 9, 10])
 
 
-def test_messages_of_another_entry_are_no_gap(pair: Pair) -> None:
-    """Messages that another entry has archived are not missing, also if they are deleted since."""
-    write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
-    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
-    assert run(pair, "out").gap_messages == 0
-    pair.delete("leaf", "S", 3, 4)
-
-    for filters in ({"filter_subjects": ["s.>"]}, {}):
-        write_entries(pair, {"from": ORIGIN | filters})
-        assert run(pair, "out").gaps == [[4, 4]]
-    require_archived(pair, 1, 2, 3, *range(5, 11))
-
-
 @in_both_places
 def test_a_wider_range_adds_messages(pair: Pair) -> None:
-    """`--reset-range` and other filters add the messages that the archive lacks, once."""
-    write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
-    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
-    assert run(pair, "out").copied == 5
+    """`--reset-range` adds the messages that the archive lacks, once; other filters are refused."""
+    write_entries(pair, {"from": ORIGIN | {"start_seq": 4}})
+    pair.stream("leaf", "S", numbered_rows(10))
+    assert run(pair, "out").copied == 7
     assert run(pair, "out").copied == 0
     pair.publish("leaf", [(b"s.a", b"", b"11")])
     assert run(pair, "out", reset_range=True).copied == 1
     write_entries(pair)
-    assert run(pair, "out").copied == 5
+    assert run(pair, "out").copied == 3
     require_archived(pair, *range(1, 12))
 
+    write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
+    with pytest.raises(
+        ArchiveError, match=r"written with no filter .* This entry has filter_subjects s\.a\."
+    ):
+        run(pair, "out")
     pair.stream("hub", "T")
     run(pair, "back")
     pair.require_copied()
@@ -359,61 +336,12 @@ def test_an_archive_of_two_origins(pair: Pair) -> None:
     assert len(pair.stored("hub", "T")) == 9
 
 
-DAY = 86_400 * 10**9
-
-
-def test_messages_are_in_the_folder_of_their_day(tmp_path: Path) -> None:
-    """Each message is in the folder of its UTC day, in the order of the stream.
-
-    The order holds also where a clock went back at midnight.
-    """
-    midnight = 20_000 * DAY
-    times = [
-        midnight - 2,
-        midnight - 1,
-        midnight,
-        midnight - 1,
-        midnight + 5,
-        midnight + DAY - 1,
-        midnight + DAY,
-    ]
-    texts = ([text] * len(times) for text in (b"s.x", b"", b""))
-    messages = pa.RecordBatch.from_pydict(
-        dict(zip(MESSAGE_SCHEMA.names, [range(1, len(times) + 1), times, *texts], strict=True)),
-        schema=MESSAGE_SCHEMA,
-    )
-    piece = ExportChunk(
-        Endpoint("c", "$JS.API"),
-        "leaf",
-        "S",
-        SeqRange(1, len(times)),
-        (),
-        LocalFolder(tmp_path),
-        "a",
-    )
-
-    files = archive_writer._DayFiles(piece)  # noqa: SLF001 - no client can choose the time of a message
-    for start in range(0, len(times), 2):
-        files.add(messages.slice(start, 2))
-    files.close()
-
-    assert [
-        (file.name.partition("/")[0], file.rows, file.first_seq, file.last_seq)
-        for file in files.done
-    ] == [("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7)]
-    found = pa.Table.from_batches(
-        reader.read_batches([(LocalFolder(tmp_path), file) for file in files.done])
-    )
-    assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
-
-
 # --- killed runs -----------------------------------------------------------------------------------------------------
 
 #: The calls by which a run changes a folder or a bucket.
 STEPS: tuple[tuple[Any, str], ...] = (
-    *((Path, name) for name in ("mkdir", "rename", "replace", "unlink", "touch")),
+    *((Path, name) for name in ("mkdir", "open", "unlink")),
     (os, "link"),
-    (shutil, "rmtree"),
     *((obstore, name) for name in ("put", "copy", "delete", "open_writer")),
 )
 
@@ -441,7 +369,7 @@ def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
 def test_dying_before_some_writes(pair: Pair, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that dies before a write leaves no duplicate, and the next run completes it.
 
-    Readers find all messages, or some of them without `_SUCCESS`.
+    Readers find each message at most once, and jsplan refuses an incomplete archive.
     """
     require_completed_after_deaths(pair, monkeypatch, first, 3)
 
@@ -471,14 +399,13 @@ def require_completed_after_deaths(
                 pass
         seqs = [row["seq"] for row in archived_rows(pair)]
         assert len(seqs) == len(set(seqs))
-        if "_SUCCESS" in archive_store(pair).list():
-            assert len(seqs) == 20
-        elif len(seqs) < 20:
+        if len(seqs) < 20:
             with pytest.raises(ArchiveError):
                 Archive.read(archive_store(pair)).require_complete()
         run(pair, "out")
         require_archived(pair, *range(1, 21))
-        archive_store(pair).drop()
+        for name in archive_store(pair).list():
+            archive_store(pair).delete(name)
         shutil.rmtree(pair.space.folder / "state")
         after += stride
     assert after > 15
@@ -486,18 +413,17 @@ def require_completed_after_deaths(
 
 @in_both_places
 def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that an interrupted attempt has finished are not read again."""
+    """Finished chunks are not read again, nor is the range cut again."""
     pair.stream("leaf", "S", numbered_rows(20))
     monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Archive, "commit", _raise_kill)
+        patch.setattr(ParquetExport, "_find_gaps", _raise_kill)
         with pytest.raises(SimulatedKill):
             run(pair, "out")
-    (attempt,) = left_attempts(pair)
-    place = archive_store(pair).below("_jsplan").below(attempt)
-    place.delete("piece-6-10.json")
-    (out, _) = backfill.status(pair.space.load).entries
-    assert [(left.stream, left.messages) for left in out.orphans] == [(str(place), 15)]
+    archive_store(pair).delete(data_files(pair)[1])
+    with pytest.raises(ArchiveError, match="is not complete: s-S-000000000001-"):
+        Archive.read(archive_store(pair)).require_complete()
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 7)
     read: list[Any] = []
     monkeypatch.setattr(
         "jsplan.backfill.tasks.archive_writer.read",
@@ -507,6 +433,60 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
     assert run(pair, "out").copied == 20
     assert read == [(6, 10)]
     require_archived(pair, *range(1, 21))
+
+
+@in_both_places
+def test_a_late_writer_adds_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a killed run that writes after the next run changes no file of the archive."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    real, late = archive_writer.export_chunks, list[tuple[ExportChunk, ...]]()
+
+    def die(chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
+        late.append(chunks)
+        raise SimulatedKill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.backfill.parquet_export.export_chunks", die)
+        with pytest.raises(SimulatedKill):
+            run(pair, "out")
+    pair.delete("leaf", "S", 3)
+    with monkeypatch.context() as patch:
+        looked: list[int] = []
+        describe = archive_writer._describe_existing  # noqa: SLF001 - it looked before the file was there
+
+        def look(chunk: ExportChunk) -> Any:
+            looked.append(1)
+            if len(looked) > 1:
+                return describe(chunk)
+            assert run(pair, "out").copied == 19
+            return None
+
+        patch.setattr(archive_writer, "_describe_existing", look)
+        (before,) = [*real(late[0])]
+
+    assert before["rows"] == 19
+    require_archived(pair, 1, 2, *range(4, 21))
+    assert run(pair, "out").gaps == [[3, 3]]
+
+
+def test_a_recreated_origin_keeps_what_was_written(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of an interrupted run stay in the archive when its origin was recreated since."""
+    pair.stream("leaf", "S", numbered_rows(10))
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParquetExport, "_find_gaps", _raise_kill)
+        with pytest.raises(SimulatedKill):
+            run(pair, "out")
+    archive_store(pair).delete(data_files(pair)[0])
+    pair.ask("leaf", "STREAM.DELETE.S")
+    pair.stream("leaf", "S", numbered_rows(3))
+    with pytest.raises(JsplanError, match="was recreated"):
+        run(pair, "out")
+
+    assert run(pair, "out", reset_range=True).copied == 3
+    require_archived(pair, 1, 2, 3, *range(6, 11))
 
 
 def _raise_kill(*_: Any) -> None:
@@ -524,23 +504,27 @@ def _record_reads(read: list[Any], open_connection: Any, what: Any) -> Iterator[
 def test_two_workspaces_write_one_archive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two workspaces that write the same stream to one folder adds nothing."""
     pair.stream("leaf", "S", numbered_rows(20))
-    commit, other = Archive.commit, pair.space.folder / "other"
+    save, other = Archive.save, pair.space.folder / "other"
     other.mkdir()
     base = pair.space.base | {"workspace": "second"}
     document = base | {"backfills": [OUT | {"to": {"parquet": str(archive_store(pair))}}]}
     (other / "jsplan.yaml").write_text(json.dumps(document), "utf-8")
 
-    def commit_after_other(self: Archive, what: Any) -> Archive:
-        monkeypatch.setattr(Archive, "commit", commit)
+    def save_after_other(self: Archive) -> Archive:
+        monkeypatch.setattr(Archive, "save", save)
         with without_spark():
             backfill.run(
                 type(pair.space.load)(other), BackfillOptions(name="out"), RecordingObserver()
             )
-        return commit(self, what)
+        return save(self)
 
-    monkeypatch.setattr(Archive, "commit", commit_after_other)
+    monkeypatch.setattr(Archive, "save", save_after_other)
 
     assert run(pair, "out").copied == 0
+    require_archived(pair, *range(1, 21))
+    stale = replace(Archive.read(archive_store(pair)), number=0)
+    with pytest.raises(ApiError, match="another process wrote to the archive"):
+        stale.save()
     require_archived(pair, *range(1, 21))
 
 
@@ -556,9 +540,9 @@ def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     run(pair, "out")
     gap = run(pair, "out").gaps
-    archive_store(pair).delete(day_files(pair)[1])
+    archive_store(pair).delete(data_files(pair)[1])
 
-    with pytest.raises(ArchiveError, match=r"is not complete: day=\S+ is missing"):
+    with pytest.raises(ArchiveError, match=r"is not complete: s-S-\S+ is missing"):
         run(pair, "back")
 
     again = run(pair, "out")
@@ -574,25 +558,25 @@ def test_a_changed_file_is_refused(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     run(pair, "out")
-    (name,) = day_files(pair)
+    (name,) = data_files(pair)
     data = bytearray(archive_store(pair).read(name, 1 << 20))
     data[len(data) // 2] ^= 1
-    archive_store(pair).write(name, bytes(data))
+    put_file(archive_store(pair), name, bytes(data))
 
     with pytest.raises(
         RefusedError,
-        match=r"S-000000000001-[\w-]+.parquet was changed after it was written: its sha256 differs",
+        match=r"s-S-000000000001-[\w-]+.parquet was changed after it was written: its sha256 differs",
     ):
         run(pair, "back")
     assert pair.stored("hub", "T") == []
     pair.require_nothing_left()
-    archive_store(pair).write(name, b"short")
+    put_file(archive_store(pair), name, b"short")
     with pytest.raises(ArchiveError, match=r"has 5 bytes, and [\d,]+ were written"):
         run(pair, "out")
 
 
-def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without hard links is refused with a hint, and a later run resumes the attempt."""
+def test_a_file_system_without_links(pair: Pair) -> None:
+    """A folder without hard links is refused with a hint before a message is read."""
     pair.stream("leaf", "S", numbered_rows(5))
 
     def unsupported(*_: Any) -> None:
@@ -601,37 +585,36 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "link", unsupported)
         with pytest.raises(
-            ArchiveError, match=r"commit-000001.json: Operation not supported"
+            ArchiveError, match=r"manifest-000001.json: Operation not supported"
         ) as refused:
             run(pair, "out")
     assert "a file system with hard links" in (refused.value.hint or "")
-    assert not Archive.read(archive_store(pair)).commits
-    monkeypatch.setattr("jsplan.backfill.tasks.archive_writer.read", _raise_kill)
+    assert not Archive.read(archive_store(pair)).origins
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 6))
 
 
 @in_both_places
 def test_unknown_files_are_refused(pair: Pair) -> None:
-    """A folder with a file that is not in the log of the archive is refused."""
+    """A folder with a file that is not in the manifest is refused."""
     pair.stream("leaf", "S", numbered_rows(2))
     pair.stream("hub", "T")
     store = archive_store(pair)
     archive_folder(pair).mkdir()
-    store.write("mine.txt", b"mine")
+    put_file(store, "mine.txt", b"mine")
     with pytest.raises(ArchiveError, match="is not empty, and is not an archive of jsplan"):
         run(pair, "out")
     store.delete("mine.txt")
     run(pair, "out")
-    (known,) = day_files(pair)
-    store.write(f"{known.partition('/')[0]}/again.parquet", store.read(known, 1 << 20))
+    (known,) = data_files(pair)
+    put_file(store, "again.parquet", store.read(known, 1 << 20))
 
-    with pytest.raises(ArchiveError, match=r"again\.parquet is not in the log of the archive"):
+    with pytest.raises(ArchiveError, match=r"again\.parquet is not in the manifest of the archive"):
         run(pair, "back")
 
 
 def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that does not reach the folder ends the run, and nothing is committed."""
+    """A worker that does not reach the folder ends the run, and the archive is incomplete."""
     pair.stream("leaf", "S", numbered_rows(3))
     elsewhere = pair.space.folder / "elsewhere"
     real = archive_writer.export_chunks
@@ -642,13 +625,14 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     monkeypatch.setattr("jsplan.backfill.parquet_export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
         run(pair, "out")
-    elsewhere.mkdir()
+    (elsewhere / "_jsplan").mkdir(parents=True)
     with pytest.raises(
         JsplanError,
-        match=r"a worker has written sequence 1 of leaf/stream/S, but it is not in ",
+        match=r"a worker has written s-S-\S+ of leaf/stream/S, but it is not in ",
     ):
         run(pair, "out")
-    assert not Archive.read(archive_store(pair)).commits
+    with pytest.raises(ArchiveError, match="is not written yet"):
+        Archive.read(archive_store(pair)).require_complete()
 
 
 @pytest.mark.parametrize(
@@ -699,7 +683,7 @@ def test_verify_names_missing_and_changed_messages(pair: Pair, spark: SparkSessi
     pair.delete("hub", "T", 5)
     out = verify(pair, "out").origins[0].counts
     assert (out["equal"], out["expired"], sum(out.values())) == (total - 2, 2, total)
-    archive_store(pair).delete(day_files(pair)[0])
+    archive_store(pair).delete(data_files(pair)[0])
     out = verify(pair, "out").origins[0].counts
     assert (out["missing"], sum(out.values())) == (total - 2, total - 2)
     assert run(pair, "out").gaps == [[1, 2]]
@@ -721,12 +705,8 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
     write_entries(pair, {"rate": "20MB/s"})
     command, log = [str(PROGRAM), "backfill", "run", "out"], pair.space.folder / "driver.log"
 
-    for strike in (
-        lambda process: process.kill(),
-        lambda process: SparkWorkers.of_process(process.pid).kill(),
-        None,
-    ):
-        before = len(finished_chunks(pair))
+    def finish_run(strike: Callable[[subprocess.Popen[bytes]], None] | None, expected: int) -> None:
+        before = len(data_files(pair))
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -736,18 +716,21 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
                 stderr=output,
             )
         try:
-            while strike is not None and len(finished_chunks(pair)) <= before:
+            while strike is not None and len(data_files(pair)) <= before:
                 assert process.poll() is None, log.read_text()
+                time.sleep(0.01)
             if strike is not None:
                 strike(process)
-            assert process.wait(600) == (-9 if before == 0 and strike is not None else 0), (
-                log.read_text()
-            )
+            assert process.wait(600) == expected, log.read_text()
         finally:
             process.kill()
             process.wait()
 
-    assert "messages of an earlier attempt" in log.read_text()
+    finish_run(lambda process: process.kill(), -9)
+    finish_run(lambda process: SparkWorkers.of_process(process.pid).kill(), 0)
+    finish_run(None, 0)
+
+    assert "an earlier run has written" in log.read_text()
     require_archived(pair, *range(1, count + 1))
 
 

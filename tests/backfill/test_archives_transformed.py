@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jsplan.backfill import parquet_export
-from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.store import ArchiveError
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import JsplanError, RefusedError, UsageError
@@ -34,6 +34,7 @@ from tests.backfill.test_archives import (
     OUT,
     archive_folder,
     archive_store,
+    data_files,
     require_archived,
 )
 from tests.backfill.test_archives import archived_rows as archived
@@ -114,8 +115,9 @@ def test_an_archive_with_where(
     assert frame_rows(spark.read.parquet(str(archive_folder(pair)))) == frame_rows(expected)
     assert archived(pair)[-1]["raw_headers"] == b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n"
     require_archived(pair, *sorted(row.seq for row in expected.collect()))
-    (commit,) = Archive.read(archive_store(pair)).commits
-    assert (commit.where, commit.transform, commit.spans) == (WHERE, None, [[1, 121]])
+    (content,) = Archive.read(archive_store(pair)).origins
+    assert (content.origin.where, content.origin.transform) == (WHERE, None)
+    assert (content.chunks[0].first, content.chunks[-1].last) == (1, 121)
     assert verify_counts(pair.space.load, "out") == {"equal": first.copied}
 
 
@@ -142,19 +144,19 @@ def test_an_archive_with_a_transform(
 
     assert (found.copied, found.verified, found.gaps) == (80, True, [])
     assert frame_rows(spark.read.parquet(str(archive_folder(pair)))) == frame_rows(expected)
-    for path in archive_folder(pair).glob("day=*/*"):
+    for path in archive_folder(pair).glob("*.parquet"):
         seqs = pq.ParquetFile(path).read(["seq"])["seq"].to_pylist()
         assert seqs == sorted(seqs)
     assert run(pair, entry).copied == 0
     assert verify_counts(pair.space.load, "out") == {"equal": 80}
-    assert Archive.read(archive_store(pair)).commits[0].transform == "clean.py:run"
+    assert Archive.read(archive_store(pair)).origins[0].origin.transform == "clean.py:run"
 
 
 def test_verify_of_a_filtered_archive(pair: Pair, spark: SparkSession) -> None:
     """A selected message that the archive lacks is missing; one that is not selected is extra."""
     pair.stream("leaf", "S", rows(30))
     run(pair, {"where": "seq <= 10"})
-    log = next((archive_folder(pair) / "_jsplan").glob("commit-*"))
+    log = next((archive_folder(pair) / "_jsplan").glob("manifest-*"))
     log.write_text(log.read_text("utf-8").replace("seq <= 10", "seq > 5"), "utf-8")
     pair.space.write(backfills=[OUT | {"where": "seq > 5"}])
 
@@ -202,18 +204,15 @@ def test_finished_chunks_are_resumed(
     entry = {"where": "seq > 7", "transform": "clean.py:run"}
     read: list[Any] = []
 
-    def record_plan(*what: Any) -> PartitionPlan:
-        read.append(what[-1])
-        return PartitionPlan(*what)
+    def record_plan(*what: Any, **options: Any) -> PartitionPlan:
+        read.append(options["chunk_starts"])
+        return PartitionPlan(*what, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Archive, "commit", _raise_kill)
+        patch.setattr(parquet_export.ParquetExport, "_find_gaps", _raise_kill)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
-    assert len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*"))) == 4
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Archive, "commit", _raise_kill)
+        assert len(data_files(pair)) == 4
         patch.setattr(parquet_export, "PartitionPlan", record_plan)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
@@ -227,22 +226,15 @@ def test_finished_chunks_are_resumed(
 
     assert run(pair, entry).copied == sum(1 for n in range(8, 21) if n % 5 != 3)
     assert all(json.loads(row["data"])["n"] % 100 == 0 for row in archived(pair))
-    assert not list(archive_folder(pair).glob("_jsplan/attempt-*"))
     assert spark.range(1).count() == 1
 
 
-def finished_receipts(pair: Pair) -> list[Path]:
-    """Return the receipts of chunks that attempts have finished."""
-    return list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*.json"))
-
-
 def await_writing(pair: Pair, before: set[Path], done: threading.Event) -> bool:
-    """Wait until a new attempt writes a chunk; return False when `done` is set before."""
+    """Wait until a new task writes a chunk; return False when `done` is set before."""
     end = time.monotonic() + 240
     while time.monotonic() < end and not done.is_set():
-        for attempt in set(archive_folder(pair).glob("_jsplan/attempt-*")) - before:
-            if len(list(attempt.glob("day=*/*"))) > len(list(attempt.glob("piece-*.json"))):
-                return True
+        if set(archive_folder(pair).glob("_jsplan/part-*")) - before:
+            return True
         time.sleep(0.01)
     return False
 
@@ -269,16 +261,16 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession, more: dict[
     again = partial(_run_origin, pair, "x")
 
     with spark_driver(pair) as process:
-        while not finished_receipts(pair):
+        while not data_files(pair):
             assert process.poll() is None, (pair.space.folder / "driver.log").read_text()
             time.sleep(0.01)
         sleeping = SparkWorkers.of_process(process.pid)
         sleeping.stop()
         process.kill()
         process.wait()
-    before = set(archive_folder(pair).glob("_jsplan/attempt-*"))
-    # On a slow machine the attempt may be complete before the kill.
-    if len(finished_receipts(pair)) < PIECES:
+    before = set(archive_folder(pair).glob("_jsplan/part-*"))
+    # On a slow machine the files may be complete before the kill.
+    if len(data_files(pair)) < PIECES:
         found = run_and_strike(
             partial(await_writing, pair, before),
             lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
@@ -296,36 +288,23 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession, more: dict[
 # --- several entries, one folder --------------------------------------------------------------------------------------
 
 
-def test_another_condition_adds_messages(pair: Pair, spark: SparkSession) -> None:
-    """Another condition adds the messages that the archive lacks, once each."""
-    pair.stream("leaf", "S", rows(12))
-    assert run(pair, {"where": "seq <= 4"}).copied == 4
-    assert run(pair, {"where": "seq <= 4"}).copied == 0
-    assert run(pair, {"where": "seq % 2 = 0"}).copied == 4
-    assert verify_counts(pair.space.load, "out") == {"equal": 6, "expired": 2}
-    assert run(pair, {}).copied == 4
-    assert run(pair, {"where": "seq = 12"}).copied == 0
-    require_archived(pair, *range(1, 13))
-    assert spark.range(1).count() == 1
-
-
 def test_conflicting_entries_are_refused(pair: Pair, spark: SparkSession) -> None:
-    """An archive is not mixed with another transform, nor repaired by a narrower entry."""
+    """An archive is not mixed with another transform or condition."""
     pair.stream("leaf", "S", rows(12))
     run(pair, {})
 
     with pytest.raises(
         ArchiveError,
-        match=r"were written with no transform\. This entry has transform clean\.py:run\. An archive",
+        match=r"were written with no filter and no transform\. This entry has transform clean\.py:run\. An",
     ):
         run(pair, {"transform": "clean.py:run"})
     with pytest.raises(
         ArchiveError, match=r"This entry has subject_transform s\.\*\.\* to all\.\$2\.\$1"
     ):
         run(pair, {"subject_transform": RENAMED})
-    next(archive_folder(pair).glob("day=*/*")).unlink()
+    next(archive_folder(pair).glob("*.parquet")).unlink()
     with pytest.raises(
-        ArchiveError, match=r"is missing. It had messages that this entry does not select"
+        ArchiveError, match=r"This entry has where seq > 3\. An archive has each message only once"
     ):
         run(pair, {"where": "seq > 3"})
     assert run(pair, {}).copied == 12
@@ -452,7 +431,8 @@ def test_invalid_transforms_are_refused(
 
     with pytest.raises(kind, match=words):
         run(pair, out)
-    assert not Archive.read(archive_store(pair)).commits
+    with pytest.raises(ArchiveError):
+        Archive.read(archive_store(pair)).require_complete()
     assert spark.range(1).count() == 1
 
 
@@ -489,4 +469,4 @@ def test_each_file_is_checked_by_one_reader(pair: Pair, monkeypatch: pytest.Monk
             lambda files: summed.append(len(files)),
         )
         assert run(pair, back={"order": "none"}).copied == 4000
-    assert len(list(archive_folder(pair).glob("day=*/*"))) == sum(summed)
+    assert len(list(archive_folder(pair).glob("*.parquet"))) == sum(summed)

@@ -14,17 +14,17 @@ from urllib.parse import unquote
 import pytest
 
 from jsplan.backfill.parquet import object_store as objects
-from jsplan.backfill.parquet.log import Archive
+from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.object_store import ObjectFolder
 from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.workflows import backfill
 from tests.backfill.backfill_pair import numbered_rows
 from tests.backfill.test_archives import (
     archive_store,
-    day_files,
+    data_files,
     in_a_bucket,
-    left_attempts,
     pair,
+    put_file,
     require_archived,
     run,
     write_entries,
@@ -88,34 +88,34 @@ def test_a_folder_and_a_bucket_are_the_same_place(place: ArchiveStore) -> None:
     assert place.is_empty()
     assert place.list() == {}
     place.begin("mark", b"m")
-    place.write("a.json", b"one")
-    place.write("a.json", b"three")
+    place.begin("_jsplan/a.json", b"three")
     for _ in range(2):
-        with pytest.raises(FileNotFoundError):
-            place.move("nothing", "day=1/nothing")
         place.delete("nothing")
-    file = place.open_new("day=1/big")
+    file = place.open_new("_jsplan/big")
     for _ in range(20):
         file.write(b"x" * (1 << 20))
     file.close()
     file.close()
-    place.move("day=1/big", "day=2/big")
+    place.link("_jsplan/big", "big")
+    with pytest.raises(FileExistsError):
+        place.link("mark", "big")
+    place.delete("_jsplan/big")
 
-    assert place.list() == {"mark": 1, "a.json": 5, "day=2/big": 20 << 20}
-    assert place.below("day=2").list() == {"big": 20 << 20}
-    assert place.read("a.json", 5) == b"three"
+    assert place.list() == {"mark": 1, "_jsplan/a.json": 5, "big": 20 << 20}
+    assert place.read("_jsplan/a.json", 5) == b"three"
     with pytest.raises(OSError, match="larger"):
-        place.read("day=2/big", 1 << 20)
+        place.read("big", 1 << 20)
     for missing in (place.open, lambda name: place.read(name, 9)):
         with pytest.raises(FileNotFoundError):
             missing("nothing")
-    with pickle.loads(pickle.dumps(place)).open("day=2/big") as opened:  # noqa: S301 - written here
+    with pickle.loads(pickle.dumps(place)).open("big") as opened:  # noqa: S301 - written here
         opened.seek(-3, os.SEEK_END)
         assert (opened.read(), opened.tell()) == (b"xxx", 20 << 20)
         opened.seek(5)
         assert len(opened.read(7)) == 7
-    place.drop()
-    assert place.is_empty()
+    for name in place.list():
+        place.delete(name)
+    assert place.list() == {}
 
 
 def test_one_of_many_writers_gets_a_name(place: ArchiveStore) -> None:
@@ -123,7 +123,7 @@ def test_one_of_many_writers_gets_a_name(place: ArchiveStore) -> None:
     writers = range(8)
     place.begin("mark", b"")
     for writer in writers:
-        place.write(f"draft-{writer}", b"%d" % writer)
+        put_file(place, f"draft-{writer}", b"%d" % writer)
 
     def link(writer: int, name: str) -> bool:
         try:
@@ -145,22 +145,22 @@ def test_one_of_many_writers_gets_a_name(place: ArchiveStore) -> None:
 
 @in_a_bucket
 @pytest.mark.parametrize("lost", [1, 1000])
-def test_the_answer_to_a_commit_is_lost(pair: Pair, object_store: S3Server, lost: int) -> None:
-    """A commit whose answer is lost, once or always, is made once and recognized as the own one."""
+def test_the_answer_to_a_manifest_is_lost(pair: Pair, object_store: S3Server, lost: int) -> None:
+    """A manifest whose answer is lost, once or always, is recognized as the own one."""
     pair.stream("leaf", "S", numbered_rows(20))
     with (
         LossyProxy(object_store.port) as proxy,
         environment(AWS_ENDPOINT_URL=proxy.url),
     ):
         proxy.loses = lambda method, path: (
-            method == "PUT" and "/_jsplan/commit-" in path and len(proxy.lost) < lost
+            method == "PUT" and "/_jsplan/manifest-" in path and len(proxy.lost) < lost
         )
         out = run(pair, "out")
 
     assert (out.copied, out.attempts) == (20, 1)
-    assert proxy.lost[0].endswith("commit-000001.json 200")
-    assert {text.rpartition(" ")[2] for text in proxy.lost[1:]} <= {"412"}
-    assert len(Archive.read(archive_store(pair)).commits) == 1
+    assert proxy.lost[0].endswith("manifest-000001.json 200")
+    assert {text.rpartition(" ")[2] for text in proxy.lost[1:]} <= {"200", "412"}
+    assert Archive.read(archive_store(pair)).number == 2
     require_archived(pair, *range(1, 21))
 
 
@@ -193,31 +193,15 @@ def test_a_bucket_of_google(pair: Pair, google: GoogleProxy) -> None:
     pair.archive = f"gs://{OPEN_BUCKET}/{uuid.uuid4().hex}"
     write_entries(pair)
     google.loses = lambda method, path: (
-        method == "PUT" and "/_jsplan/commit-" in unquote(path) and len(google.lost) < 2
+        method == "PUT" and "/_jsplan/manifest-" in unquote(path) and len(google.lost) < 2
     )
 
     assert (run(pair, "out").copied, run(pair, "out").copied) == (20, 0)
     assert [text.rpartition(" ")[2] for text in google.lost] == ["200", "412"]
     store = ObjectFolder(f"gs://{OPEN_BUCKET}", pair.archive.rpartition("/")[2])
-    assert len(Archive.read(store).commits) == 1
+    assert Archive.read(store).number == 2
     assert "GOOGLE_SERVICE_ACCOUNT" in store.hint
     assert (run(pair, "back").copied, run(pair, "back").copied) == (20, 0)
-
-
-# --- what late workers leave -----------------------------------------------------------------------------------------
-
-
-@in_a_bucket
-def test_files_of_ended_attempts_are_deleted(pair: Pair) -> None:
-    """Files that a worker writes to an attempt after its end are deleted by the next run."""
-    pair.stream("leaf", "S", numbered_rows(20))
-    run(pair, "out")
-    late = archive_store(pair).below("_jsplan/attempt-late")
-    late.write("day=2026-01-01/S-000000000001-late.parquet", b"PAR1")
-    late.write("piece-1-20.json", b"{}")
-
-    assert run(pair, "out").copied == 0
-    require_archived(pair, *range(1, 21))
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -230,7 +214,7 @@ def test_files_of_ended_attempts_are_deleted(pair: Pair) -> None:
         (
             {"AWS_ACCESS_KEY_ID": READER_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET},
             f"s3://{BUCKET}/read-only",
-            r"cannot write to \S+/attempt-\w+: the object store denies access \(AccessDenied\)",
+            r"cannot write \S+/manifest-000001\.json: the object store denies access \(AccessDenied\)",
         ),
         (
             {"AWS_SECRET_ACCESS_KEY": "another-secret"},
@@ -274,7 +258,8 @@ def test_a_store_without_conditional_writes_is_refused(pair: Pair, object_store:
         with pytest.raises(ArchiveError, match="lets two writers create the same object"):
             run(pair, "out")
         store = ObjectFolder(f"s3://{OPEN_BUCKET}", pair.archive.rpartition("/")[2])
-        assert [name.rpartition("/")[2] for name in store.list()] == ["attempt.json"]
+        assert not data_files(pair)
+        assert not Archive.read(store).origins
 
 
 @in_a_bucket
@@ -292,8 +277,7 @@ def test_no_secret_is_written(pair: Pair) -> None:
     store = archive_store(pair)
     log = b"".join(store.read(name, 1 << 20) for name in store.list() if name.startswith("_"))
 
-    assert day_files(pair)
-    assert not left_attempts(pair)
+    assert data_files(pair)
     for text in (plan, repr(status), state, log.decode()):
         assert SECRET not in text
     assert pair.archive in plan

@@ -23,7 +23,6 @@ DOCUMENTS: Final[dict[str, list[Any]]] = {
     "lock": [valid_documents.LOCK],
     "changes": [[valid_documents.CHANGE]],
     "backup": [valid_documents.MANIFEST],
-    "commit": [valid_documents.COMMIT],
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from jsplan.applying.step_consistency import require_consistent_steps
-from jsplan.backfill.parquet.log import Archive, merge_gaps
+from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
@@ -111,13 +111,11 @@ def read_backup(data: bytes, folder: Path) -> None:
         find_damage(folder, saved.archive)
 
 
-def read_commit(data: bytes, folder: Path) -> None:
+def read_archive(data: bytes, folder: Path) -> None:
     log = folder / "_jsplan"
     log.mkdir(exist_ok=True)
-    (log / "commit-000001.json").write_bytes(data)
+    (log / "manifest-000001.json").write_bytes(data)
     found = Archive.read(LocalFolder(folder))
-    merge_gaps(found.commits)
-    found.finish_commits()
     with suppress(JsplanError):
         found.require_complete()
 
@@ -130,11 +128,11 @@ READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
     "lock": (valid_documents.LOCK, read_lock),
     "changes": ([valid_documents.CHANGE], read_changes),
     "backup": (valid_documents.MANIFEST, read_backup),
-    "commit": (valid_documents.COMMIT, read_commit),
+    "archive": (valid_documents.ARCHIVE, read_archive),
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in READERS if kind not in ("parts", "commit")])
+@pytest.mark.parametrize("kind", [kind for kind in READERS if kind not in ("parts", "archive")])
 def test_documents_are_valid_before_mutation(kind: str, tmp_path: Path) -> None:
     """The documents that are mutated are read without an error before."""
     document, read = READERS[kind]

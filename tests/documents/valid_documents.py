@@ -233,14 +233,22 @@ MANIFEST: dict[str, Any] = {
     ],
     "summary": {"streams": 1, "consumers": 1, "messages": 5, "bytes": 50, "archive_bytes": 500},
 }  # fmt: skip
-COMMIT: dict[str, Any] = {
-    "format": "jsplan-archive/1", "entry": "shop/history", "origin": {"domain": "hub", "stream": "A", "created": CREATED},
-    "first": 1, "last": 9, "filters": [], "spans": [[1, 9]], "attempt": "0123abcd", "at": AT, "gaps": [[3, 4]], "gap_messages": 2,
-    "origins": ["hub/A"], "lost": [], "where": None, "transform": None, "subject_transform": ["a.>", "b.>"], "rows": 7,
-    "files": [
+_CHUNK = "s-A-000000000001-000000000009-0123456789ab.parquet"
+ARCHIVE: dict[str, Any] = {
+    "format": "jsplan-archive/1", "id": "0123abcd", "expected": ["hub/A"],
+    "origins": [
         {
-            "name": "day=2026-01-01/A-000000000001-0123abcd.parquet", "rows": 7, "bytes": 70, "sha256": "0" * 64, "first_seq": 1,
-            "last_seq": 9, "first_time": 5, "last_time": 6, "content": 9,
+            "origin": {"domain": "hub", "stream": "A", "created": CREATED, "filters": [], "where": None, "transform": None,
+                       "subject_transform": ["a.>", "b.>"]},
+            "gaps": [[3, 4]], "gap_messages": 2,
+            "chunks": [
+                {
+                    "name": _CHUNK, "first": 1, "last": 9,
+                    "file": {"name": _CHUNK, "rows": 7, "bytes": 70, "sha256": "0" * 64, "first_seq": 1, "last_seq": 9, "first_time": 5,
+                             "last_time": 6, "content": 9},
+                },
+                {"name": _CHUNK.replace("s-A", "s-B"), "first": 10, "last": 12, "file": None},
+            ],
         }
     ],
 }  # fmt: skip

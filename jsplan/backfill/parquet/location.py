@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -11,18 +10,11 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from jsplan.address import Address
-from jsplan.backfill.parquet.log import (
-    Archive,
-    ArchivedOrigin,
-    merge_gaps,
-    parse_origin,
-    read_receipts,
-)
+from jsplan.backfill.parquet.manifest import Archive, ArchivedOrigin, OriginContent
 from jsplan.backfill.parquet.object_store import ObjectFolder
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, LocalFolder
 from jsplan.config.archive_url import OBJECT_SCHEMES, PLACE_HINT, archive_url_problem
-from jsplan.documents.backfill import Orphan
-from jsplan.errors import JsplanError, NotAvailableError, UsageError
+from jsplan.errors import NotAvailableError, UsageError
 from jsplan.planning.backfill.model import OriginState
 
 if TYPE_CHECKING:
@@ -88,20 +80,23 @@ class ParquetOrigin(Struct):
     """
 
     archive: Archive
-    origin: ArchivedOrigin
-    gaps: list[list[int]]
-    gap_messages: int
+    content: OriginContent
     has_declared_domain: bool = True
+
+    @property
+    def origin(self) -> ArchivedOrigin:
+        """The stream, and what was done to its messages."""
+        return self.content.origin
 
     @property
     def files(self) -> tuple[LocatedFile, ...]:
         """Files in order, with their place."""
-        return tuple((self.archive.store, file) for file in self.archive.files_of(self.origin))
+        return tuple((self.archive.store, file) for file in self.content.files)
 
     @property
     def stream_info(self) -> dict[str, Any]:
         """Part of STREAM.INFO that a copy reads."""
-        files = self.archive.files_of(self.origin)
+        files = self.content.files
         return {
             "created": self.origin.created,
             "state": {
@@ -113,10 +108,7 @@ class ParquetOrigin(Struct):
 
 def list_parquet_origins(archive: Archive) -> list[ParquetOrigin]:
     """List the origins of an archive."""
-    found = []
-    for origin, commits in archive.origins.items():
-        found.append(ParquetOrigin(archive, origin, *merge_gaps(commits)))
-    return found
+    return [ParquetOrigin(archive, content) for content in archive.origins]
 
 
 async def load_parquet_origin(context: Context, origin_state: OriginState) -> ParquetOrigin:
@@ -191,28 +183,3 @@ def resolve_origin_key(context: Context, origin: ArchivedOrigin) -> str:
 def name_origin_domain(domain: Domain) -> str:
     """Return the name of a domain in `Jsplan-Origin`."""
     return domain.js_domain or domain.key
-
-
-def find_orphaned_attempts(context: Context) -> list[Orphan]:
-    """Find interrupted attempts in the archives of this workspace."""
-    found = []
-    for entry in context.workspace.backfills.values():
-        with contextlib.suppress(JsplanError):  # a run reports the error
-            if entry.target.parquet is not None:
-                archive = Archive.read(resolve_store(context, entry.target.parquet))
-                found += [
-                    _to_orphan(entry.name, mark, place)
-                    for _, mark, place in archive.list_attempts(
-                        f"{context.workspace.state_name}/{entry.name}"
-                    )
-                ]
-    return found
-
-
-def _to_orphan(entry: str, mark: dict[str, str], place: ArchiveStore) -> Orphan:
-    receipts, origin = read_receipts(place), parse_origin(mark)
-    assert origin is not None, "list_attempts yields no other"
-    rows, size = (sum(receipt[name] for receipt in receipts) for name in ("rows", "bytes"))
-    return Orphan(
-        "", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False
-    )

@@ -11,9 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from jsplan.documents.base import MAX_BYTES
 from jsplan.errors import NotAvailableError
 from jsplan.extras import install_command
 
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 1 << 20
 #: Bytes of a part of an upload, and the number of parts that are uploaded at the same time.
 _PART_BYTES, _PARALLEL_PARTS = 8 << 20, 4
+#: Maximum bytes of an object that gets a second name, as stores accept it in one request.
+_MAX_COPIED: Final = 5 << 30
 _VARIABLES: Final = {
     "s3": "AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID",
     "gs": "GOOGLE_SERVICE_ACCOUNT",
@@ -67,10 +67,6 @@ class ObjectFolder(Struct, frozen=True):
     def link_hint(self) -> str:
         """Correction when `link` fails."""
         return f"Use an object store with conditional writes (If-None-Match). {self.hint}"
-
-    def below(self, name: str) -> ObjectFolder:
-        """Return the objects with a longer path as a place."""
-        return replace(self, prefix=self._key(name))
 
     def locate(self, name: str) -> str:
         """Return the URL of an object."""
@@ -128,30 +124,14 @@ class ObjectFolder(Struct, frozen=True):
             "the object store lets two writers create the same object: it ignores If-None-Match",
         )
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write an object, or replace it."""
-        with self._client() as (obstore, client):
-            obstore.put(client, self._key(name), data, use_multipart=False)
-
     def link(self, name: str, new: str) -> None:
-        """Copy a small object to a name that no object has (`If-None-Match: *`)."""
-        self._create(new, self.read(name, MAX_BYTES))
-
-    def move(self, name: str, new: str) -> None:
-        """Copy an object inside of the store, and delete it."""
-        with self._client() as (obstore, client):
-            obstore.copy(client, self._key(name), self._key(new))
-        self.delete(name)
+        """Copy an object to a name that no object has (`If-None-Match: *`)."""
+        self._create(new, self.read(name, _MAX_COPIED))
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
         with contextlib.suppress(FileNotFoundError), self._client() as (obstore, client):
             obstore.delete(client, self._key(name))
-
-    def drop(self) -> None:
-        """Delete all objects, as far as possible."""
-        with contextlib.suppress(OSError), self._client() as (obstore, client):
-            obstore.delete(client, [self._key(name) for name in self.list()])
 
     def _create(self, name: str, data: bytes) -> None:
         """Create an object, or find out that this writer has created it.
@@ -162,7 +142,7 @@ class ObjectFolder(Struct, frozen=True):
             self._put_new(name, data)
         except OSError:
             try:
-                found = self.read(name, MAX_BYTES)
+                found = self.read(name, _MAX_COPIED)
             except FileNotFoundError:
                 found = None
             if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jsplan.backfill.message_schema import encode_headers
-from jsplan.backfill.parquet.log import DAMAGED_HINT, ArchiveFile
+from jsplan.backfill.parquet.manifest import DAMAGED_HINT, ArchiveFile
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import SeqRange
 
-#: A file's entry in the log of the archive, and its place.
+if TYPE_CHECKING:
+    from jsplan.backfill.tasks.hashes import BlockHasher
+
+#: A file's entry in the manifest of the archive, and its place.
 LocatedFile = tuple[ArchiveStore, ArchiveFile]
 _READ_COLUMNS: Final = ["seq", "time", "subject", "headers", "raw_headers", "data"]
 #: Approximate bytes per decoded batch.
@@ -30,16 +33,14 @@ _BATCH_BYTES: Final = 8 << 20
 def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
     """Raise RefusedError for a file that changed after it was written."""
     for place, file in files:
-        digest, path = hashlib.sha256(), place.locate(file.name)
+        path = place.locate(file.name)
         try:
-            with place.open(file.name) as opened:
-                while data := opened.read(_BATCH_BYTES):
-                    digest.update(data)
+            _, digest = _hash_file(place, file.name)
         except OSError as error:
             raise RefusedError(
                 f"{path} cannot be read: {error.strerror}", hint=place.hint
             ) from None
-        if digest.hexdigest() != file.sha256:
+        if digest != file.sha256:
             raise RefusedError(
                 f"{path} was changed after it was written: its sha256 differs", hint=DAMAGED_HINT
             )
@@ -48,16 +49,17 @@ def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
 def read_batches(
     files: Sequence[LocatedFile], span: SeqRange | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of the files in the columns of `MESSAGE_SCHEMA`, in order of sequence.
+    """Yield the messages of the files in the columns of `MESSAGE_SCHEMA`.
+
+    Files are in order of their sequences, and their ranges do not overlap.
 
     With `span`, only its messages.
     """
-    for group in _group_overlapping(
-        file
-        for file in files
-        if span is None or (file[1].last_seq >= span.first and file[1].first_seq <= span.last)
-    ):
-        for rows in _read_file(group[0]) if len(group) == 1 else _read_merged(group):
+    for placed in files:
+        file = placed[1]
+        if span is not None and (file.last_seq < span.first or file.first_seq > span.last):
+            continue
+        for rows in _read_file(placed):
             wanted = rows if span is None else _filter_range(rows, span)
             if wanted.num_rows:
                 yield wanted
@@ -100,22 +102,14 @@ def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
         raise ArchiveError(f"{place.locate(file.name)} cannot be read: {error}") from None
 
 
-def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFile]]:
-    """Yield the files in order; those with overlapping ranges (midnight) share a group."""
-    group: list[LocatedFile] = []
-    last = -1
-    for placed in sorted(files, key=lambda located: (located[1].first_seq, located[1].last_seq)):
-        if group and placed[1].first_seq > last:
-            yield group
-            group = []
-        group.append(placed)
-        last = max(last, placed[1].last_seq)
-    if group:
-        yield group
-
-
 def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
-    with _explain_read_errors(placed), _open_file(placed) as file:
+    with _explain_read_errors(placed):
+        yield from read_file(placed[0], placed[1].name)
+
+
+def read_file(place: ArchiveStore, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of one file. Raises OSError and ArrowInvalid."""
+    with place.open(name) as opened, pq.ParquetFile(opened) as file:
         rows, size = (
             max(1, file.metadata.num_rows),
             sum(file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)),
@@ -126,11 +120,47 @@ def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
             yield _to_messages(batch)
 
 
-def _read_merged(group: list[LocatedFile]) -> Iterator[pa.RecordBatch]:
-    whole = pa.Table.from_batches(
-        [rows for placed in group for rows in _read_file(placed)], MESSAGE_SCHEMA
-    )
-    yield from whole.take(pc.sort_indices(whole["seq"])).combine_chunks().to_batches()
+def describe_file(
+    place: ArchiveStore, located: str, name: str, hasher: BlockHasher | None = None
+) -> ArchiveFile:
+    """Read a whole file, and return its entry in the manifest under a name.
+
+    Its messages are added to `hasher`. Raises FileNotFoundError, and ArchiveError where it has not
+    been written by jsplan.
+    """
+    rows = content = 0
+    seqs, times = (1 << 63, 0), (1 << 63, -(1 << 63))
+    size, digest = _hash_file(place, located)
+    try:
+        for batch in read_file(place, located):
+            if hasher is not None:
+                hasher.add(batch["subject"], batch["headers"], batch["data"])
+            rows += batch.num_rows
+            content += sum(batch[column].nbytes for column in ("subject", "headers", "data"))
+            seqs, times = _widen(seqs, batch["seq"]), _widen(times, batch["time"])
+    except (pa.ArrowException, KeyError) as error:
+        raise ArchiveError(
+            f"{place.locate(located)} cannot be read: {error}", hint=DAMAGED_HINT
+        ) from None
+    bounds = (*seqs, *times) if rows else (0, 0, 0, 0)
+    return ArchiveFile(name, rows, size, digest, *bounds, content)
+
+
+def _widen(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:
+    if not len(column):
+        return bounds
+    extremes = pc.min_max(column).as_py()
+    return min(bounds[0], extremes["min"]), max(bounds[1], extremes["max"])
+
+
+def _hash_file(place: ArchiveStore, name: str) -> tuple[int, str]:
+    """Return size and sha256 of a file. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with place.open(name) as opened:
+        while data := opened.read(_BATCH_BYTES):
+            digest.update(data)
+            size += len(data)
+    return size, digest.hexdigest()
 
 
 def _to_messages(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from jsplan.disk import open_regular, read_regular
 from jsplan.documents.safe_paths import resolve_inside
@@ -18,12 +16,9 @@ from jsplan.errors import JsplanError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: End of the names of unfinished files. They are not listed.
-_UNFINISHED = ".part"
-
 
 class ArchiveError(JsplanError):
-    """Error for a place that is not an archive, or does not match its log."""
+    """Error for a place that is not an archive, or does not match its manifest."""
 
 
 class NewFile(Protocol):
@@ -53,9 +48,6 @@ class ArchiveStore(Protocol):
     def link_hint(self) -> str:
         """Correction when `link` fails."""
 
-    def below(self, name: str) -> ArchiveStore:
-        """Return a folder of it as a place."""
-
     def locate(self, name: str) -> str:
         """Return the path or URL of a file, for messages."""
 
@@ -75,38 +67,28 @@ class ArchiveStore(Protocol):
         """Open a new file for writing. No other writer may use its name."""
 
     def begin(self, name: str, data: bytes) -> None:
-        """Make the place, with its first file. Its name must be one that no other writer uses.
+        """Make the place and its folder, with a file. Its name must be of this writer alone.
 
         Raises OSError where `link` would not be exclusive, as far as that can be found out.
         """
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, or replace it. Readers find the old or the new content."""
-
     def link(self, name: str, new: str) -> None:
-        """Give a small file a second name. Of several writers, only one gets the name.
+        """Give a file a second name. Of several writers, only one gets the name.
 
         The content must be of this writer alone. Raises FileExistsError for all others.
         """
 
-    def move(self, name: str, new: str) -> None:
-        """Give a file another name. A reader finds all of it under the new name, or nothing."""
-
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
 
-    def drop(self) -> None:
-        """Delete the place with all files, as far as possible."""
-
 
 class LocalFolder(Struct, frozen=True):
-    """Folder of a file system. `prefix` is the part below the archive, without symbolic links."""
+    """Folder of a file system."""
 
     root: Path
-    prefix: str = ""
 
     def __str__(self) -> str:
-        return str(self.root / self.prefix)
+        return str(self.root)
 
     @property
     def hint(self) -> str:
@@ -118,13 +100,9 @@ class LocalFolder(Struct, frozen=True):
         """Correction when `link` fails."""
         return "Use a file system with hard links. A mounted object store has none."
 
-    def below(self, name: str) -> LocalFolder:
-        """Return a folder of it as a place."""
-        return replace(self, prefix=f"{self.prefix}/{name}".lstrip("/"))
-
     def locate(self, name: str) -> str:
         """Return the path of a file."""
-        return str(self.root / self.prefix / name)
+        return str(self.root / name)
 
     def is_empty(self) -> bool:
         """Return True if it has no file, or does not exist."""
@@ -138,7 +116,7 @@ class LocalFolder(Struct, frozen=True):
         for place, _, names in os.walk(folder):
             for name in names:
                 path = Path(place, name)
-                if path.suffix != _UNFINISHED and not path.is_symlink():
+                if not path.is_symlink():
                     with contextlib.suppress(FileNotFoundError):  # another process moved it
                         found[path.relative_to(folder).as_posix()] = path.stat().st_size
         return found
@@ -158,19 +136,11 @@ class LocalFolder(Struct, frozen=True):
         return _NewFile(path.open("xb"))
 
     def begin(self, name: str, data: bytes) -> None:
-        """Make the folder, with its first file."""
-        self._path().mkdir(parents=True)
-        self.write(name, data)
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, or replace it, durably."""
-        path = self._path(name)
-        unfinished = path.with_name(f"{path.name}{_UNFINISHED}")
-        new = _NewFile(unfinished.open("wb"))
-        new.write(data)
-        new.close()
-        unfinished.replace(path)
-        _sync_folder(path.parent)
+        """Make the folder of a file, with that file."""
+        self._path(name).parent.mkdir(parents=True, exist_ok=True)
+        file = self.open_new(name)
+        file.write(data)
+        file.close()
 
     def link(self, name: str, new: str) -> None:
         """Give a file a second name, which fails where there is one: a rename would replace it."""
@@ -178,29 +148,17 @@ class LocalFolder(Struct, frozen=True):
         os.link(self._path(name), path)
         _sync_folder(path.parent)
 
-    def move(self, name: str, new: str) -> None:
-        """Rename a file, durably."""
-        old, path = self._path(name), self._path(new)
-        if old.exists():
-            path.parent.mkdir(exist_ok=True)
-        old.rename(path)
-        _sync_folder(path.parent)
-
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
         self._path(name).unlink(missing_ok=True)
 
-    def drop(self) -> None:
-        """Delete the folder with all files, as far as possible."""
-        shutil.rmtree(self._path(), ignore_errors=True)
-
     def _path(self, name: str = "") -> Path:
         try:
-            return resolve_inside(self.root, *(part for part in (self.prefix, name) if part))
+            return resolve_inside(self.root, *([name] if name else []))
         except ValueError as error:
             raise ArchiveError(
                 f"{error}, which an archive may not have",
-                hint="Nothing was moved or written there.",
+                hint="Nothing was written there.",
             ) from None
 
 

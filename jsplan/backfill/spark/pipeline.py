@@ -28,6 +28,7 @@ from jsplan.backfill.spark.executors import (
     run_tasks,
 )
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
+from jsplan.backfill.tasks.archive_writer import ChunkWriter
 from jsplan.backfill.tasks.partition_writer import (
     PartitionWriter,
     copy_all_partitions,
@@ -44,7 +45,6 @@ from jsplan.backfill.tasks.partitioning import (
 )
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.backfill.tasks.transform_check import check_returned_rows
-from jsplan.backfill.tasks.transformed_archive_writer import TransformedChunkWriter
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
@@ -126,7 +126,10 @@ def run_export(
     writes each chunk, which is finished with the task. A function may return rows in any order, so
     they are sorted again. Raises the errors of `run_plan`.
     """
-    begin: WriterFactory = partial(TransformedChunkWriter, plan, chunks)
+
+    def begin(number: int) -> RowWriter:
+        return ChunkWriter(chunks[number])
+
     rows = (
         _build_partitions(session, plan)
         if plan.transform is not None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.parquet.location import resolve_store
-from jsplan.backfill.parquet.log import Archive, ArchivedOrigin
+from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan
 from jsplan.backfill.pinning import Endpoints, require_same_stream, require_same_streams
 from jsplan.backfill.protocol import read, stream_info
@@ -293,18 +293,15 @@ async def _build_export_comparison(
         info = await origin.reader.fetch_info()
         require_same_stream(state.origin, KnownObject(state.created, ""), info)
         compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
-        archived = ArchivedOrigin(
-            origin.endpoints.origin_domain_name, state.origin_address.stream, state.created
+        found = archive.find(
+            (origin.endpoints.origin_domain_name, state.origin_address.stream, state.created)
         )
-        placed = tuple(
-            (store, file) for file in archive.files_of(archived) if file.name not in missing
-        )
+        files = found.files if found is not None else []
+        placed = tuple((store, file) for file in files if file.name not in missing)
         comparison.origins.append(compared)
         comparison.readers.append(partial(read_archived_target_rows, placed, compared))
         _add_origin_side(comparison, entry, origin, compared)
-        # other entries may have archived messages that this one does not select
-        if comparison.tasks and any(
-            commit.where != entry.where for commit in archive.origins.get(archived, [])
-        ):
+        # the archive may have messages that the entry did not select then
+        if comparison.tasks and found is not None and found.origin.where != entry.where:
             comparison.readers.pop()
     return comparison

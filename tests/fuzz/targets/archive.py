@@ -1,27 +1,17 @@
-"""Logs of Parquet archives: read, summed up, and completed after another run."""
+"""Manifests of Parquet archives: read, completed and replaced."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.parquet.location import (
-    find_orphaned_attempts,
-    list_parquet_origins,
-    resolve_origin_key,
-)
-from jsplan.backfill.parquet.log import (
-    Archive,
-    Selection,
-    find_covered_ranges,
-    merge_gaps,
-    read_receipts,
-)
+from jsplan.backfill.parquet.location import list_parquet_origins, resolve_origin_key
+from jsplan.backfill.parquet.manifest import Archive, ArchiveFile
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.config import LoadOptions, load
 from jsplan.context import Context
 from jsplan.errors import JsplanError
+from jsplan.planning.backfill.model import SeqRange
 from jsplan.state import State
 from jsplan.topology import build_topology
 from tests.fuzz.documents import Document
@@ -40,8 +30,8 @@ _WORKSPACE: Final = WORKSPACE | {
 }
 
 
-def _commit(number: int, attempt: str, **more: Any) -> dict[str, Any]:
-    name = f"day=2026-01-0{number}/part-{number}.parquet"
+def _chunk(number: int, *, is_done: bool = True) -> dict[str, Any]:
+    name = f"s-A-{number}.parquet"
     file = {
         "name": name,
         "rows": 5,
@@ -54,49 +44,40 @@ def _commit(number: int, attempt: str, **more: Any) -> dict[str, Any]:
         "content": 3,
     }
     return {
-        "format": "jsplan-archive/1",
-        "entry": "w/b",
-        "origin": {"domain": "hub", "stream": "A", "created": "2026-01-01T00:00:00Z"},
-        "first": 1,
-        "last": 99,
-        "filters": ["A.x"],
-        "spans": [[5 * number, 5 * number + 4]],
-        "attempt": attempt,
-        "at": "2026-01-01T00:00:00Z",
-        "files": [file],
-        "gaps": [[1, 2]],
-        "gap_messages": 2,
-        "origins": ["hub/A"],
-        "lost": [],
-        "where": None,
-        "transform": None,
-        "subject_transform": None,
-        "rows": 5,
-    } | more
+        "name": name,
+        "first": 5 * number,
+        "last": 5 * number + 4,
+        "file": file if is_done else None,
+    }
 
 
 def seeds() -> list[Document]:
-    """Return two commits, one incomplete, a dead attempt, and a file that must stay."""
-    log = "arc/_jsplan"
+    """Return an archive with a chunk that is not written yet, and a file that must stay."""
+    origin = {"domain": "hub", "stream": "A", "created": "2026-01-01T00:00:00Z"}
+    more = {"filters": ["A.x"], "where": "true", "transform": "a.py:f", "subject_transform": []}
+    content = {
+        "origin": origin | more,
+        "chunks": [_chunk(1), _chunk(2), _chunk(3, is_done=False)],
+        "gaps": [[1, 2]],
+        "gap_messages": 2,
+    }
+    document = {
+        "format": "jsplan-archive/1",
+        "id": "0123",
+        "expected": ["hub/A"],
+        "origins": [content],
+    }
     parts = files_document(
-        **{
-            f"{log}/commit-000001__json": _commit(1, "a"),
-            f"{log}/commit-000002__json": _commit(2, "b", lost=["day=2026-01-01/part-0.parquet"]),
-            f"{log}/attempt-c/attempt__json": {
-                "entry": "w/b",
-                "origin": json.dumps(["hub", "A", "2026-01-01T00:00:00Z"]),
-            },
-            f"{log}/attempt-c/piece-000001__json": {"rows": 3, "bytes": 9, "span": [7, 9]},
-            "jsplan__yaml": _WORKSPACE,
-        }
+        **{"arc/_jsplan/manifest-000002__json": document, "jsplan__yaml": _WORKSPACE}
     )
     return [
         parts
         | {
-            "arc/day=2026-01-01/part-1.parquet": b"PAR1",
-            f"{log}/attempt-b/day=2026-01-02/part-2.parquet": b"PAR1",
-            f"{log}/attempt-a/piece-000001.json": b"{}",
-            f"{log}/home/authorized_keys": b"x",
+            "arc/s-A-1.parquet": b"PAR1",
+            "arc/s-A-2.parquet": b"PAR1",
+            "arc/_jsplan/manifest-000001.json": b"{}",
+            "arc/_jsplan/part-1": b"PAR1",
+            "arc/_jsplan/home/authorized_keys": b"x",
         }
     ]
 
@@ -106,21 +87,16 @@ def run(scene: DocumentRun) -> None:
     workspace = load(LoadOptions(scene.ws))
     context = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
     GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
-    for leftover in find_orphaned_attempts(context):
-        scene.check_output(
-            json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw"
-        )
     archive = Archive.read(LocalFolder(scene.ws / "arc"))
-    lost = [file for _, file in archive.files.values()]
-    merge_gaps(archive.commits)
-    find_covered_ranges(archive.commits, Selection(("A.x",)), lost)
     for archived in list_parquet_origins(archive):
         resolve_origin_key(context, archived.origin)
         _ = archived.files, archived.stream_info
-    for _, _, folder in archive.list_attempts("w/b"):
-        read_receipts(folder)
-    archive.finish_commits()
+        content = archived.content
+        entries = [ArchiveFile(chunk.name, 1, 4, "0" * 64, 0, 0, 0, 0) for chunk in content.pending]
+        done = content.complete(entries, [SeqRange(15, 16)])
+        _call_may_refuse(archive.put(done).save)
     _call_may_refuse(archive.find_missing_files)
+    archive.clean()
     archive.require_complete()
 
 
