@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -702,11 +704,11 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
     """Each message is archived once although a driver and the workers of the next are killed."""
     count = 400_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
-    write_entries(pair, {"rate": "20MB/s"})
+    write_entries(pair, {"rate": "10MB/s"})
     command, log = [str(PROGRAM), "backfill", "run", "out"], pair.space.folder / "driver.log"
 
-    def finish_run(strike: Callable[[subprocess.Popen[bytes]], None] | None, expected: int) -> None:
-        before = len(data_files(pair))
+    def finish_run(strike: Callable[[int], bool], expected: int) -> None:
+        """Run until the strike at the process returns True, and to the end."""
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -716,19 +718,31 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
                 stderr=output,
             )
         try:
-            while strike is not None and len(data_files(pair)) <= before:
+            while not strike(process.pid):
                 assert process.poll() is None, log.read_text()
                 time.sleep(0.01)
-            if strike is not None:
-                strike(process)
             assert process.wait(600) == expected, log.read_text()
         finally:
             process.kill()
             process.wait()
 
-    finish_run(lambda process: process.kill(), -9)
-    finish_run(lambda process: SparkWorkers.of_process(process.pid).kill(), 0)
-    finish_run(None, 0)
+    def kill_driver(pid: int) -> bool:
+        if not data_files(pair):
+            return False
+        os.kill(pid, signal.SIGKILL)
+        return True
+
+    def kill_workers(pid: int) -> bool:
+        # those of the killed driver may still write
+        with suppress(StopIteration):
+            workers = SparkWorkers.of_process(pid)
+            workers.kill()
+            return bool(workers.forked)
+        return False
+
+    finish_run(kill_driver, -9)
+    finish_run(kill_workers, 0)
+    finish_run(lambda _: True, 0)
 
     assert "an earlier run has written" in log.read_text()
     require_archived(pair, *range(1, count + 1))

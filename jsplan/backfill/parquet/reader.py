@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,6 @@ from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import SeqRange
-
-if TYPE_CHECKING:
-    from jsplan.backfill.tasks.hashes import BlockHasher
 
 #: A file's entry in the manifest of the archive, and its place.
 LocatedFile = tuple[ArchiveStore, ArchiveFile]
@@ -121,20 +118,20 @@ def read_file(place: ArchiveStore, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def describe_file(
-    place: ArchiveStore, located: str, name: str, hasher: BlockHasher | None = None
+    place: ArchiveStore, located: str, name: str, add: Callable[..., None] | None = None
 ) -> ArchiveFile:
     """Read a whole file, and return its entry in the manifest under a name.
 
-    Its messages are added to `hasher`. Raises FileNotFoundError, and ArchiveError where it has not
-    been written by jsplan.
+    `add` is called with the subjects, headers and payloads of each batch. Raises FileNotFoundError,
+    and ArchiveError where it has not been written by jsplan.
     """
     rows = content = 0
     seqs, times = (1 << 63, 0), (1 << 63, -(1 << 63))
     size, digest = _hash_file(place, located)
     try:
         for batch in read_file(place, located):
-            if hasher is not None:
-                hasher.add(batch["subject"], batch["headers"], batch["data"])
+            if add is not None:
+                add(batch["subject"], batch["headers"], batch["data"])
             rows += batch.num_rows
             content += sum(batch[column].nbytes for column in ("subject", "headers", "data"))
             seqs, times = _widen(seqs, batch["seq"]), _widen(times, batch["time"])

@@ -158,7 +158,7 @@ class ChunkWriter:
             self._writer.close()
             self._sink.finish()
             stored = BlockHasher()
-            file = describe_file(place, self._part, chunk.name, stored)
+            file = describe_file(place, self._part, chunk.name, stored.add)
             if (stored.count, stored.hashes()) != (self._hasher.count, self._hasher.hashes()):
                 raise JsplanError(
                     f"{place.locate(self._part)} differs from the messages of {chunk.stream}",
