@@ -165,14 +165,16 @@ class ParquetExport:
         pinned = replace(
             found, origin=self.origin, chunks=tuple(sorted(kept, key=lambda chunk: chunk.first))
         )
+        names = {*archive.dropped, *(chunk.name for chunk in dropped)}
         updated = replace(
             self._end_predecessors(archive).put(pinned),
             expected=tuple(sorted({*archive.expected, *self._expected})),
+            dropped=tuple(sorted(names - {chunk.name for chunk in kept})),
         )
-        with explain_errors(self.store, "write to"):
-            for chunk in dropped:  # written with another version of the function
-                self.store.delete(chunk.name)
-        return archive if updated == archive else updated.save()
+        if updated != archive:
+            archive = updated.save()
+        archive.clean()
+        return archive
 
     def _end_predecessors(self, archive: Archive) -> Archive:
         """Keep of recreated streams what is written: the rest can never be read."""

@@ -19,6 +19,7 @@ from jsplan.backup.folder import find_damage
 from jsplan.backup.manifest import StreamSnapshot as Saved
 from jsplan.documents.base import DocumentError
 from jsplan.documents.safe_paths import resolve_inside
+from jsplan.errors import ApiError
 from jsplan.planning.backfill.model import SeqRange
 
 NAME = "s-S-000000000001-000000000001-0123456789ab.parquet"
@@ -177,3 +178,42 @@ def test_a_name_stays_inside(name: str) -> None:
         return
     assert path.resolve().is_relative_to(folder)
     assert path != folder
+
+
+def test_useless_files_are_deleted_and_no_others(tmp_path: Path) -> None:
+    """A run deletes what its manifest has made useless, and leaves what another run may be writing."""
+    later, gone = (NAME.replace("01-", f"0{digit}-") for digit in (5, 7))
+    document = manifest()
+    content = document["origins"][0]
+    content["chunks"].append({"name": later, "first": 3, "last": 4, "file": None})
+    document["dropped"] = [gone]
+    folder = write_archive(tmp_path, document)
+    useless = [f"part-{NAME}-0a", f"part-{gone}-0a", "draft-000001-0a", f"../{gone}"]
+    kept = [f"part-{later}-0a", "part-other.parquet-0a", "draft-000002-0a"]
+    for name in useless + kept:
+        (folder / "_jsplan" / name).write_text("")
+    archive = Archive.read(LocalFolder(folder))
+
+    assert archive.find_missing_files() == []
+    archive.clean()
+
+    assert not [name for name in useless if (folder / "_jsplan" / name).exists()]
+    assert all((folder / "_jsplan" / name).exists() for name in kept)
+    assert (folder / NAME).exists()
+    assert (folder / "_jsplan" / "manifest-000001.json").exists()
+
+
+def test_a_writer_whose_draft_was_deleted_is_second(tmp_path: Path, monkeypatch: Any) -> None:
+    """A process that slept while another one wrote its manifest, and cleaned, is refused."""
+    archive = Archive.read(store := LocalFolder(write_archive(tmp_path, manifest())))
+    link = LocalFolder.link
+
+    def sleep(self: LocalFolder, name: str, new: str) -> None:
+        monkeypatch.setattr(LocalFolder, "link", link)
+        Archive.read(store).save().clean()
+        link(self, name, new)
+
+    monkeypatch.setattr(LocalFolder, "link", sleep)
+    with pytest.raises(ApiError, match="another process wrote to the archive"):
+        archive.save()
+    assert Archive.read(store).number == 2

@@ -35,6 +35,8 @@ DAMAGED_HINT: Final = (
 )
 FOLDER: Final = "_jsplan"
 _MANIFEST: Final = re.compile(rf"{FOLDER}/manifest-([0-9]{{6,18}})\.json")
+_DRAFT: Final = re.compile(rf"{FOLDER}/draft-([0-9]{{6,18}})-.*")
+_PART: Final = re.compile(rf"{FOLDER}/part-(.*\.parquet)-[0-9a-f]*")
 _PARQUET: Final = re.compile(r"(?!_|\.).*\.parquet", re.DOTALL)
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -133,7 +135,7 @@ class ArchivedOrigin(Struct, frozen=True):
         )
         content = json.dumps([msgspec.to_builtins(self), fingerprint]).encode()
         key = hashlib.sha256(content).hexdigest()[:12]
-        return f"s-{stream[:200]}-{span.first:012}-{span.last:012}-{key}.parquet"
+        return f"s-{stream[:120]}-{span.first:012}-{span.last:012}-{key}.parquet"
 
 
 class OriginContent(Struct, frozen=True):
@@ -186,15 +188,20 @@ class _Manifest(Struct, frozen=True):
     id: str
     expected: tuple[str, ...]
     origins: tuple[OriginContent, ...]
+    dropped: tuple[_Name, ...] = ()
 
 
 class Archive(Struct, frozen=True):
-    """Current content of an archive, and the number of its manifest (0: none)."""
+    """Current content of an archive, and the number of its manifest (0: none).
+
+    `dropped` are names of chunks that are no longer wanted. A late worker may still write one.
+    """
 
     store: ArchiveStore
     number: int = 0
     expected: tuple[str, ...] = ()
     origins: tuple[OriginContent, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, store: ArchiveStore) -> Archive:
@@ -227,7 +234,7 @@ class Archive(Struct, frozen=True):
                 f"{store.locate(name)} cannot be read: {error.strerror}", hint=store.hint
             ) from None
         found = _decode(data, store.locate(name))
-        return cls(store, max(numbers), found.expected, found.origins)
+        return cls(store, max(numbers), found.expected, found.origins, found.dropped)
 
     def find(self, identity: tuple[str, str, str]) -> OriginContent | None:
         """Return what the archive has of a stream."""
@@ -248,8 +255,9 @@ class Archive(Struct, frozen=True):
         Raises ApiError when another process was first, and ArchiveError.
         """
         number = self.number + 1
-        name, draft = _name_manifest(number), f"{FOLDER}/draft-{os.urandom(8).hex()}"
-        document = _Manifest(FORMAT, os.urandom(8).hex(), self.expected, self.origins)
+        name = _name_manifest(number)
+        draft = f"{FOLDER}/draft-{number:06}-{os.urandom(8).hex()}"
+        document = _Manifest(FORMAT, os.urandom(8).hex(), self.expected, self.origins, self.dropped)
         try:
             self.store.begin(draft, msgspec.json.encode(document))
             try:
@@ -260,7 +268,7 @@ class Archive(Struct, frozen=True):
             is_first = max(others) == number
             if not is_first:  # this one is older than some that were deleted
                 self.store.delete(name)
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # the winner has deleted the draft
             is_first = False
         except OSError as error:
             raise ArchiveError(
@@ -289,8 +297,9 @@ class Archive(Struct, frozen=True):
                     f"and {chunk.file.bytes:,} were written",
                     hint=DAMAGED_HINT,
                 )
+        known = {*chunks, *self.dropped}
         unknown = next(
-            (name for name in present if _PARQUET.fullmatch(name) and name not in chunks), None
+            (name for name in present if _PARQUET.fullmatch(name) and name not in known), None
         )
         if unknown is not None:
             raise ArchiveError(
@@ -322,16 +331,32 @@ class Archive(Struct, frozen=True):
             )
 
     def clean(self) -> None:
-        """Delete earlier manifests and what tasks have left in `_jsplan/`, as far as possible."""
+        """Delete, as far as possible, what this manifest has made useless, and nothing else.
+
+        That is earlier manifests and their drafts, dropped files, and what tasks have left of
+        chunks that are complete or dropped. A task of another run may be writing the rest.
+        """
+        done = {chunk.name for each in self.origins for chunk in each.chunks if chunk.file}
+        useless = done | {*self.dropped}
         with contextlib.suppress(OSError):
             for name in self.store.list():
-                old = any(number < self.number for number in _list_numbers([name]))
-                if old or name.startswith((f"{FOLDER}/part-", f"{FOLDER}/draft-")):
+                part, draft = _PART.fullmatch(name), _DRAFT.fullmatch(name)
+                if (
+                    any(number < self.number for number in _list_numbers([name]))
+                    or (draft and int(draft[1]) <= self.number)
+                    or (part and part[1] in useless)
+                    or name in self.dropped
+                ):
                     self.store.delete(name)
 
 
 #: Errors of a file system without hard links, and of a store without conditional writes.
 _NO_LINK: Final = (1, 38, 95)
+
+
+def name_part(chunk: str) -> str:
+    """Return a new name for the file that a task writes before it is that of the chunk."""
+    return f"{FOLDER}/part-{chunk}-{os.urandom(8).hex()}"
 
 
 def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:

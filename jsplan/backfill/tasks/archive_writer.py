@@ -6,7 +6,6 @@ The task writes a file below `_jsplan/`, reads it back, and gives it the name of
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, encode_headers, to_table
-from jsplan.backfill.parquet.manifest import DAMAGED_HINT, FOLDER, ArchiveFile
+from jsplan.backfill.parquet.manifest import DAMAGED_HINT, ArchiveFile, name_part
 from jsplan.backfill.parquet.reader import describe_file
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, NewFile
 from jsplan.backfill.protocol import read
@@ -104,7 +103,7 @@ class ChunkWriter:
         self._last = chunk.span.first - 1
         self._size = self._buffered_bytes = self._buffered_rows = 0
         self._buffered: list[pa.RecordBatch] = []
-        self._part = f"{FOLDER}/part-{os.urandom(8).hex()}"
+        self._part = name_part(chunk.name)
         with _explain_write_errors(chunk):
             self._sink = _Sink(chunk.place.open_new(self._part))
         # Many small row groups are slow to read, large values in a dictionary slow to write.
