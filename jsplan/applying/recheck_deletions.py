@@ -153,23 +153,27 @@ class DeletionCheck:
         for removed in step.precondition.get("removed_sources", ()):
             origin, planned = removed["source"], removed["max_uncopied"]
             api, downstream = (origin.get("external") or {}).get("api"), self.apis[address.domain]
-            origins = downstream
-            if api:
+            origins = self.apis.get(removed["domain"], downstream)
+            if api and origins is downstream:
                 domain = replace(downstream.domain, api_prefix=api)
                 origins = DomainApi(domain, downstream.connection, read_only=True)
+            request = replace(
+                uncopied_measurement(address, origin, api),
+                mirror="origin_goes" in removed,
+                origin_goes=removed.get("origin_goes", False),
+            )
             uncopied = (
                 planned
                 if planned is None
-                else await count_skipped(
-                    origins, downstream, uncopied_measurement(address, origin, api), MEASURE_LIMIT
-                )
+                else await count_skipped(origins, downstream, request, MEASURE_LIMIT)
             )
             if planned is not None and (
                 uncopied is None or exceeds_plan(uncopied, planned, safe_below)
             ):
                 count = "an unknown number of" if uncopied is None else f"{uncopied:,}"
+                kind = "mirror" if request.mirror else "source"
                 return (
-                    f"would lose {count} messages of source {origin['name']} "
+                    f"would lose {count} messages of {kind} {origin['name']} "
                     f"that are not copied yet; the plan said {planned:,}"
                 )
         return None

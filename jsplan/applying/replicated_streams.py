@@ -8,6 +8,7 @@ stream, and detached sources among the `replacements` again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ from jsplan.resources.source_header import SourceHeader, parse_source_header, so
 
 #: Messages at the end of a stream that are searched for the last one of a source.
 SEARCH_DEPTH = 1_000
+#: Seconds until the copy that a source will read has all that the stream has of the earlier one.
+COPY_TIMEOUT = 30.0
 #: Messages that are requested at once.
 BATCH_SIZE = 100
 
@@ -93,6 +96,12 @@ async def detach_sources(context: StepContext, step: Step) -> None:
     answer = await api.request(f"STREAM.INFO.{stream}")
     detached = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
     copied = {origin_key(s): _reported_seq(s, answer.get("sources") or ()) for s in detached}
+    new_sources: dict[str, Config] = (step.params or {}).get("new_sources") or {}
+    if new_sources:
+        starts = await _resume_positions(api, stream, detached)
+        starts |= {key: seq + 1 for key, seq in copied.items() if seq}
+        for key, source in new_sources.items():
+            await _wait_for_copy(context, step, source, starts.get(key, 1) - 1)
     await context.begin(step, live)
     before = (context.state.replacements.get(recorded) or {}).get("detached") or ()
     await context.record(
@@ -140,11 +149,35 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     )
     entry = context.state.resources.get(Address.parse(recorded))
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
+    for key in ((step.params or {}).get("relocated_sources") or {}).keys() & starts.keys():
+        source = next(s for s in attached if origin_key(s) == key)
+        await _wait_for_copy(context, step, source, starts[key] - 1)
     update = with_resume_positions(step, starts)
     update = replace(update, record=(update.record or {}) | {"replaced": recorded})
     await context.begin(update, live)
     await context.call(update)
     await context.verify_write(update)
+
+
+async def _wait_for_copy(context: StepContext, step: Step, source: Config, seq: int) -> None:
+    """Wait until the stream that a source will read has a sequence.
+
+    A server before 2.15 would let a source with a later start begin behind its last message.
+    Raises StepFailed, and ApiError.
+    """
+    external, name = (source.get("external") or {}).get("api"), source["name"]
+    api = context.api(step)
+    if external:
+        api = DomainApi(replace(api.domain, api_prefix=external), api.connection, read_only=True)
+    end = time.monotonic() + COPY_TIMEOUT
+    while (last := int((await api.request(f"STREAM.INFO.{name}"))["state"]["last_seq"])) < seq:
+        if time.monotonic() > end:
+            raise StepFailed(
+                f"{step.address} has copied up to sequence {seq:,} of its earlier source, and "
+                f"{name} has only {last:,}: its messages would be copied again. Wait until jsplan "
+                f"status shows that {name} follows, then run apply again"
+            )
+        await asyncio.sleep(0.5)
 
 
 async def _relocated_positions(context: StepContext, step: Step) -> dict[str, int]:

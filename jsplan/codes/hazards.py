@@ -40,9 +40,12 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "false`).",
     ),
     "BREAKS_REPLICATION": CodeText(
-        "A mirror or source loses its origin.",
-        "The plan deletes a stream that another stream reads from.",
-        "Remove the mirror or source first, or keep the origin.",
+        "A mirror or source loses its origin, or stops before it has copied all of it.",
+        "The plan deletes a stream that another stream reads from, or takes away a mirror or "
+        "source that is behind. Where the origin loses its messages too, the number is what only "
+        "it has.",
+        "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "
+        "keep the origin.",
     ),
     "REMOVES_SUBJECTS": CodeText(
         "Publishers get no acknowledgement any more.",

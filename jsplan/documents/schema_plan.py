@@ -120,7 +120,10 @@ PRECONDITION = object_of(
         "parent": object_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
         "removed_sources": list_of(
-            object_of({"source": ORIGIN_REF, "max_uncopied": or_null(UINT64)})
+            object_of(
+                {"source": ORIGIN_REF, "domain": TEXT, "max_uncopied": or_null(UINT64)},
+                {"origin_goes": FLAG},
+            )
         ),
     },
     description="`max_deleted`: with more messages (of a consumer: unfinished ones) it fails. "
@@ -150,6 +153,7 @@ PARAMS = object_of(
         "initial_config": CONFIG_REF,
         "relocated": STREAM_ADDRESS,
         "relocated_sources": map_of(ORIGIN_REF),
+        "new_sources": map_of(ORIGIN_REF),
         "continues": CONSUMER_ADDRESS,
         "origin_lost": FLAG,
         "target": STREAM_ADDRESS,

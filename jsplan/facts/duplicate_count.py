@@ -68,17 +68,23 @@ async def _count_for_request(
 ) -> DuplicateCount:
     assert request.origin is not None
     level = levels.get(request.origin.domain, 0)
+    copy = await downstream.stream_info(request.downstream.stream) if request.mirror else None
     info = await origins.stream_info(request.origin.stream)
     if info is None:
         return DuplicateCount(request, 0, 0)
+    if copy is not None and request.origin_goes:
+        missing, exact = await _count_only_here(origins, info, downstream, copy, limit)
+        return DuplicateCount(request, missing if exact else 0, missing, as_of=_as_of(info))
     reader = await open_reader(origins, info, level, limit)
-    after, certain = (
-        (0, True)
-        if request.recreated
-        else await _last_sourced_seq(
-            downstream, request, levels.get(request.downstream.domain, 0), limit
-        )
-    )
+    if copy is not None:
+        last = int(copy["state"]["last_seq"])
+        # A mirror that is ahead copies another stream's messages, of its name.
+        after, certain = (last, True) if last <= info["state"]["last_seq"] else (0, False)
+    elif request.recreated:
+        after, certain = 0, True
+    else:
+        level_there = levels.get(request.downstream.domain, 0)
+        after, certain = await _last_sourced_seq(downstream, request, level_there, limit)
     state = info["state"]
     try:
         start = max(state["first_seq"], request.start_seq, after + 1)
@@ -91,9 +97,44 @@ async def _count_for_request(
         bounds = (count if certain and not request.starts_later else 0, count)
     except ReadLimitExceeded:
         bounds = (0, int(state["messages"]))
-    return DuplicateCount(
-        request, *bounds, as_of={"last_seq": state["last_seq"], "time": state.get("last_ts")}
-    )
+    return DuplicateCount(request, *bounds, as_of=_as_of(info))
+
+
+def _as_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    state = info["state"]
+    return {"last_seq": state["last_seq"], "time": state.get("last_ts")}
+
+
+async def _count_only_here(
+    origins: DomainApi,
+    info: Mapping[str, Any],
+    downstream: DomainApi,
+    copy: Mapping[str, Any],
+    limit: int,
+) -> tuple[int, bool]:
+    """Count the messages of a stream that its mirror lacks; False for an upper bound.
+
+    Raises ApiError.
+    """
+    state, theirs = info["state"], copy["state"]
+    messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
+    begin, end = int(theirs["first_seq"]), int(theirs["last_seq"])
+    if not messages or end > last:
+        return messages, not messages
+    outside = max(0, min(begin, last + 1) - first) + max(0, last - max(end, begin - 1, first - 1))
+    if int(state.get("num_deleted") or 0) + int(theirs.get("num_deleted") or 0) > limit:
+        return min(messages, outside + int(theirs.get("num_deleted") or 0)), False
+    gone, lacking = await _list_deleted(origins, info), await _list_deleted(downstream, copy)
+    outside -= sum(seq < begin or seq > end for seq in gone)
+    return outside + sum(first <= seq <= last for seq in lacking - gone), True
+
+
+async def _list_deleted(api: DomainApi, info: Mapping[str, Any]) -> set[int]:
+    """List the sequences that were deleted between the first and the last message."""
+    if not info["state"].get("num_deleted"):
+        return set()
+    answer = await api.request(f"STREAM.INFO.{info['config']['name']}", {"deleted_details": True})
+    return set(answer["state"].get("deleted") or ())
 
 
 async def count_skipped(

@@ -21,6 +21,10 @@ class DuplicateRequest(Struct, frozen=True):
     recreated, with all of them; else it may hold earlier messages of just this source, behind which
     the server continues, and `source` is how those name it. It begins at `start_seq` or
     `start_time`. `starts_later`: another source did not begin with the first message.
+
+    `mirror`: the downstream stream is a mirror that has the origin's sequences; what it lacks is
+    counted. With `origin_goes` that is all that only the origin has, else what the mirror would
+    still copy.
     """
 
     downstream: Address
@@ -33,6 +37,8 @@ class DuplicateRequest(Struct, frozen=True):
     start_seq: int = 0
     start_time: str = ""
     starts_later: bool = False
+    mirror: bool = False
+    origin_goes: bool = False
 
 
 class DuplicateCount(Struct, frozen=True):

@@ -203,11 +203,10 @@ def _breaks_replication(
     of its relocation.
     """
     declared = {edge.downstream for edge in inputs.topology.edges_from(decision.address)}
-    recorded = _recorded_mirrors(inputs, decision.address)
     live = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
     staying = [
         c
-        for c in sorted(declared | recorded | live)
+        for c in sorted(declared | live)
         if inputs.live.get(c) is not None
         and not (c in decisions and decisions[c].actions == ["delete"])
         and not _mirrors_target(inputs, decision, decisions.get(c))
@@ -229,18 +228,6 @@ def _mirrors_target(
     if decision.relocation is None or downstream is None or downstream.live is None:
         return False
     return mirrors_relocated(inputs, downstream.live, downstream.after or {})
-
-
-def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
-    """Return the mirrors of a stream as last applied.
-
-    A mirror that becomes a stream of its own counts too: its uncopied messages are not measured.
-    """
-    return {
-        address
-        for address in inputs.recorded_downstream(origin)
-        if inputs.entries[address].config.get("mirror")
-    }
 
 
 def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:

@@ -99,7 +99,7 @@ def plan() -> dict[str, Any]:
             "state.update",
             "",
             None,
-            {"removed_sources": [{"source": SOURCE, "max_uncopied": None}]},
+            {"removed_sources": [{"source": SOURCE, "domain": "hub", "max_uncopied": None}]},
             record=STATE_RECORD,
         ),
     ]

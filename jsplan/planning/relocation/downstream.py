@@ -14,6 +14,7 @@ from jsplan.planning.relocation.decisions import ORIGIN_RELOCATED, TARGET_RELOCA
 from jsplan.planning.relocation.sources import find_old_source
 from jsplan.planning.replication.impact import attach_sources, reads_origin
 from jsplan.planning.replication.renamed_domains import find_renamed_sources
+from jsplan.planning.replication.same_sequences import find_switched_sources
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
@@ -27,11 +28,12 @@ def plan_relocated_sources(
 ) -> None:
     """Complete the decisions about streams that will read a target instead of its origin.
 
-    So do those that read a domain under its new name.
+    So do those that read a domain under its new name, or another copy of the same stream.
     """
     for decision in decisions.values():
         if decision.actions == ["update"] and decision.address.kind != "consumer":
             _resume_sources(inputs, decision, find_renamed_sources(inputs, decision))
+            _resume_sources(inputs, decision, find_switched_sources(inputs, decision))
     for relocation in inputs.relocations.values():
         sides = (decisions.get(side) for side in (relocation.target, relocation.origin))
         reasons = {side.reason for side in sides if side is not None}
@@ -46,6 +48,8 @@ def _resume_sources(
     inputs: PlanInputs, decision: ResourceDecision, moved: Iterable[tuple[str, Config]]
 ) -> None:
     for key, old in moved:
+        if key in decision.relocated_sources:
+            continue
         detached = inputs.interrupted.detached_sources.get(decision.address, set())
         decision.sources_to_detach |= {origin_key(old)} - detached
         decision.relocated_sources[key] = old

@@ -77,6 +77,8 @@ def draft_detach(
     assert live is not None
     removed = decision.sources_to_detach | detached
     moved = {origin_key(source) for source in decision.relocated_sources.values()} >= removed
+    after = {origin_key(s): s for s in (decision.after or {}).get("sources") or ()}
+    continuing = {origin_key(old): after[key] for key, old in decision.relocated_sources.items()}
     staying = [
         source for source in live.compact.get("sources") or () if origin_key(source) not in removed
     ]
@@ -87,11 +89,12 @@ def draft_detach(
         (address, "leave"),
         "sources.detach",
         f"detach {source_names(decision.sources_to_detach)} from {label} "
-        + ("to attach its new address" if moved else "while the origin is recreated"),
+        + ("to attach its new source" if moved else "while the origin is recreated"),
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest},
         live.fingerprint,
         {"sources": staying or None},
-        params={"sources": sorted(decision.sources_to_detach), "state_address": recorded},
+        params={"sources": sorted(decision.sources_to_detach), "state_address": recorded}
+        | ({"new_sources": continuing} if continuing else {}),
     )
 
 

@@ -1,11 +1,14 @@
-"""Sources that are removed from a stream before all of their origin is copied.
+"""Sources and mirrors that are removed from a stream before all of their origin is copied.
 
-The rest is never copied. It is what the same source would copy if it stayed.
+The rest is never copied. It is what the same source would copy if it stayed. Where the plan deletes
+the messages of the origin too, as an exchange of roles does, it is all that only the origin has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
@@ -16,23 +19,35 @@ from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import source_name
+from jsplan.units import count_text
 
 
 def list_removed_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[DuplicateRequest]:
-    """Return a request for each source that an update removes and that nothing replaces."""
+    """Return a request for each source or mirror that an update removes and nothing replaces."""
     updated = (
         v for v in decisions.values() if v.actions == ["update"] and v.address.kind != "consumer"
     )
-    return [request for decision in updated for request in _list_for_stream(inputs, decision)]
+    return [
+        request for decision in updated for request in _list_for_stream(inputs, decisions, decision)
+    ]
 
 
-def _list_for_stream(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[DuplicateRequest]:
-    before = (decision.live.compact.get("sources") or ()) if decision.live is not None else ()
-    after = (decision.after or {}).get("sources") or ()
-    remaining = {(origin["name"], _api_prefix(origin)) for origin in after}
-    for origin in before:
+def _list_for_stream(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
+) -> Iterable[DuplicateRequest]:
+    live, after = decision.live.compact if decision.live is not None else {}, decision.after or {}
+    remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
+    if (mirror := live.get("mirror")) and not after.get("mirror"):
+        prefix = _api_prefix(mirror)
+        domain = inputs.topology.routes.resolve_prefix(decision.address.domain, prefix)
+        found = replace(uncopied_measurement(decision.address, mirror, domain), mirror=True)
+        assert found.origin is not None
+        origin_decision = decisions.get(found.origin)
+        goes = origin_decision is not None and origin_decision.loses_content
+        yield replace(found, origin_goes=goes)
+    for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
         if (origin["name"], _api_prefix(origin)) not in remaining:
@@ -101,14 +116,15 @@ def assess_removed_sources(answers: Sequence[DuplicateCount]) -> Iterable[Hazard
 
 
 def _describe_uncopied(answer: DuplicateCount) -> str:
+    request = answer.request
+    name = f"{'mirror' if request.mirror else 'source'} {request.name}"
     if answer.at_most is None:
-        return (
-            f"whether all of source {answer.request.name} is copied is not known: {answer.reason}"
-        )
-    count = (
-        f"{answer.at_most:,}" if answer.at_least == answer.at_most else f"up to {answer.at_most:,}"
-    )
-    return f"{count} messages of source {answer.request.name} are not copied yet, and will not be"
+        return f"whether all of {name} is copied is not known: {answer.reason}"
+    count = count_text(answer.at_most, "message")
+    count = count if answer.at_least == answer.at_most else f"up to {count}"
+    if request.origin_goes:
+        return f"{count} are only in {request.origin}, whose messages this plan deletes"
+    return f"{count} of {name} are not copied yet, and will not be"
 
 
 def bound_uncopied(
@@ -120,21 +136,18 @@ def bound_uncopied(
         by_downstream.setdefault(request.downstream, []).append(request)
     for step in steps:
         address = Address.parse(step.address)
-        if (
-            step.op != "stream.update"
-            or step.expect is None
-            or "sources" not in step.expect
-            or address not in by_downstream
-        ):
+        if step.op != "stream.update" or step.expect is None or address not in by_downstream:
             continue
         missing = {a.request.name: a.at_most for a in inputs.measured.uncopied.get(address, ())}
         live = decisions[address].live
-        before = (
-            {origin_key(o): o for o in (live.compact.get("sources") or ())}
-            if live is not None
-            else {}
-        )
+        config = live.compact if live is not None else {}
+        before = {origin_key(o): o for o in (config.get("sources") or ())}
         step.precondition["removed_sources"] = [
-            {"source": before[request.name], "max_uncopied": missing.get(request.name, 0)}
+            {
+                "source": config["mirror"] if request.mirror else before[request.name],
+                "domain": request.origin.domain if request.origin is not None else "",
+                "max_uncopied": missing.get(request.name, 0),
+            }
+            | ({"origin_goes": request.origin_goes} if request.mirror else {})
             for request in by_downstream[address]
         ]

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address, matches, move_address
-from jsplan.planning.relocation.sources import takes_the_same
+from jsplan.planning.relocation.sources import find_replaced_sources
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
 from jsplan.state.document import former_names
 
 if TYPE_CHECKING:
@@ -22,18 +21,13 @@ if TYPE_CHECKING:
 def find_renamed_sources(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[tuple[str, Config]]:
-    """Yield the key of each source of a renamed domain, with the source before it."""
-    live = decision.live.compact.get("sources") or () if decision.live is not None else ()
-    wanted = {origin_key(source): source for source in (decision.after or {}).get("sources") or ()}
-    removed = [source for source in live if origin_key(source) not in wanted]
-    existing = {origin_key(source) for source in live}
-    for key, source in wanted.items() if removed else ():
-        if key in existing:
-            continue
-        former = _former_prefixes(inputs, decision.address, source)
-        old = [s for s in removed if _api(s) in former and takes_the_same(s, source)]
-        if len(old) == 1 and old[0]["name"] == source["name"]:
-            yield key, old[0]
+    """Return the key of each source of a renamed domain, with the source before it."""
+
+    def continues(old: Config, new: Config) -> bool:
+        former = _former_prefixes(inputs, decision.address, new)
+        return _api(old) in former and old["name"] == new["name"]
+
+    return find_replaced_sources(decision, continues)
 
 
 def _api(source: Config) -> str | None:

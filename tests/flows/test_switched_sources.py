@@ -1,0 +1,55 @@
+"""A source that is switched to a copy of its stream which has less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.applying import replicated_streams
+from tests.support.raw import Raw
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+
+@pytest.mark.matrix
+@pytest.mark.since_2_12
+def test_a_copy_that_stands_still(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source stays where its copy lacks messages, and nothing is written."""
+    monkeypatch.setattr(replicated_streams, "COPY_TIMEOUT", 0.1)
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    full = {"name": "B", "domain": "hub", "mirror": {"name": "A"}, "max_msgs": 5, "discard": "new"}
+    streams = [{"name": "A", "domain": "hub", "subjects": ["a.>"]}, full]
+    space.write(
+        streams=[*streams, {"name": "D", "domain": "hub", "sources": [{"name": "A"}]}]
+    ).apply()
+    with Raw(hub.url, hub.user, hub.password) as raw:
+
+        def state(stream: str) -> dict[str, int]:
+            return dict(raw.api(f"$JS.hub.API.STREAM.INFO.{stream}")["state"])
+
+        for _ in range(9):
+            raw.request("a.x", b"")
+        hub.wait_until(lambda: state("D")["messages"] == 9, "copy to D")
+        hub.wait_until(lambda: state("B")["messages"] == 5, "copy to B")
+
+        _, result = space.write(
+            streams=[*streams, {"name": "D", "domain": "hub", "sources": [{"name": "B"}]}]
+        ).apply()
+
+        assert (result.exit_code, [step.status for step in result.steps]) == (
+            6,
+            ["failed", "skipped"],
+        )
+        assert "has copied up to sequence 9 of its earlier source, and B has only 5" in str(
+            result.steps[0].error
+        )
+        found = raw.api("$JS.hub.API.STREAM.INFO.D")
+        assert [source["name"] for source in found["config"]["sources"]] == ["A"]
+        assert found["state"]["messages"] == 9
