@@ -25,6 +25,7 @@ from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
 from jsplan.units import parse_instant
@@ -130,7 +131,8 @@ class PendingScan(Struct):
 
         An earlier source resumes after its last message in the target, even if it says that it
         begins later. One without a first sequence may have begun at the last message of a target
-        whose first messages were gone. Raises RefusedError if no message shows that.
+        whose first messages were gone. Raises RefusedError if no message shows that. Before
+        nats-server 2.15 a source of a recreated origin waits until its sequences come again.
         """
         filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(
             filter(None, [source.get("filter_subject")])
@@ -161,6 +163,10 @@ class PendingScan(Struct):
                 first = max(first, self._require_sourced(sourced).first)
             elif sourced is not None:
                 first = min(first, sourced.last + 1)
+        if existing.former:
+            info = await self.origin.endpoints.target.request("INFO")
+            if int((info.get("api") or {}).get("level") or 0) < ORIGIN_IDENTITY_LEVEL:
+                first = max(first, existing.former + 1)
         return SourceCoverage(first, filters)
 
     def _require_sourced(self, sourced: SeqRange | None) -> SeqRange:

@@ -41,7 +41,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     ),
     "BREAKS_REPLICATION": CodeText(
         "A mirror or source loses its origin, or stops before it has copied all of it.",
-        "The plan deletes a stream that another stream reads from, or takes away a mirror or "
+        "The plan deletes a stream that another stream reads from, or removes a mirror or "
         "source that is behind. Where the origin loses its messages too, the number is what only "
         "it has.",
         "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "

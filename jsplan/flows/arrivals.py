@@ -26,7 +26,8 @@ class Change(Struct, frozen=True):
     `emptied`: streams that lose their messages, or are new. `fresh`: the flows that copy from their
     start, by downstream stream and key, and the messages that this brings of what their origin has
     now. `continued`: the flows from a recreated mirror that continue at their sequence, so that
-    they do not take again what fills the mirror again.
+    they do not take again what fills the mirror again. `worked_off`: streams that have had more
+    messages than they have, since consumers finish them, or they were purged.
     """
 
     before: FlowGraph
@@ -34,6 +35,7 @@ class Change(Struct, frozen=True):
     emptied: frozenset[Address]
     fresh: Mapping[tuple[Address, str], Count] = field(default_factory=dict)
     continued: frozenset[tuple[Address, str]] = frozenset()
+    worked_off: frozenset[Address] = frozenset()
 
 
 class Arrival(Struct, frozen=True):
@@ -101,7 +103,9 @@ class ArrivalModel:
 
     def _duplicates_in(self, stream: Address) -> Effect | None:
         arrivals, kept = self.arrivals(stream), self._kept(stream)
-        here = FeedIndex(self._before.into(stream) if kept is not None and kept.messages else ())
+        had = stream in self._change.worked_off
+        has = kept is not None and kept.messages > 0
+        here = FeedIndex(self._before.into(stream) if had or has else ())
         by_root: dict[Address, list[tuple[Arrival, FeedIndex]]] = {}
         doubled: list[Arrival] = []
         counts: list[Count] = []
@@ -109,8 +113,12 @@ class ArrivalModel:
             feeds = self._after.over(arrival.flow)
             roots = {feed.root for feed in feeds}
             most: list[Count] = []
-            if kept is not None and here.shares_messages(feeds):
-                most.append(_least(arrival.at_most, kept.messages))
+            if here.shares_messages(feeds):
+                most.append(
+                    arrival.at_most
+                    if had or kept is None
+                    else _least(arrival.at_most, kept.messages)
+                )
             earlier = {id(one[0]): one for root in roots for one in by_root.get(root, ())}
             most += [
                 _least(arrival.at_most, other.at_most)

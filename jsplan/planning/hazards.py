@@ -17,6 +17,7 @@ from jsplan.documents.plan import Hazard
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
+from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -35,7 +36,11 @@ from jsplan.planning.relocation.hazards import (
 )
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
-from jsplan.planning.replication.flow_effects import assess_arrivals, assess_drained
+from jsplan.planning.replication.flow_effects import (
+    assess_arrivals,
+    assess_drained,
+    count_arrivals,
+)
 from jsplan.planning.replication.impact import (
     assess_attached_sources,
     merge_hazards,
@@ -43,7 +48,11 @@ from jsplan.planning.replication.impact import (
 )
 from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.split_updates import is_moved
-from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
+from jsplan.planning.stranded import (
+    add_stranded_messages,
+    assess_held_messages,
+    is_filter_measurement,
+)
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
@@ -84,6 +93,7 @@ def assess_hazards(
     found += _lost_consumer_hazards(inputs, decision, decisions)
     if decision.live is not None:
         found += _loses_outstanding(measured)
+        found += assess_held_messages(inputs, decision, decisions)
         found += (
             _consumer_hazards(decision)
             if decision.address.kind == "consumer"
@@ -439,26 +449,31 @@ def _lost_consumer_hazards(
 ) -> Iterable[Hazard]:
     """Report what a consumer that is gone, with its position, delivers again or skips.
 
-    It is created with its start in the files. A work queue has only what no consumer has finished.
-    Nothing is to be allowed: its position was lost outside jsplan.
+    It is created with its start in the files. A work queue has only what no consumer has finished,
+    and what comes again to a queue is a hazard of the queue. Nothing is to be allowed: its position
+    was lost outside jsplan.
     """
     parent = decision.address.parent
-    stream = inputs.live.get(parent) if parent is not None else None
     if (
-        decision.actions != ["create"]
+        parent is None
+        or decision.actions != ["create"]
         or decision.reason != "create_because_missing"
         or decision.after is None
         or decision.reset is not None
-        or stream is None
-        or get_retention(stream.compact) == "workqueue"
-        or (stream.address in decisions and decisions[stream.address].loses_content)
     ):
         return
-    most = int(stream.state.get("messages") or 0)
-    again = decision.after.get("deliver_policy", "all") in _POLICIES_FROM_A_START
-    if not most:
+    config = planned_config(inputs, decisions, parent)
+    stream, planned = inputs.live.get(parent), decisions.get(parent)
+    if config is None or get_retention(config) == "workqueue":
         return
-    many = f"up to {count_text(most, 'message')}"
+    is_emptied = stream is None or (planned is not None and planned.loses_content)
+    has = int(stream.state.get("messages") or 0) if stream is not None and not is_emptied else 0
+    comes = count_arrivals(inputs, decisions, parent)
+    most = None if comes is None else has + comes
+    if most == 0:
+        return
+    again = decision.after.get("deliver_policy", "all") in _POLICIES_FROM_A_START
+    many = f"up to {count_text(most, 'message')}" if most is not None else "messages"
     lost = "the consumer is gone, and its position with it"
     text = f"{lost}: it may deliver {many} again" if again else f"{lost}: it may skip {many}"
     yield Hazard(

@@ -43,6 +43,52 @@ def list_filter_measurements(
             yield from _list_for_consumer(inputs, readers, decision, stream)
 
 
+def assess_held_messages(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Hazard]:
+    """Yield the hazard of messages that workers hold while their filter goes to other consumers.
+
+    A work queue gives an unacknowledged message to each consumer that begins to want it.
+    """
+    live, parent = decision.live, decision.address.parent
+    held = int(live.state.get("num_ack_pending") or 0) if live is not None else 0
+    if live is None or parent is None or not held or decision.actions not in _GIVE_UP:
+        return
+    config = planned_config(inputs, decisions, inputs.topology.find_declared(parent))
+    if (config or {}).get("retention") != "workqueue" or (
+        decision.actions != ["delete"] and not _changes_filters(decision)
+    ):
+        return
+    readers = inputs.index(
+        "stream readers", (inputs.live.objects, decisions), lambda: StreamReaders(inputs, decisions)
+    )
+    before = filters_of(live.compact) or (">",)
+    takers = sorted(
+        address.consumer
+        for address, reader in readers.consumers(parent)
+        if address != decision.address
+        and not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        and any(overlaps(one, other) for one in before for other in filters_of(reader) or (">",))
+    )
+    if takers:
+        text = (
+            f"its workers hold {count_text(held, 'message')}: up to as many are delivered "
+            f"again, to workers of {', '.join(takers)}"
+        )
+        yield Hazard(
+            "DUPLICATES_MESSAGES",
+            text,
+            messages=held,
+            exact=False,
+            at_least=0,
+            at_most=held,
+            causes=takers,
+        )
+
+
+_GIVE_UP: Final = (["update"], ["delete"])
+
+
 def _surviving_stream(inputs: PlanInputs, decision: ResourceDecision) -> LiveObject | None:
     """Return the stream of a consumer that stays, if it has messages."""
     parent = decision.address.parent

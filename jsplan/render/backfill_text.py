@@ -70,7 +70,7 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
             ),
         )
     else:
-        lines.add(6, ("nothing to copy: all of it that there is has been copied", "dim"))
+        lines.add(6, ("nothing to copy: the target has it, or its own source brings it", "dim"))
     if origin.verified:
         lines.add(6, ("compared with the origin: equal, in order, each once", "good"))
     if origin.attempts > 1:
@@ -121,7 +121,7 @@ def run_line(result: BackfillResult) -> str:
     if not (result.copied or skipped or result.gap_messages):
         if result.deferred:
             return "Nothing to copy of the origins that can be reached."
-        return "Nothing to copy. The target has everything of the range."
+        return "Nothing to copy. The target has the range, or its own sources bring the rest."
     return (
         f"Backfill complete! Messages: {result.copied:,} copied, {result.gap_messages:,} "
         f"missing at the origin, {skipped:,} skipped."

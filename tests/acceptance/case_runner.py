@@ -7,6 +7,7 @@ A case is a YAML file under tests/cases:
     streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
     publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
     flowed: {hub/stream/B: n}       # what the flows have brought before the plan
+    held: {hub/consumer/B/W: n}     # messages that workers have and have not finished
     purged: [hub/stream/B]          # after that
     first: {streams: […]}           # sections of a workspace that is applied before
     tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
@@ -46,6 +47,7 @@ from jsplan.options import DriftOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
 from tests.support.raw import Raw
+from tests.support.stream_content import pull_acks
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 from tests.support.yaml_text import read_yaml
 
@@ -110,6 +112,9 @@ class Case:
         for domain, subject, count in self.text.get("publish", []):
             self._publish(domain, subject, count)
         self._check_messages(self.text.get("flowed", {}))
+        for address, count in self.text.get("held", {}).items():
+            worker = Address.parse(address)
+            pull_acks(self.raw, worker.stream, worker.consumer, count, domain=worker.domain)
         for stream in map(Address.parse, self.text.get("purged", ())):
             assert self._api(stream.domain, f"STREAM.PURGE.{stream.stream}")["success"]
         for address, fields in self.text.get("tamper", {}).items():

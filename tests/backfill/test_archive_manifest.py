@@ -181,7 +181,7 @@ def test_a_name_stays_inside(name: str) -> None:
 
 
 def test_useless_files_are_deleted_and_no_others(tmp_path: Path) -> None:
-    """A run deletes what its manifest has made useless, and leaves what another run may be writing."""
+    """A run deletes what its manifest has made useless, but nothing of another run."""
     later, gone = (NAME.replace("01-", f"0{digit}-") for digit in (5, 7))
     document = manifest()
     content = document["origins"][0]

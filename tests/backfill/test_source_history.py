@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 ALL: dict[str, Any] = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
+LEAF = {"api": "$JS.leaf.API"}
 COMMAND = "jsplan backfill run --from leaf/stream/S --to hub/stream/ALL"
 
 
@@ -443,3 +444,34 @@ def test_a_work_queue(pair: Pair) -> None:
     pair.stream("hub", "T")
     with pytest.raises(JsplanError, match="leaf/stream/Q cannot be copied: Q is a work queue"):
         pair.result(name=None, origin="leaf/stream/Q", target="hub/stream/T")
+
+
+@pytest.mark.matrix
+@pytest.mark.since_2_12
+def test_a_source_that_waits_for_a_recreated_origin(
+    pair: Pair, server_version: tuple[int, ...]
+) -> None:
+    """Before 2.15 a source waits until the sequences of its origin come again; a run copies them.
+
+    Later releases begin again, so that a run copies nothing.
+    """
+    pair.stream("hub", "ALL", subjects=["all.>"], sources=[{"name": "S", "external": LEAF}])
+    wait_for_count(pair, 20)
+    pair.ask("leaf", "STREAM.DELETE.S")
+    pair.stream("leaf", "S", [(b"s.a", b"", b"%d" % n) for n in range(101, 106)])
+
+    def run() -> int:
+        found = pair.run(
+            name=None, origin="leaf/stream/S", target="hub/stream/ALL", reset_range=True
+        )
+        return found.copied
+
+    if server_version >= (2, 15):
+        assert run() == 0
+        return
+    assert run() == 5
+    pair.publish("leaf", [(b"s.a", b"", b"%d" % n) for n in range(106, 126)])
+    wait_for_count(pair, 30)  # 20, the 5 that were copied, and 5 beyond the old sequence
+    assert run() == 15
+    assert payloads(pair) == [*range(1, 21), *range(101, 126)]
+    assert run() == 0

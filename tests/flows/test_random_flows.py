@@ -27,6 +27,7 @@ def require_announced(seed: int, folder: Path, sandbox: Sandbox, quiet: float) -
         return False
     assert result["twice"] <= result["said twice"], describe(flows, result)
     assert result["gone"] <= result["said gone"], describe(flows, result)
+    assert result["left out"] <= result["said left out"], describe(flows, result)
     return True
 
 

@@ -64,12 +64,15 @@ def consumer(raw: Raw, stream: str, name: str, **config: Any) -> None:
     raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
 
 
-def pull_acks(raw: Raw, stream: str, name: str, count: int) -> list[str]:
+def pull_acks(raw: Raw, stream: str, name: str, count: int, *, domain: str = "") -> list[str]:
     """Pull `count` messages and return their ack subjects."""
+    if not count:
+        return []
+    prefix = f"$JS.{domain}.API" if domain else "$JS.API"
     raw.subscribe("acks.here")
     request = {"batch": count, "expires": 5_000_000_000}
     raw.publish(
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+        f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}",
         json.dumps(request).encode(),
         reply="acks.here",
     )

@@ -38,11 +38,13 @@ SOURCE_HEADER_BYTES = 96
 class ExistingMessages(Struct, frozen=True):
     """Messages of the target: origin sequences and times (ns; 0: any time), sorted by both.
 
-    A recreated stream repeats sequences, so a sequence may be there with several times.
+    A recreated stream repeats sequences, so a sequence may be there with several times. `former` is
+    the highest sequence that a source brought of an earlier stream of the origin's name; 0: none.
     """
 
     seq: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     time: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    former: int = 0
 
 
 class SourceCoverage(Struct, frozen=True):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes, parse_times
 from jsplan.backfill.protocol import read
@@ -42,15 +43,15 @@ class OriginQuery(Struct, frozen=True):
 class _FoundMessages(Struct):
     seqs: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
     times: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
+    former: int = 0
 
     def add(self, seqs: SeqArray, times: SeqArray) -> None:
         self.seqs.append(seqs)
         self.times.append(times)
 
     def to_existing(self) -> ExistingMessages:
-        return build_existing(
-            np.concatenate(self.seqs).astype(np.int64), np.concatenate(self.times)
-        )
+        seqs, times = np.concatenate(self.seqs).astype(np.int64), np.concatenate(self.times)
+        return replace(build_existing(seqs, times), former=self.former)
 
 
 def scan_target(
@@ -73,8 +74,10 @@ def scan_target(
                 found[number].add(seqs, times)
         for name, seqs, stored_at in _parse_sources(rows):
             for number in by_source.get(name, ()):
-                current = seqs[stored_at >= queries[number].created_at]
+                is_current = stored_at >= queries[number].created_at
+                current, former = seqs[is_current], seqs[~is_current]
                 found[number].add(current, np.zeros(len(current), dtype=np.int64))
+                found[number].former = max(found[number].former, *former.tolist(), 0)
         for number, query in enumerate(queries):
             if query.is_restored:
                 found[number].add(rows["seq"].to_numpy(), rows["time"].to_numpy())

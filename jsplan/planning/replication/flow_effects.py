@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config
@@ -53,6 +56,7 @@ class PlannedFlows:
             and v.relocation is None
             and (v.loses_content or (v.live is None and v.actions == ["create"]))
         )
+        self.worked_off = self._find_worked_off()
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
 
     def decision(self, stream: Address) -> ResourceDecision | None:
@@ -61,7 +65,26 @@ class PlannedFlows:
 
     def _node_before(self, stream: Address) -> StreamNode | None:
         live = self._inputs.live.get(self._real[stream])
-        return StreamNode(stream, live.compact, live.state) if live is not None else None
+        if live is not None:
+            return StreamNode(stream, live.compact, live.state)
+        entry = self._inputs.entries.get(self._real[stream])
+        decision = self.decision(stream)
+        if entry is None or decision is None or decision.actions != ["create"]:
+            return None
+        return StreamNode(stream, entry.config)  # another client deleted it
+
+    def _find_worked_off(self) -> frozenset[Address]:
+        """Return the streams that may have had messages which they have not any more."""
+        return frozenset(
+            address
+            for address, node in self.before.nodes.items()
+            if get_retention(node.config) != "limits"
+            or (
+                not node.messages
+                and int(node.state.get("last_seq") or 0) > 0
+                and address not in self.emptied
+            )
+        )
 
     def _node_after(self, stream: Address) -> StreamNode | None:
         config = planned_config(self._inputs, self._decisions, self._real[stream])
@@ -77,7 +100,7 @@ class PlannedFlows:
                 continue
             known = {flow.key for flow in self.before.flows_into.get(stream, ())}
             for flow in flows:
-                if stream in self.emptied or flow.key not in known:
+                if stream in self.emptied or flow.key not in known or self._starts_again(flow):
                     yield flow
 
     def _continues(self, flow: Flow) -> bool:
@@ -89,6 +112,20 @@ class PlannedFlows:
             or flow.key in decision.relocated_sources
             or (decision.entry is not None and flow.key in decision.entry.starts)
             or (decision.preserves and flow.kind == "mirror")
+        )
+
+    def _starts_again(self, flow: Flow) -> bool:
+        """Check whether a replaced stream may begin a source again although it is preserved.
+
+        Before nats-server 2.15 it continues behind the newest message that it still has.
+        """
+        decision = self.decision(flow.downstream)
+        return (
+            decision is not None
+            and decision.preserves
+            and flow.kind == "source"
+            and flow.downstream in self.worked_off
+            and self._inputs.level(self._real[flow.downstream]) < ORIGIN_IDENTITY_LEVEL
         )
 
     def find_unread(self) -> set[Address]:
@@ -141,7 +178,14 @@ class PlannedFlows:
     def build_change(self, arriving: Arriving) -> Change:
         """Return the change for the model, with the answers to `list_counts`."""
         counts = {(flow.downstream, flow.key): self._count(flow, arriving) for flow in self.fresh}
-        return Change(self.before, self.after, self.emptied, counts, self._find_continued())
+        return Change(
+            self.before,
+            self.after,
+            self.emptied,
+            counts,
+            self._find_continued(),
+            self.worked_off,
+        )
 
     def _find_continued(self) -> frozenset[tuple[Address, str]]:
         """Return the flows from recreated mirrors that do not copy again.
@@ -240,15 +284,34 @@ def assess_drained(
         )
 
 
+def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:
+    """Return how many messages at most the plan brings to a stream; None: unknown."""
+    real = inputs.topology.canonicalize(stream)
+    model = _model(inputs, decisions)
+    counts = [arrival.at_most for arrival in model.arrivals(real)] if model is not None else []
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _model(inputs: PlanInputs, decisions: Decisions) -> ArrivalModel | None:
+    planned = planned_flows(inputs, decisions)
+    if not planned.fresh:
+        return None
+    return inputs.index(
+        "arrival model",
+        (inputs.live.objects, decisions),
+        lambda: ArrivalModel(planned.build_change(inputs.measured.arriving)),
+    )
+
+
 def _find_effects(
     inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, list[tuple[Kind, Effect]]]:
     """Return the effects by the stream at which they are reported: its own, or a cause."""
     planned = planned_flows(inputs, decisions)
     found: dict[Address, list[tuple[Kind, Effect]]] = {}
-    if not planned.fresh:
+    model = _model(inputs, decisions)
+    if model is None:
         return found
-    model = ArrivalModel(planned.build_change(inputs.measured.arriving))
     effects: list[tuple[Kind, Effect]] = [("twice", effect) for effect in model.duplicates()]
     effects += [("pushed out", effect) for effect in model.pushed_out()]
     compared: dict[Address, set[str]] = {}  # counted exactly, and reported by `duplicates`
@@ -272,10 +335,13 @@ def _twice(decision: ResourceDecision, effect: Effect) -> Hazard:
     where = "" if effect.stream == decision.address else f"{effect.stream} "
     origins = " and ".join(dict.fromkeys(str(a.flow.origin) for a in effect.arrivals))
     text = (
-        f"{where}stores {_up_to(effect)} twice: what {origins} brings it has, "
+        f"{where}stores {_up_to(effect)} twice: what {origins} brings it has, has had, "
         "or gets by another path too"
     )
-    return _hazard("DUPLICATES_MESSAGES", text, effect)
+    found = _hazard("DUPLICATES_MESSAGES", text, effect)
+    # Nothing is to be allowed where another client deleted the stream.
+    is_lost = decision.reason == "create_because_missing" and effect.stream == decision.address
+    return replace(found, blocking=not is_lost)
 
 
 def _pushed_out(decision: ResourceDecision, effect: Effect) -> Hazard:
