@@ -451,7 +451,7 @@ def test_a_work_queue(pair: Pair) -> None:
 def test_a_source_that_waits_for_a_recreated_origin(
     pair: Pair, server_version: tuple[int, ...]
 ) -> None:
-    """Before 2.15 a source waits until the sequences of its origin come again; a run copies them.
+    """Before 2.15 a source waits for the sequences of a new origin; a run copies what is before.
 
     Later releases begin again, so that a run copies nothing.
     """
