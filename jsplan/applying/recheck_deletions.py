@@ -118,6 +118,8 @@ class DeletionCheck:
         """
         if (uncopied := await self._describe_uncopied_excess(step)) is not None:
             return uncopied
+        if (arriving := await self._describe_arriving_excess(step)) is not None:
+            return arriving
         hazard = self._planned_hazard(step)
         measurements = await self._list_measurements(step, live, expected=hazard is not None)
         if not measurements:
@@ -142,6 +144,19 @@ class DeletionCheck:
         if not exceeds_plan(deleted, planned, int(self.plan.options.get("safe_below", 0))):
             return None
         return f"would delete {deleted:,} messages now; the plan said {planned:,}"
+
+    async def _describe_arriving_excess(self, step: Step) -> str | None:
+        """Describe a flow that would bring clearly more messages than planned. Raises ApiError."""
+        safe_below = int(self.plan.options.get("safe_below", 0))
+        for flow in step.precondition.get("new_flows", ()):
+            origin, planned = Address.parse(flow["origin"]), flow["max_messages"]
+            if origin.domain not in self.apis:
+                continue
+            info = await self.apis[origin.domain].stream_info(origin.stream)
+            count = int(info["state"]["messages"]) if info is not None else 0
+            if exceeds_plan(count, planned, safe_below):
+                return f"would copy {count:,} messages of {origin}; the plan said {planned:,}"
+        return None
 
     async def _describe_uncopied_excess(self, step: Step) -> str | None:
         """Describe a source whose removal would lose clearly more uncopied messages than planned.

@@ -119,6 +119,7 @@ PRECONDITION = object_of(
         "wait_until_stable": ADDRESS,
         "parent": object_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
+        "new_flows": list_of(object_of({"origin": STREAM_ADDRESS, "max_messages": UINT64})),
         "removed_sources": list_of(
             object_of(
                 {"source": ORIGIN_REF, "domain": TEXT, "max_uncopied": or_null(UINT64)},

@@ -52,6 +52,7 @@ from jsplan.planning.relocation.downstream import plan_relocated_sources
 from jsplan.planning.relocation.entries import deferral_reasons
 from jsplan.planning.relocation.stages import limit_changes
 from jsplan.planning.replication import checks
+from jsplan.planning.replication.flow_effects import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.replication.source_starts import fix_source_starts
@@ -136,6 +137,7 @@ def build_plan(
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
+        bound_arrivals(inputs, decisions, plan.steps)
     plan.backfills = _plan_backfills(inputs, decisions) if not plan.errored else []
     options = inputs.options
     partial = options.targets or options.excludes or options.stage

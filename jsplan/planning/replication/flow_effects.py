@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
-from jsplan.documents.plan import Hazard
+from jsplan.documents.plan import Hazard, Step
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
 from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
@@ -242,10 +242,7 @@ def assess_arrivals(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Hazard]:
     """Yield the hazards of what this change brings to any stream."""
-    found = inputs.index(
-        "arrivals", (inputs.live.objects, decisions), lambda: _find_effects(inputs, decisions)
-    )
-    for kind, effect in found.get(decision.address, ()):
+    for kind, effect in _effects(inputs, decisions).get(decision.address, ()):
         yield _twice(decision, effect) if kind == "twice" else _pushed_out(decision, effect)
 
 
@@ -300,6 +297,35 @@ def _model(inputs: PlanInputs, decisions: Decisions) -> ArrivalModel | None:
         "arrival model",
         (inputs.live.objects, decisions),
         lambda: ArrivalModel(planned.build_change(inputs.measured.arriving)),
+    )
+
+
+def bound_arrivals(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
+    """Write into each step that begins flows how many messages their origins have.
+
+    More of them would do more than the hazards of the plan say.
+    """
+    planned = planned_flows(inputs, decisions)
+    if not planned.fresh or not any(_effects(inputs, decisions).values()):
+        return
+    origins: dict[Address, list[dict[str, Any]]] = {}
+    for flow in planned.fresh:
+        if (origin := planned.before.nodes.get(flow.origin)) is not None:
+            declared = inputs.topology.find_declared(flow.origin)
+            bound = {"origin": str(declared), "max_messages": origin.messages}
+            origins.setdefault(inputs.topology.find_declared(flow.downstream), []).append(bound)
+    for step in steps:
+        address = Address.parse(step.address)
+        if step.op in _BEGINS_FLOWS and address in origins:
+            step.precondition["new_flows"] = origins[address]
+
+
+_BEGINS_FLOWS = ("stream.create", "stream.update", "sources.attach", "origin.create")
+
+
+def _effects(inputs: PlanInputs, decisions: Decisions) -> dict[Address, list[tuple[Kind, Effect]]]:
+    return inputs.index(
+        "arrivals", (inputs.live.objects, decisions), lambda: _find_effects(inputs, decisions)
     )
 
 

@@ -1,4 +1,4 @@
-"""A source that is switched to a copy of its stream which has less."""
+"""New flows whose origins are not any more, or not yet, what the plan was made for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.applying import replicated_streams
+from jsplan.errors import JsplanError
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space
 
@@ -53,3 +54,37 @@ def test_a_copy_that_stands_still(
         found = raw.api("$JS.hub.API.STREAM.INFO.D")
         assert [source["name"] for source in found["config"]["sources"]] == ["A"]
         assert found["state"]["messages"] == 9
+
+
+@pytest.mark.matrix
+def test_an_origin_that_has_grown(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A saved plan is refused where it would store clearly more twice than it said."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    streams = [
+        {"name": "A", "domain": "hub", "subjects": ["a.>"]},
+        {"name": "B", "domain": "hub", "sources": [{"name": "A"}]},
+    ]
+    copy = {"name": "D", "domain": "hub", "sources": [{"name": "A"}]}
+    space.write(streams=[*streams, copy]).apply()
+    with Raw(hub.url, hub.user, hub.password) as raw:
+
+        def publish(count: int) -> None:
+            for _ in range(count):
+                raw.request("a.x", b"")
+
+        def count(stream: str) -> int:
+            return int(raw.api(f"$JS.hub.API.STREAM.INFO.{stream}")["state"]["messages"])
+
+        publish(20)
+        hub.wait_until(lambda: count("D") == count("B") == 20, "copy everything")
+        plan = space.write(
+            streams=[*streams, copy | {"sources": [{"name": "A"}, {"name": "B"}]}]
+        ).plan()
+        publish(20)
+        hub.wait_until(lambda: count("D") == count("B") == 40, "copy everything")
+
+        with pytest.raises(
+            JsplanError, match="would copy 40 messages of hub/stream/B; the plan said 20"
+        ):
+            space.apply_saved(plan, allow_hazards=("DUPLICATES_MESSAGES",))
+        assert count("D") == 40
