@@ -223,6 +223,8 @@ class RandomFlows:
                 return None
             codes = tuple({h.code for c in plan.resource_changes for h in c.hazards})
             result = self.space.apply_saved(plan, allow_hazards=codes)
+            if any("detected cycle" in str(step.error) for step in result.steps):
+                return None  # the server looks at subjects alone; `--rehearse` finds it before
             assert result.exit_code == 0, result
             found = self.compare(plan, before, self.settle(quiet))
             self.publish(self.rng.randint(0, 5))
@@ -233,6 +235,19 @@ class RandomFlows:
         return any(
             c.address.rpartition("/")[2] == self.recreated and c.change.actions != ["no-op"]
             for c in plan.resource_changes
+        )
+
+    def _inherited(self, name: str, before: Contents) -> int:
+        """Return how many messages the origins of a stream have twice already."""
+        return sum(
+            copies(
+                [
+                    number
+                    for number in before.get(origin["name"], ())
+                    if origin.get("filter_subject") in (None, self.subjects[number])
+                ]
+            )
+            for origin in origins(self.streams[name])
         )
 
     def _await_flows(
@@ -291,7 +306,10 @@ class RandomFlows:
             for name, messages in after.items()
             if (
                 extra := copies([*messages, *self.finished.get(name, ())])
-                - copies(before.get(name, []) if name not in emptied else [])
+                - max(
+                    copies(before.get(name, []) if name not in emptied else []),
+                    self._inherited(name, before),
+                )
             )
             > 0
         }
