@@ -41,6 +41,7 @@ from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
+from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.replication.source_starts import list_start_times
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
@@ -201,9 +202,15 @@ class ServerReader(Struct, frozen=True):
         duplicates = list_duplicates(inputs, decisions)
         removed = list_removed_sources(inputs, decisions)
         arriving = list(planned_flows(inputs, decisions).list_counts())
-        if duplicates or removed or arriving:
-            from jsplan.facts.duplicate_count import count_duplicates  # noqa: PLC0415 - see above
+        positions = list(list_sourced_positions(inputs, decisions))
+        if duplicates or removed or arriving or positions:
+            from jsplan.facts.duplicate_count import (  # noqa: PLC0415 - see above
+                count_duplicates,
+                find_sourced_positions,
+            )
 
+            sourced = await find_sourced_positions(self._pool, domains, positions, levels, limit)
+            found = replace(found, sourced=sourced)
             every = add_unknown_domains(domains, removed)
             counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
             found = replace(found, duplicates=counts)

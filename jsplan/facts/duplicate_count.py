@@ -59,6 +59,33 @@ async def count_duplicates(
     return counts
 
 
+async def find_sourced_positions(
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    requests: Iterable[DuplicateRequest],
+    levels: Mapping[str, int],
+    limit: int,
+) -> dict[tuple[Address, str], int]:
+    """Find the last sequence that each stream has by a source, by stream and key; 0: none known.
+
+    Raises ApiError. `limit` bounds the reads of each.
+    """
+    requests = list(requests)
+    await pool.open(domains[request.downstream.domain].connection for request in requests)
+
+    async def find(request: DuplicateRequest) -> tuple[int, bool]:
+        domain = request.downstream.domain
+        return await _last_sourced_seq(
+            pool.api(domains[domain]), request, levels.get(domain, 0), limit
+        )
+
+    found = await asyncio.gather(*map(find, requests))
+    return {
+        (request.downstream, request.name): seq
+        for request, (seq, _) in zip(requests, found, strict=True)
+    }
+
+
 async def _count_for_request(
     origins: DomainApi,
     downstream: DomainApi,

@@ -54,6 +54,7 @@ from jsplan.planning.relocation.stages import limit_changes
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.flow_effects import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
+from jsplan.planning.replication.lost_origins import continue_lost_origins
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.replication.source_starts import fix_source_starts
 from jsplan.planning.server_rules import check_server_rules
@@ -107,6 +108,7 @@ def build_plan(
     `inputs.measured.deletions` must have the results of `list_measurements`.
     """
     fix_source_starts(inputs, decisions)
+    continue_lost_origins(inputs, decisions)
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
     plan.deferred += _defer_backfills(inputs)

@@ -67,6 +67,7 @@ class Measurements(Struct, frozen=True):
     `duplicates`: the messages that sources would copy again.
     `uncopied`: the messages that removed sources have not copied.
     `arriving`: the messages that new sources with a filter or a start bring, by downstream stream.
+    `sourced`: the last sequence of a lost origin that a stream has by a source, by its key.
     `unreadable_origins`: the error per stream and origin that could not be read.
     `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
     after the last sequence if there is no such message.
@@ -76,6 +77,7 @@ class Measurements(Struct, frozen=True):
     duplicates: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
     uncopied: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
     arriving: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
+    sourced: Mapping[tuple[Address, str], int] = field(default_factory=dict)
     unreadable_origins: Mapping[Address, Mapping[Address, str]] = field(default_factory=dict)
     seqs_by_time: Mapping[tuple[Address, str], int] = field(default_factory=dict)
 

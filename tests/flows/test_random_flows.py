@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox
 
-#: Found wrong once: 116, a new source of a mirror that the same plan recreates.
-KNOWN = (116,)
-
 
 def require_announced(seed: int, folder: Path, sandbox: Sandbox, quiet: float) -> bool:
     """Play a seed; return False if its plan was refused or empty."""
@@ -29,12 +26,6 @@ def require_announced(seed: int, folder: Path, sandbox: Sandbox, quiet: float) -
     assert result["gone"] <= result["said gone"], describe(flows, result)
     assert result["left out"] <= result["said left out"], describe(flows, result)
     return True
-
-
-@pytest.mark.parametrize("seed", KNOWN)
-def test_known_seeds(seed: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Seeds that were wrong once are announced."""
-    assert require_announced(seed, tmp_path, clean_hub_leaf, 1.5)
 
 
 @pytest.mark.matrix

@@ -152,7 +152,6 @@ def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecisio
                 decision.after | {"first_seq": int(first)},
                 ["first_seq"],
             )
-        _continue_lost_origin(inputs, decision)
         if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
             decision.unknown = [*decision.unknown, "sources"]
         if address.kind != "consumer" and (
@@ -182,36 +181,6 @@ def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
         or not state.get("messages")
         or bool(state.get("num_deleted"))
     )
-
-
-def _continue_lost_origin(inputs: PlanInputs, decision: ResourceDecision) -> None:
-    """Let a stream that is gone come back behind its sequences, if others read it.
-
-    Its mirrors would wait until it has passed them, and so would its sources, up to 2.14 or where
-    jsplan gave them a start. State knows its last sequence, and so does each mirror of it.
-    """
-    if (
-        decision.actions != ["create"]
-        or decision.address.kind == "consumer"
-        or decision.relocation is not None
-        or "first_seq" in decision.unknown
-        or decision.after is None
-        or decision.after.get("mirror")
-        or "first_seq" in inputs.body(decision.address)
-    ):
-        return
-    flows = flows_from(inputs, {}, decision.address)
-    if not flows and not managed_downstream(inputs, decision.address):
-        return
-    known = [decision.entry.last_seq if decision.entry is not None else 0]
-    for downstream, kind, source in flows:
-        if kind == "mirror":
-            known.append(int(inputs.live.objects[downstream].state.get("last_seq") or 0))
-        elif (entry := inputs.entries.get(downstream)) is not None:
-            known.append(entry.starts.get(origin_key(source), 1) - 1)
-    if last := max(known):
-        decision.continues_at = last + 1
-        decision.after = decision.after | {"first_seq": last + 1}
 
 
 def fills_again(decision: ResourceDecision) -> bool:

@@ -1,0 +1,78 @@
+"""Streams that another client deleted while others read them. They continue their sequences.
+
+Their mirrors would wait until they have passed them, and so would their sources, before nats-server
+2.15 or where jsplan gave them a start. State knows the last sequence that it saw, a mirror its own,
+and a stream with a source the one of the newest message that it has of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from jsplan.address import Address
+from jsplan.facts.duplicates import DuplicateRequest
+from jsplan.planning.replication.duplicates import subject_filters
+from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream
+from jsplan.resources.nested import origin_key
+from jsplan.resources.source_header import source_name
+
+if TYPE_CHECKING:
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+    Decisions = Mapping[Address, ResourceDecision]
+
+
+def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[DuplicateRequest]:
+    """Request what sources have copied of lost streams."""
+    for decision in decisions.values():
+        for downstream, kind, source in _flows(inputs, decision):
+            if kind == "source" and inputs.live.get(downstream) is not None:
+                taken = subject_filters(source)
+                yield DuplicateRequest(
+                    downstream,
+                    origin_key(source),
+                    decision.address,
+                    taken,
+                    taken,
+                    source_name(source),
+                    recreated=False,
+                )
+
+
+def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
+    """Let each stream that is gone continue behind all that is known of its sequences."""
+    for decision in decisions.values():
+        flows = _flows(inputs, decision)
+        if not flows and not (
+            _is_lost(inputs, decision) and managed_downstream(inputs, decision.address)
+        ):
+            continue
+        known = [decision.entry.last_seq if decision.entry is not None else 0]
+        for downstream, kind, source in flows:
+            live, key = inputs.live.get(downstream), origin_key(source)
+            if kind == "mirror" and live is not None:
+                known.append(int(live.state.get("last_seq") or 0))
+            elif (entry := inputs.entries.get(downstream)) is not None:
+                known.append(entry.starts.get(key, 1) - 1)
+            known.append(inputs.measured.sourced.get((downstream, key), 0))
+        if last := max(known):
+            assert decision.after is not None
+            decision.continues_at = last + 1
+            decision.after = decision.after | {"first_seq": last + 1}
+
+
+def _flows(inputs: PlanInputs, decision: ResourceDecision) -> list[Flow]:
+    return list(flows_from(inputs, {}, decision.address)) if _is_lost(inputs, decision) else []
+
+
+def _is_lost(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    return (
+        decision.actions == ["create"]
+        and decision.address.kind != "consumer"
+        and decision.relocation is None
+        and "first_seq" not in decision.unknown
+        and decision.after is not None
+        and not decision.after.get("mirror")
+        and "first_seq" not in inputs.body(decision.address)
+    )
