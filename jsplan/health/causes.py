@@ -87,9 +87,14 @@ def flow_control_stalled(flow: Flow) -> str:
 
 def origin_recreated(flow: Flow) -> str:
     """Return the sentence: the origin is another stream than the one that was copied."""
+    fix = (
+        f"to fill it again: jsplan apply --replace {flow.downstream}"
+        if flow.kind == "mirror"
+        else f"to copy the others: jsplan backfill run --from {flow.source} --to {flow.downstream}"
+    )
     return (
         f"{ORIGIN_RECREATED}: the downstream has messages of a deleted stream {flow.name},"
-        " and receives only higher sequences of the new one"
+        f" and receives only higher sequences of the new one; {fix}"
     )
 
 
