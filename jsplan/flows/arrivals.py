@@ -78,6 +78,13 @@ class ArrivalModel:
         """Return what comes to a stream, without empty arrivals."""
         return self._found.get(stream, [])
 
+    def path(self, arrival: Arrival) -> list[Address]:
+        """Return the streams that messages come by, the first one first, without the target."""
+        found = [arrival.flow.origin]
+        while onward := [a for a in self.arrivals(found[0]) if a.flow.origin not in found]:
+            found.insert(0, onward[0].flow.origin)
+        return found
+
     def _arrive(self, flow: Flow) -> Arrival:
         onward = self.arrivals(flow.origin)
         if (flow.downstream, flow.key) in self._change.continued:

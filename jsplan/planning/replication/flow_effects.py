@@ -243,7 +243,14 @@ def assess_arrivals(
 ) -> Iterable[Hazard]:
     """Yield the hazards of what this change brings to any stream."""
     for kind, effect in _effects(inputs, decisions).get(decision.address, ()):
-        yield _twice(decision, effect) if kind == "twice" else _pushed_out(decision, effect)
+        model = _model(inputs, decisions)
+        assert model is not None, "it has effects"
+        found = (" -> ".join(map(str, model.path(arrival))) for arrival in effect.arrivals)
+        paths = " and ".join(dict.fromkeys(found))
+        if kind == "twice":
+            yield _twice(decision, effect, paths)
+        else:
+            yield _pushed_out(decision, effect, paths)
 
 
 def assess_drained(
@@ -357,11 +364,10 @@ def _names(effect: Effect) -> set[str]:
     return {arrival.flow.key for arrival in effect.arrivals}
 
 
-def _twice(decision: ResourceDecision, effect: Effect) -> Hazard:
+def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     where = "" if effect.stream == decision.address else f"{effect.stream} "
-    origins = " and ".join(dict.fromkeys(str(a.flow.origin) for a in effect.arrivals))
     text = (
-        f"{where}stores {_up_to(effect)} twice: what {origins} brings it has, has had, "
+        f"{where}stores {_up_to(effect)} twice: what {paths} brings it has, has had, "
         "or gets by another path too"
     )
     found = _hazard("DUPLICATES_MESSAGES", text, effect)
@@ -370,10 +376,9 @@ def _twice(decision: ResourceDecision, effect: Effect) -> Hazard:
     return replace(found, blocking=not is_lost)
 
 
-def _pushed_out(decision: ResourceDecision, effect: Effect) -> Hazard:
+def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     where = "" if effect.stream == decision.address else f" of {effect.stream}"
-    origins = " and ".join(dict.fromkeys(str(a.flow.origin) for a in effect.arrivals))
-    text = f"{_up_to(effect)}{where} leave it for what {origins} brings, by its limits"
+    text = f"{_up_to(effect)}{where} leave it for what {paths} brings, by its limits"
     return _hazard("DELETES_MESSAGES", text, effect)
 
 
