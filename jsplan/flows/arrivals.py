@@ -67,7 +67,11 @@ class ArrivalModel:
 
     def __init__(self, change: Change) -> None:
         self._change = change
-        self._before, self._after = Feeds(change.before), Feeds(change.after)
+        self._before = before = Feeds(change.before)
+        kept = {a: before.into(a) for a, n in change.before.nodes.items() if n.messages}
+        self._after = Feeds(
+            change.after, {a: feeds for a, feeds in kept.items() if a not in change.emptied}
+        )
         self._found: dict[Address, list[Arrival]] = {}
         for stream in (*change.after.in_order(), *change.after.on_circles()):
             flows = change.after.flows_into.get(stream, ())

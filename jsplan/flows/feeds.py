@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from jsplan.address import Address
@@ -23,10 +23,15 @@ class Feed(NamedTuple):
 
 
 class Feeds:
-    """The feeds of the streams of one graph."""
+    """The feeds of the streams of one graph.
 
-    def __init__(self, graph: FlowGraph) -> None:
-        self._graph = graph
+    `kept`: the feeds of messages that streams already have, whatever they read now.
+    """
+
+    def __init__(
+        self, graph: FlowGraph, kept: Mapping[Address, Iterable[Feed]] | None = None
+    ) -> None:
+        self._graph, self._kept = graph, kept or {}
         self._found: dict[Address, list[Feed]] = {}
         for stream in graph.in_order():
             self._found[stream] = self._find(stream)
@@ -47,7 +52,7 @@ class Feeds:
         found = [Feed(stream, subject, subject) for subject in own]
         for flow in flows:
             found += self.over(flow)
-        return _shorten(found)
+        return _shorten((*found, *self._kept.get(stream, ())))
 
     def over(self, flow: Flow) -> list[Feed]:
         """Return the feeds that come over one flow."""
