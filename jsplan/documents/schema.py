@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import get_args
 
 from jsplan.address import KINDS
-from jsplan.documents.alert import EventType, Kind
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
-from jsplan.documents.graph import PlannedAction
 from jsplan.documents.plan_types import SEVERITIES, Op
 from jsplan.documents.schema_files import (
     ATTEMPT,
@@ -147,35 +145,6 @@ DRIFT = (
         ),
     }
 )
-ALERT = object_of(
-    {
-        "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
-        "kind": one_of(*get_args(Kind)),
-        "severity": one_of(*SEVERITIES),
-        "address": TEXT,
-        "summary": TEXT,
-        "details": list_of(TEXT),
-        "fields": list_of(ref("field")),
-    },
-    description="`id` stays the same while the finding lasts, in one workspace and environment.",
-)
-ACTOR = object_of(
-    {"user": TEXT, "client": TEXT, "host": TEXT, "account": TEXT, "leafnode": FLAG},
-    description="The client of the change. Behind a leafnode the server knows only the link.",
-)
-ALERT_EVENT = HEAD | {
-    "kind": one_of("notification"),
-    "id": TEXT,
-    "event": one_of(*get_args(EventType)),
-    "alert": ref("alert"),
-    "alerts": list_of(ref("alert")),
-    "workspace": TEXT,
-    "environment": or_null(TEXT),
-    "timestamp": TIME,
-    "since": TIME,
-    "by": or_null(ACTOR),
-    "text": TEXT,
-}
 HISTORY_CHANGE = object_of(
     {
         "address": ADDRESS,
@@ -311,55 +280,6 @@ _STATUS = {
 }
 
 
-FINDINGS = list_of(ref("diagnostic"))
-LINT = HEAD | {
-    "kind": one_of("lint"),
-    "jsplan_version": TEXT,
-    "workspace": TEXT,
-    "environment": or_null(TEXT),
-    "live": FLAG,
-    "findings": FINDINGS,
-    "ignored": list_of({"allOf": [ref("diagnostic"), object_of({"reason": TEXT})]}),
-    "resources": COUNT,
-    "summary": object_of_counts("errors", "warnings", "notes", "ignored"),
-}
-_ACTION = or_null(one_of(*(action for action in get_args(PlannedAction) if action)))
-NODE = object_of(
-    {
-        "id": TEXT,
-        "domain": TEXT,
-        "kind": one_of("stream", "kv", "object_store", "outside"),
-        "name": TEXT,
-        "subjects": list_of(TEXT),
-        "summary": TEXT,
-        "consumers": list_of(object_of({"name": TEXT, "summary": TEXT, "action": _ACTION})),
-        "action": _ACTION,
-        "count": COUNT,
-    },
-    description="A stream or bucket. `outside`: a stream that is not in the workspace. "
-    "`action`: the action of the plan.",
-)
-LINK = object_of(
-    {
-        "origin": TEXT,
-        "downstream": TEXT,
-        "kind": one_of("mirror", "source"),
-        "label": TEXT,
-        "action": _ACTION,
-        "count": COUNT,
-    },
-    description="Messages flow from node `origin` to node `downstream`; `label` is the filter.",
-)
-GRAPH = HEAD | {
-    "kind": one_of("graph"),
-    "title": TEXT,
-    "planned": FLAG,
-    "domains": list_of(object_of({"key": TEXT, "title": TEXT, "count": COUNT})),
-    "nodes": list_of(ref("node")),
-    "links": list_of(ref("link")),
-}
-
-
 _ORIGIN = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
 ORIGIN_RESULT = object_of(
     _ORIGIN
@@ -489,15 +409,12 @@ BACKFILL_STATUS = HEAD | {
 
 
 def schemas() -> dict[str, Schema]:
-    """All published schemas by file name, such as `plan-v1.json`."""
+    """Schemas by file name, such as `plan-v1.json`."""
     return {
         "plan-v1.json": document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": document(
             "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}
-        ),
-        "notification-v1.json": document(
-            "notification", ALERT_EVENT, {"field": FIELD, "alert": ALERT}
         ),
         "state-v1.json": state_schema(),
         "history-v1.json": document(
@@ -507,8 +424,6 @@ def schemas() -> dict[str, Schema]:
         ),
         "backup-v1.json": document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": document("status", STATUS, _STATUS),
-        "lint-v1.json": document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
-        "graph-v1.json": document("graph", GRAPH, {"node": NODE, "link": LINK}),
         "backfill-v1.json": document(
             "backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}
         ),

@@ -23,7 +23,7 @@ from jsplan.backfill.tasks.staging_streams import (
 )
 from jsplan.cli.main import main
 from jsplan.config import load
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.estimate import estimate_copy
 from jsplan.planning.backfill.model import OriginState

@@ -14,7 +14,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError
 from jsplan.units import format_instant, parse_instant
 from jsplan.workflows.history import history

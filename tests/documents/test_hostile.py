@@ -19,7 +19,7 @@ from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
 from jsplan.documents.base import digest, dumps, parse
 from jsplan.documents.plan import Plan
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
 from jsplan.history.read import with_changes

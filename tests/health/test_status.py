@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status

@@ -10,7 +10,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.drift.service.alerts import build_alerts
 from jsplan.drift.service.metrics import Metrics
 from jsplan.facts.live import LiveObject

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from jsplan import __version__
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError, StateError
 from jsplan.state import LocalBackend, State
 from jsplan.state.history import (

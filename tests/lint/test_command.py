@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.lint.rules import RULES
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM

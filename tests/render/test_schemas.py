@@ -11,7 +11,7 @@ from jsplan.codes import HAZARDS
 from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.state.document import State
 from tests.render import samples
 

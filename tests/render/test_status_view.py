@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from jsplan.documents.base import dumps
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.render import grid, status_text
 from jsplan.render.lines import Lines
 from jsplan.render.status_frames import Frames

@@ -13,7 +13,7 @@ import pytest
 
 from jsplan.backup.folder import MANIFEST, BackupError, open_for_writing
 from jsplan.backup.run import BackupOptions, BackupResult
-from jsplan.documents.schema import schemas
+from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import backup

@@ -1,0 +1,16 @@
+"""The JSON Schemas that are published, from which `state/schema/*.json` is generated."""
+
+from __future__ import annotations
+
+from jsplan.documents import schema
+from jsplan.documents.alert import AlertEvent
+from jsplan.documents.graph import Graph
+from jsplan.documents.json_schema import Schema, schema_of
+from jsplan.documents.lint import Lint
+
+
+def schemas() -> dict[str, Schema]:
+    """All published schemas by file name, such as `plan-v1.json`."""
+    documents = (AlertEvent, Graph, Lint)
+    made = {f"{kind.__struct_config__.tag}-v1.json": schema_of(kind) for kind in documents}
+    return made | schema.schemas()
