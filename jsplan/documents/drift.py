@@ -8,7 +8,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.documents.base import plain
+from jsplan.documents.parts import Deferred
+from jsplan.documents.plan import ResourceChange
 from jsplan.documents.plan_types import Severity
 
 FORMAT_VERSION = "1.0"
@@ -116,7 +118,7 @@ class Drift(Struct):
             "unmanaged": [u.to_json() for u in self.unmanaged],
             "mutes": self.mutes,
             "offline": self.offline,
-            "deferred": [d.to_json() for d in self.deferred],
+            "deferred": plain(self.deferred),
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "summary": self.summary,
             "exit_code": self.exit_code,

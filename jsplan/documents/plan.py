@@ -18,7 +18,9 @@ from jsplan.documents.base import (
     digest,
     digest_large,
     known_fields,
+    plain,
 )
+from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_types import VERIFY_OP, Action, Effect, Op, Severity
 from jsplan.documents.validation import require_valid
 
@@ -297,17 +299,6 @@ def config_of_payload(payload: dict[str, Any]) -> Any:
     return payload if "name" in payload or "config" not in payload else payload["config"]
 
 
-class Deferred(Struct):
-    """A resource that is deferred to a later plan, because its domain is offline."""
-
-    address: str
-    reason: str
-
-    def to_json(self) -> dict[str, str]:
-        """The element of `deferred`."""
-        return {"address": self.address, "reason": self.reason}
-
-
 class RehearsalServer(Struct):
     """The embedded server of one domain in a rehearsal.
 
@@ -463,7 +454,7 @@ class Plan(Struct):
             "steps": (s.to_json() for s in self.steps),
             "resource_drift": (r.to_json() for r in self.resource_drift),
             "backfills": self.backfills,
-            "deferred": [d.to_json() for d in self.deferred],
+            "deferred": plain(self.deferred),
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "rehearsal": self.rehearsal.to_json() if self.rehearsal else None,
             "summary": self.summary,

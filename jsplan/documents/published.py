@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jsplan.documents import schema
 from jsplan.documents.alert import AlertEvent
+from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
+from jsplan.documents.backfill_preview import BackfillPreview
 from jsplan.documents.graph import Graph
 from jsplan.documents.json_schema import Schema, schema_of
 from jsplan.documents.lint import Lint
@@ -11,6 +13,8 @@ from jsplan.documents.lint import Lint
 
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
-    documents = (AlertEvent, Graph, Lint)
+    documents = (
+        AlertEvent, BackfillPreview, BackfillResult, BackfillStatus, Graph, Lint, Verification
+    )  # fmt: skip
     made = {f"{kind.__struct_config__.tag}-v1.json": schema_of(kind) for kind in documents}
     return made | schema.schemas()

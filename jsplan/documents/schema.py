@@ -10,7 +10,6 @@ from typing import get_args
 
 from jsplan.address import KINDS
 from jsplan.documents.apply import StepStatus
-from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.plan_types import SEVERITIES, Op
 from jsplan.documents.schema_files import (
     ATTEMPT,
@@ -26,7 +25,6 @@ from jsplan.documents.schema_plan import (
     CHANGE_DEFS,
     DEFERRED,
     DIAGNOSTIC,
-    ESTIMATE,
     FIELD,
     HEAD,
     PLAN,
@@ -39,10 +37,7 @@ from jsplan.documents.schema_state import (
     CHANGES_BY_HAND,
     HISTORY_ENTRY,
     JOURNAL_LINE,
-    LOCK,
-    LOCK_HOLDER,
     RECORD_DEFS,
-    SEQ_RANGE,
     STATE_DEFS,
     STATE_HEAD,
     state_schema,
@@ -280,134 +275,6 @@ _STATUS = {
 }
 
 
-_ORIGIN = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
-ORIGIN_RESULT = object_of(
-    _ORIGIN
-    | {
-        "copied": COUNT,
-        "bytes": COUNT,
-        "seconds": {"type": "number"},
-        "attempts": COUNT,
-        "verified": FLAG,
-        "path": TEXT,
-        "gaps": list_of(SEQ_RANGE),
-        "gap_messages": COUNT,
-        "skipped": list_of(COUNT),
-        "skipped_count": COUNT,
-    },
-    description="One origin. `gaps`: sequences that were deleted before they could be copied. "
-    "`seconds` is without the start of Spark.",
-)
-ORIGIN_VERIFICATION = object_of(
-    _ORIGIN
-    | {
-        "counts": object_of_counts(*COUNTED_KINDS),
-        "differences": list_of(
-            object_of(
-                {
-                    "kind": one_of(*DIFFERENCE_KINDS),
-                    "from": ADDRESS,
-                    "origin_seq": COUNT,
-                    "target_seq": or_null(COUNT),
-                }
-            )
-        ),
-    },
-    description="One origin compared with the target. "
-    "`differences` are the first of them, `counts` counts all.",
-)
-ORPHAN = object_of(
-    {
-        "domain": TEXT,
-        "stream": TEXT,
-        "entry": TEXT,
-        "from": TEXT,
-        "messages": COUNT,
-        "bytes": COUNT,
-        "sealed": FLAG,
-        "source_of": list_of(ADDRESS),
-    },
-    description="A staging stream, and the streams that have it as a temporary source.",
-)
-BACKFILL_ENTRY = object_of(
-    {
-        "name": TEXT,
-        "status": one_of("new", "started", "done", "changed", "missing"),
-        "pinned_at": or_null(TIME),
-        "done_at": or_null(TIME),
-        "orphans": list_of(ref("orphan")),
-        "next": or_null(TEXT),
-        "origins": list_of(
-            object_of(
-                _ORIGIN
-                | {
-                    "status": TEXT,
-                    "copied": COUNT,
-                    "gaps": list_of(SEQ_RANGE),
-                    "skipped": list_of(COUNT),
-                }
-            )
-        ),
-    },
-)
-BACKFILL_RUN = HEAD | {
-    "kind": one_of("backfill"),
-    "name": TEXT,
-    "origins": list_of(ref("origin")),
-    "deferred": list_of(ref("deferred")),
-    "stopped": FLAG,
-    "exit_code": COUNT,
-}
-ORIGIN_PREVIEW = object_of(
-    _ORIGIN
-    | {
-        "pinned": FLAG,
-        "done": FLAG,
-        "messages": or_null(COUNT),
-        "bytes": or_null(COUNT),
-        "measured": one_of("counted", "compared", "unknown"),
-        "in_target": COUNT,
-        "gap_messages": COUNT,
-        "error": or_null(TEXT),
-    },
-    description="One origin: its pending messages, and how they were counted. "
-    "`gap_messages`: no longer at the origin.",
-)
-BACKFILL_PREVIEW = HEAD | {
-    "kind": one_of("backfill-plan"),
-    "name": TEXT,
-    "status": one_of("new", "started", "done"),
-    "reason": TEXT,
-    "strategy": one_of("snapshot", "spark"),
-    "strategy_problem": or_null(TEXT),
-    "command": TEXT,
-    "messages": COUNT,
-    "bytes": COUNT,
-    "estimate": or_null(ESTIMATE),
-    "filtered_by": list_of(TEXT),
-    "origins": list_of(ref("origin")),
-}
-BACKFILL_VERIFY = HEAD | {
-    "kind": one_of("backfill-verify"),
-    "name": TEXT,
-    "origins": list_of(ref("origin")),
-    "others": COUNT,
-    "seconds": {"type": "number"},
-    "exit_code": COUNT,
-}
-BACKFILL_STATUS = HEAD | {
-    "kind": one_of("backfill-status"),
-    "workspace": TEXT,
-    "environment": or_null(TEXT),
-    "entries": list_of(ref("entry")),
-    "orphans": list_of(ref("orphan")),
-    "offline": map_of(TEXT),
-    "locked": or_null(
-        object_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})
-    ),
-}
-
-
 def schemas() -> dict[str, Schema]:
     """Schemas by file name, such as `plan-v1.json`."""
     return {
@@ -424,18 +291,6 @@ def schemas() -> dict[str, Schema]:
         ),
         "backup-v1.json": document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": document("status", STATUS, _STATUS),
-        "backfill-v1.json": document(
-            "backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}
-        ),
-        "backfill-plan-v1.json": document(
-            "backfill-plan", BACKFILL_PREVIEW, {"origin": ORIGIN_PREVIEW}
-        ),
-        "backfill-verify-v1.json": document(
-            "backfill-verify", BACKFILL_VERIFY, {"origin": ORIGIN_VERIFICATION}
-        ),
-        "backfill-status-v1.json": document(
-            "backfill-status", BACKFILL_STATUS, {"entry": BACKFILL_ENTRY, "orphan": ORPHAN}
-        ),
     }
 
 
@@ -444,8 +299,6 @@ def internal_schemas() -> dict[str, Schema]:
     return {
         "state-in-parts": document("state-in-parts", STATE_HEAD, {}),
         "journal": with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
-        "lock": document("lock", LOCK, {}),
-        "holder": document("holder", LOCK_HOLDER, {}),
         "changes": with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
         "changes-by-hand": with_header("changes of the history by hand", "changes-by-hand", {})
         | CHANGES_BY_HAND,

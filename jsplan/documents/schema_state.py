@@ -338,12 +338,6 @@ STATE_HEAD = _HEAD | {
     "environment": or_null(TEXT),
     "lineage": TEXT,
 }
-LOCK_HOLDER: dict[str, Schema] = dict.fromkeys(
-    ("id", "who", "host", "operation", "since"), TEXT
-) | {"pid": COUNT}
-#: Seconds; the bounds are those of `lock_ttl`.
-LEASE: Schema = {"type": "number", "minimum": 0.001, "maximum": 1e10}
-LOCK = {"lock": object_of(LOCK_HOLDER), "lease": LEASE}
 
 _ENTRY = object_of({"address": ADDRESS, "entry": ref("entry")})
 _LINES: dict[str, Schema] = {

@@ -12,7 +12,8 @@ from typing import Any
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
+from jsplan.documents.parts import Deferred
+from jsplan.documents.plan import Change, Plan, ResourceChange
 from jsplan.documents.plan_types import CANNOT_PRESERVE
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest

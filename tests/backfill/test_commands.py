@@ -301,7 +301,7 @@ async def test_status_names_the_holder_of_the_lock(pair: Pair) -> None:
     backend = backend_of(load(pair.space.load), {})
     info = LockInfo.for_this_process("backfill")
     async with backend.lock(info, 0):
-        assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info.to_json()
+        assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info
     assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked is None
 
 

@@ -144,7 +144,7 @@ def test_an_impossible_strategy_is_explained(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.write_entry(strategy="snapshot")
 
-    assert "keeps no Jsplan-Origin" in preview_document(pair).strategy_problem
+    assert "keeps no Jsplan-Origin" in str(preview_document(pair).strategy_problem)
 
 
 def test_an_offline_origin(pair: Pair) -> None:
@@ -160,7 +160,7 @@ def test_an_offline_origin(pair: Pair) -> None:
     found = preview_document(pair)
 
     assert (found.origins[0].messages, found.origins[1].messages) == (3, None)
-    assert "leaf" in found.origins[1].error
+    assert "leaf" in str(found.origins[1].error)
     assert summary_line(found) == (
         f"Backfill: 1 origin not measured, {found.messages} messages to copy of the others."
     )

@@ -20,7 +20,6 @@ DOCUMENTS: Final[dict[str, list[Any]]] = {
     "state": [valid_documents.state()],
     "state-in-parts": [valid_documents.HEAD],
     "journal": valid_documents.JOURNAL,
-    "lock": [valid_documents.LOCK],
     "changes": [[valid_documents.CHANGE]],
     "backup": [valid_documents.MANIFEST],
     "commit": [valid_documents.COMMIT],

@@ -17,7 +17,9 @@ from jsplan.backfill.parquet.log import Archive, merge_gaps
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
+from jsplan.documents import reading
 from jsplan.documents.base import digest, dumps, parse
+from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
 from jsplan.documents.published import schemas
 from jsplan.documents.validation import find_flaw
@@ -223,8 +225,8 @@ def test_numbers_with_a_fraction_are_no_counts() -> None:
 def test_objects_without_fields() -> None:
     """An object with required fields is refused empty; one without them may be empty."""
     assert (
-        find_flaw(valid_documents.LOCK | {"lock": {}}, "lock")
-        == "lock lacks host, id, operation, pid, since, who"
+        reading.find_flaw(valid_documents.LOCK | {"lock": {}}, Lock)
+        == 'expected the field "id" at $.lock'
     )
     assert find_flaw(valid_documents.plan() | {"summary": {}, "steps": []}, "plan") is not None
     assert (

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from jsplan import __version__
+from jsplan.documents.lock import LockInfo
 from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError, StateError
 from jsplan.state import LocalBackend, State
@@ -22,7 +23,6 @@ from jsplan.state.history import (
     unpack_changes,
     with_entry,
 )
-from jsplan.state.locks import LockInfo
 from jsplan.workflows.history import history
 from jsplan.workflows.state import pull
 from tests.history.conftest import ALL, apply, document, entries, entry, undo

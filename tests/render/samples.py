@@ -7,9 +7,9 @@ from typing import Any
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.drift import Drift, Unmanaged
+from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import (
     Change,
-    Deferred,
     FieldChange,
     Hazard,
     Plan,
