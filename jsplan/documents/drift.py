@@ -112,7 +112,7 @@ class Drift(Struct):
             "id": self.id,
             "interrupted": self.interrupted,
             "resource_changes": [],
-            "resource_drift": [r.to_json() for r in self.resource_drift],
+            "resource_drift": plain(self.resource_drift),
             "replication": self.replication,
             "thresholds": self.thresholds,
             "unmanaged": [u.to_json() for u in self.unmanaged],

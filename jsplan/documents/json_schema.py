@@ -11,10 +11,11 @@ from inspect import cleandoc
 from typing import Any, Final, get_type_hints
 
 import msgspec
+import orjson
 from msgspec import NODEFAULT
 from msgspec.inspect import Field, StructType, Type
 
-from jsplan.documents.base import Document
+from jsplan.documents.base import Document, dumps
 
 Schema = dict[str, Any]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -34,12 +35,14 @@ def schema_of(document: type[Document]) -> Schema:
     root["properties"] |= {"format_version": VERSION} | dict(zip(computed, found, strict=True))
     root["required"] = sorted({*root["required"], "format_version", *computed} - {*document.LOCAL})
     kind = document.__struct_config__.tag
-    return root | {
+    schema = root | {
         "$schema": DIALECT,
         "$id": f"urn:jsplan:schema:{kind}-v1",
         "title": f"jsplan {kind} document, format 1",
         "$defs": definitions,
     }
+    named: Schema = orjson.loads(dumps(schema).replace(b'Shape"', b'"'))
+    return named
 
 
 def _define(types: list[Any]) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
@@ -47,9 +50,11 @@ def _define(types: list[Any]) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
     kept = list[Any]()
 
     def keep(kind: Any) -> Schema:
-        if kind.shape not in (*types, *kept):
-            kept.append(kind.shape)
-        return {"$ref": f"#/$defs/{kind.__name__}"}
+        if hasattr(kind, "values"):
+            return {"enum": [*kind.values]}
+        kept.extend(shape for shape in kind.shapes if shape not in (*types, *kept))
+        some: list[Schema] = [{"$ref": f"#/$defs/{shape.__name__}"} for shape in kind.shapes]
+        return some[0] if len(some) == 1 else {"anyOf": some}
 
     schemas, definitions = msgspec.json.schema_components(
         types, schema_hook=keep, ref_template="#/$defs/{name}"
@@ -94,7 +99,7 @@ def _list_structs(nodes: list[Any]) -> Iterator[StructType]:
 
 def _is_written(struct: StructType, field: Field) -> bool:
     """Check whether a field is written with each value that it may have."""
-    is_plain = field.default is not NODEFAULT or field.default_factory in (list, dict)
-    return field.default is not msgspec.UNSET and not (
-        is_plain and struct.cls.__struct_config__.omit_defaults
-    )
+    if struct.cls.__struct_config__.omit_defaults:
+        return field.required or field.default_factory not in (NODEFAULT, list, dict)
+    has_default = (field.default, field.default_factory) != (NODEFAULT, NODEFAULT)
+    return field.required or has_default  # else the default is UNSET

@@ -68,8 +68,14 @@ def _convert(raw: Any, kind: Any) -> Any:
 
 def _check_kept(kind: Any, value: Any) -> Any:
     """Check plain data that is kept unchanged, with the fields that its shape does not know."""
+    if hasattr(kind, "values"):
+        if value not in kind.values:
+            raise ValueError("Invalid list")
+        return value
+    choose = kind.choose if isinstance(value, dict) else None
+    shape = choose(value) if choose is not None else kind.shapes[0]
     try:
-        msgspec.convert(value, kind.shape, dec_hook=_check_kept)
+        msgspec.convert(value, shape, dec_hook=_check_kept)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     return value
@@ -80,7 +86,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, kind: Any) -> str:
     rest, place = str(error), ""
     while found := _PLACE.search(rest):
         rest = rest[: found.start()]
-        place = found[2] + place + ("[...]" if found[1] else "")
+        place += found[2] + ("[...]" if found[1] else "")
 
     def fails_so(other: Any) -> bool:
         try:

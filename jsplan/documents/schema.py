@@ -21,15 +21,12 @@ from jsplan.documents.schema_files import (
     RECEIPT,
 )
 from jsplan.documents.schema_plan import (
-    BACKFILL,
     CHANGE_DEFS,
     DEFERRED,
     DIAGNOSTIC,
     FIELD,
     HEAD,
-    PLAN,
     RUN,
-    STEP,
 )
 from jsplan.documents.schema_state import (
     ACTIONS,
@@ -278,7 +275,6 @@ _STATUS = {
 def schemas() -> dict[str, Schema]:
     """Schemas by file name, such as `plan-v1.json`."""
     return {
-        "plan-v1.json": document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": document(
             "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}

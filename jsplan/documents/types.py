@@ -7,9 +7,11 @@ times into instants.
 from __future__ import annotations
 
 from abc import ABCMeta
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 #: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
 _NAME = r"[^./\\*> \t\r\n\f]+"
@@ -57,11 +59,24 @@ UploadId = Annotated[str, text("the id of an upload", rf"^[A-Za-z0-9_-]{{1,64}}{
 SeqBounds = Annotated[list[Int63], Meta(min_length=2, max_length=2)]
 
 
-def kept(shape: Any) -> Any:
-    """Return the type of plain data that is checked by `shape` and kept unchanged.
+def kept(*shapes: Any, choose: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return the type of plain data that is checked by a shape and kept unchanged.
 
-    Fields that the shape does not know survive.
+    Fields that the shape does not know survive. `choose` selects one of several shapes.
     """
-    found = ABCMeta(shape.__name__, (), {"shape": shape})
+    name = shapes[0].__name__.removesuffix("Shape")
+    found = ABCMeta(name, (), {"shapes": shapes, "choose": choose and staticmethod(choose)})
     found.register(dict)
     return found
+
+
+def listed(name: str, *values: list[Any]) -> Any:
+    """Return the type of a list that is one of these."""
+    found = ABCMeta(name, (), {"values": values})
+    found.register(list)
+    return found
+
+
+def written(make: Callable[[], Any]) -> Any:
+    """Return a default that is written too, by a struct that leaves out its other defaults."""
+    return field(default_factory=partial(make))

@@ -16,7 +16,6 @@ from tests.support.mutations import mutate
 
 #: Documents by the name of their schema.
 DOCUMENTS: Final[dict[str, list[Any]]] = {
-    "plan": [valid_documents.plan()],
     "state": [valid_documents.state()],
     "state-in-parts": [valid_documents.HEAD],
     "journal": valid_documents.JOURNAL,

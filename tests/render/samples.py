@@ -89,7 +89,7 @@ def resource(
     )
     return ResourceChange(
         address,
-        kind,
+        kind,  # type: ignore[arg-type]
         domain,
         name,
         change,
