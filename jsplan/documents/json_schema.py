@@ -50,7 +50,7 @@ def _define(types: list[Any]) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
     kept = list[Any]()
 
     def keep(kind: Any) -> Schema:
-        if hasattr(kind, "values"):
+        if kind.values:
             return {"enum": [*kind.values]}
         kept.extend(shape for shape in kind.shapes if shape not in (*types, *kept))
         some: list[Schema] = [{"$ref": f"#/$defs/{shape.__name__}"} for shape in kind.shapes]

@@ -68,12 +68,12 @@ def _convert(raw: Any, kind: Any) -> Any:
 
 def _check_kept(kind: Any, value: Any) -> Any:
     """Check plain data that is kept unchanged, with the fields that its shape does not know."""
-    if hasattr(kind, "values"):
+    if kind.values:
         if value not in kind.values:
             raise ValueError("Invalid list")
         return value
-    choose = kind.choose if isinstance(value, dict) else None
-    shape = choose(value) if choose is not None else kind.shapes[0]
+    has_choice = kind.choose is not None and isinstance(value, dict)
+    shape = kind.choose(value) if has_choice else kind.shapes[0]
     try:
         msgspec.convert(value, shape, dec_hook=_check_kept)
     except msgspec.ValidationError as error:

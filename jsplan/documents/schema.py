@@ -24,20 +24,8 @@ from jsplan.documents.schema_plan import (
     CHANGE_DEFS,
     DEFERRED,
     DIAGNOSTIC,
-    FIELD,
     HEAD,
     RUN,
-)
-from jsplan.documents.schema_state import (
-    ACTIONS,
-    CHANGES,
-    CHANGES_BY_HAND,
-    HISTORY_ENTRY,
-    JOURNAL_LINE,
-    RECORD_DEFS,
-    STATE_DEFS,
-    STATE_HEAD,
-    state_schema,
 )
 from jsplan.documents.schema_types import (
     ADDRESS,
@@ -55,7 +43,6 @@ from jsplan.documents.schema_types import (
     one_of,
     or_null,
     ref,
-    with_header,
 )
 
 INTERRUPTED = list_of(
@@ -137,25 +124,6 @@ DRIFT = (
         ),
     }
 )
-HISTORY_CHANGE = object_of(
-    {
-        "address": ADDRESS,
-        "actions": one_of(*ACTIONS),
-        "status": one_of("started", *get_args(StepStatus)),
-        "fields": list_of(ref("field")),
-        "costs": list_of(OBJECT),
-        "error": or_null(TEXT),
-    },
-    {"importing": FLAG, "moved_from": ADDRESS},
-    "The result of one resource. `costs` cannot be undone.",
-)
-HISTORY = HEAD | {
-    "kind": one_of("history"),
-    "workspace": TEXT,
-    "environment": or_null(TEXT),
-    "entries": list_of(ref("applied")),
-}
-
 _POSITION = object_of_counts("consumer_seq", "stream_seq")
 STATUS_DOMAIN = object_of(
     {
@@ -279,12 +247,6 @@ def schemas() -> dict[str, Schema]:
         "drift-v1.json": document(
             "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}
         ),
-        "state-v1.json": state_schema(),
-        "history-v1.json": document(
-            "history",
-            HISTORY,
-            {"applied": HISTORY_ENTRY, "changed": HISTORY_CHANGE, "field": FIELD},
-        ),
         "backup-v1.json": document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": document("status", STATUS, _STATUS),
     }
@@ -293,11 +255,6 @@ def schemas() -> dict[str, Schema]:
 def internal_schemas() -> dict[str, Schema]:
     """Schemas of the files and parts of documents that only jsplan reads, by name."""
     return {
-        "state-in-parts": document("state-in-parts", STATE_HEAD, {}),
-        "journal": with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
-        "changes": with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
-        "changes-by-hand": with_header("changes of the history by hand", "changes-by-hand", {})
-        | CHANGES_BY_HAND,
         "commit": document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
         "attempt": document("attempt", ATTEMPT, {}),
         "piece": document("piece", RECEIPT, {"file": FILE}),

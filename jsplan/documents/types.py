@@ -65,14 +65,16 @@ def kept(*shapes: Any, choose: Callable[[dict[str, Any]], Any] | None = None) ->
     Fields that the shape does not know survive. `choose` selects one of several shapes.
     """
     name = shapes[0].__name__.removesuffix("Shape")
-    found = ABCMeta(name, (), {"shapes": shapes, "choose": choose and staticmethod(choose)})
+    found = ABCMeta(
+        name, (), {"shapes": shapes, "choose": choose and staticmethod(choose), "values": ()}
+    )
     found.register(dict)
     return found
 
 
 def listed(name: str, *values: list[Any]) -> Any:
     """Return the type of a list that is one of these."""
-    found = ABCMeta(name, (), {"values": values})
+    found = ABCMeta(name, (), {"values": values, "choose": None, "shapes": ()})
     found.register(list)
     return found
 

@@ -57,10 +57,6 @@ def require_valid(document: Any, name: str, where: str, hint: str) -> None:
 
 
 def _find_schema(name: str) -> dict[str, Any]:
-    if name == "state":  # nearly every command reads one, and no other document
-        from jsplan.documents.schema_state import state_schema  # noqa: PLC0415 - as above
-
-        return state_schema()
     from jsplan.documents.schema import internal_schemas, schemas  # noqa: PLC0415 - as above
 
     return {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]

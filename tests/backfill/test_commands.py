@@ -23,11 +23,11 @@ from jsplan.backfill.tasks.staging_streams import (
 )
 from jsplan.cli.main import main
 from jsplan.config import load
-from jsplan.documents.published import schemas
 from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import VerifyOptions
+from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.backfill.test_reading import EDGES
 from tests.support.workspaces import RecordingObserver

@@ -9,13 +9,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
-from jsplan.documents.published import schemas
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.estimate import estimate_copy
 from jsplan.planning.backfill.model import OriginState
 from jsplan.render.backfill_preview_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.support.simulated_kill import SimulatedKill, kill_after
 

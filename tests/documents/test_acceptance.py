@@ -16,10 +16,6 @@ from tests.support.mutations import mutate
 
 #: Documents by the name of their schema.
 DOCUMENTS: Final[dict[str, list[Any]]] = {
-    "state": [valid_documents.state()],
-    "state-in-parts": [valid_documents.HEAD],
-    "journal": valid_documents.JOURNAL,
-    "changes": [[valid_documents.CHANGE]],
     "backup": [valid_documents.MANIFEST],
     "commit": [valid_documents.COMMIT],
 }

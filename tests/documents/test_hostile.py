@@ -21,8 +21,6 @@ from jsplan.documents import reading
 from jsplan.documents.base import digest, dumps, parse
 from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
-from jsplan.documents.published import schemas
-from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
 from jsplan.history.read import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
@@ -32,6 +30,7 @@ from jsplan.state import State, journal
 from jsplan.state.bucket import KeyRevision
 from jsplan.state.lease import parse_holder
 from jsplan.state.parts import PartsHead, join_parts, read_head
+from jsplan.workflows.schemas import schemas
 from tests.documents import valid_documents
 from tests.support.mutations import mutate, nested_lists
 
@@ -207,34 +206,39 @@ def test_the_schemas_know_every_field() -> None:
     """Every field of a server's configuration in the tables has a type in the schema."""
     from jsplan.resources import TABLES  # noqa: PLC0415 - only here
 
-    known = schemas()["state-v1.json"]["$defs"]["config"]["properties"]
+    known = schemas()["state-v1.json"]["$defs"]["Config"]["properties"]
     assert {row.name for kind in ("stream", "consumer") for row in TABLES[kind].rows} == set(known)
 
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:
     """A number with a fraction, such as 5.0, is refused for serials and sequences."""
-    assert (
-        find_flaw(valid_documents.state() | {"serial": 5.0}, "state")
-        == "serial must be a whole number"
-    )
-    assert (
-        find_flaw(json.loads(dumps(valid_documents.state())) | {"serial": 2**53}, "state")
-        is not None
-    )
+    state = json.loads(dumps(valid_documents.state()))
+    flaw = "expected a whole number, got a number at $.serial"
+    assert reading.find_flaw(state | {"serial": 5.0}, State) == flaw
+    assert reading.find_flaw(state | {"serial": 2**53}, State) is not None
 
 
 def test_objects_without_fields() -> None:
     """An object with required fields is refused empty; one without them may be empty."""
-    assert (
-        reading.find_flaw(valid_documents.LOCK | {"lock": {}}, Lock)
-        == 'expected the field "id" at $.lock'
+    flaw = 'expected the field "id" at $.lock'
+    assert reading.find_flaw(valid_documents.LOCK | {"lock": {}}, Lock) == flaw
+    state = valid_documents.state() | {"pending": {}, "resources": {}, "history": []}
+    assert reading.find_flaw(state, State) is None
+    flaw = "expected an object, got a list at $.pending"
+    assert reading.find_flaw(state | {"pending": []}, State) == flaw
+
+
+def test_the_key_of_a_map_is_named() -> None:
+    """The place of a flaw has the key of each map, and a wrong key itself."""
+    state = json.loads(dumps(valid_documents.state()))
+    address = "hub/stream/ORDERS"
+    state["resources"] |= {f"hub/stream/S{n}": state["resources"][address] for n in range(9)}
+    wrong = state["resources"][address] | {"config": {"metadata": {"a": "b", "c": 5}}}
+    assert reading.find_flaw(
+        state | {"resources": state["resources"] | {address: wrong}}, State
+    ) == (
+        "expected text, got a whole number at $.resources['hub/stream/ORDERS'].config.metadata['c']"
     )
-    assert (
-        find_flaw(
-            valid_documents.state() | {"pending": {}, "resources": {}, "history": []}, "state"
-        )
-        is None
-    )
-    assert (
-        find_flaw(valid_documents.state() | {"pending": []}, "state") == "pending must be an object"
-    )
+    assert reading.find_flaw(
+        state | {"resources": state["resources"] | {"hub/x": wrong}}, State
+    ) == ("expected an address at $.resources['hub/x']")

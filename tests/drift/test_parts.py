@@ -16,7 +16,6 @@ from jsplan.address import Address
 from jsplan.documents.alert import Actor, AlertEvent
 from jsplan.documents.base import dumps
 from jsplan.documents.drift import Drift, Unmanaged
-from jsplan.documents.published import schemas
 from jsplan.drift.service.advisories import AdvisoryEvent, parse_advisory
 from jsplan.drift.service.alerts import (
     AlertRegister,
@@ -37,6 +36,7 @@ from jsplan.drift.service.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND
+from jsplan.workflows.schemas import schemas
 from tests.render import samples
 
 AUDIT = "$JS.EVENT.ADVISORY.API"
@@ -161,7 +161,9 @@ A, B, C = (Address.parse(text) for text in ("hub/stream/A", "hub/stream/B", "hub
 def state(serial: int = 1, pending: tuple[Address, ...] = (), **limits: int) -> State:
     """A state with the streams A and B."""
     entries = {
-        address: Entry({"max_msgs": limits.get(address.stream, -1)}, {}, "then")
+        address: Entry(
+            {"max_msgs": limits.get(address.stream, -1)}, {}, "then", "created", False, [], ""
+        )
         for address in (A, B)
     }
     return State(

@@ -11,8 +11,8 @@ from jsplan.codes import HAZARDS
 from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan
-from jsplan.documents.published import schemas
 from jsplan.state.document import State
+from jsplan.workflows.schemas import schemas
 from tests.render import samples
 
 FOLDER = Path(__file__).parents[2] / "state" / "schema"

@@ -7,15 +7,18 @@ from jsplan.documents.alert import AlertEvent
 from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
 from jsplan.documents.backfill_preview import BackfillPreview
 from jsplan.documents.graph import Graph
+from jsplan.documents.history import History
 from jsplan.documents.json_schema import Schema, schema_of
 from jsplan.documents.lint import Lint
 from jsplan.documents.plan import Plan
+from jsplan.state import State
 
 
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     documents = (
-        AlertEvent, BackfillPreview, BackfillResult, BackfillStatus, Graph, Lint, Plan, Verification
+        AlertEvent, BackfillPreview, BackfillResult, BackfillStatus, Graph, History, Lint, Plan,
+        State, Verification,
     )  # fmt: skip
     made = {f"{kind.__struct_config__.tag}-v1.json": schema_of(kind) for kind in documents}
     return made | schema.schemas()
