@@ -11,15 +11,6 @@ from typing import get_args
 from jsplan.address import KINDS
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.plan_types import SEVERITIES, Op
-from jsplan.documents.schema_files import (
-    ATTEMPT,
-    BACKUP,
-    BACKUP_DEFS,
-    COMMIT,
-    COMMIT_OPTIONAL,
-    FILE,
-    RECEIPT,
-)
 from jsplan.documents.schema_plan import (
     CHANGE_DEFS,
     DEFERRED,
@@ -247,15 +238,5 @@ def schemas() -> dict[str, Schema]:
         "drift-v1.json": document(
             "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}
         ),
-        "backup-v1.json": document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": document("status", STATUS, _STATUS),
-    }
-
-
-def internal_schemas() -> dict[str, Schema]:
-    """Schemas of the files and parts of documents that only jsplan reads, by name."""
-    return {
-        "commit": document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
-        "attempt": document("attempt", ATTEMPT, {}),
-        "piece": document("piece", RECEIPT, {"file": FILE}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jsplan.backup.manifest import Manifest
 from jsplan.documents import schema
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
@@ -17,7 +18,8 @@ from jsplan.state import State
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     documents = (
-        AlertEvent, BackfillPreview, BackfillResult, BackfillStatus, Graph, History, Lint, Plan,
+        AlertEvent, BackfillPreview, BackfillResult, BackfillStatus, Graph, History, Lint, Manifest,
+        Plan,
         State, Verification,
     )  # fmt: skip
     made = {f"{kind.__struct_config__.tag}-v1.json": schema_of(kind) for kind in documents}

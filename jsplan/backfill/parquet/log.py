@@ -13,18 +13,19 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
-from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec import Meta, Struct
 
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.seq_ranges import count_sequences
-from jsplan.documents.base import MAX_BYTES, DocumentError, known_fields, parse
-from jsplan.documents.validation import find_flaw, require_valid
+from jsplan.documents.base import MAX_BYTES, DocumentError, parse, plain
+from jsplan.documents.reading import decode, find_flaw
+from jsplan.documents.types import Count, Int63, SeqBounds, Sha256, kept, text
 from jsplan.errors import ApiError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 
+T = TypeVar("T")
 FORMAT: Final = "jsplan-archive/1"
 DAMAGED_HINT: Final = (
     "Remove the file and run the backfill that wrote the archive. It copies the missing messages."
@@ -42,6 +43,31 @@ class ArchivedOrigin(NamedTuple):
     domain: str
     stream: str
     created: str
+
+
+class OriginShape(TypedDict):
+    """The origin in a document of the log."""
+
+    domain: str
+    stream: str
+    created: str
+
+
+if TYPE_CHECKING:
+    StoredOrigin = ArchivedOrigin
+else:
+    StoredOrigin = kept(OriginShape)
+#: A file in the folder of one day.
+DayFile = Annotated[
+    str,
+    text(
+        "the name of a file of one day",
+        r"^day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet$(?!\n)",
+    ),
+]
+#: A part of the name of a folder.
+AttemptName = Annotated[str, text("the name of an attempt", r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
+TimeNs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Selection(NamedTuple):
@@ -81,15 +107,15 @@ class ArchiveFile(Struct, frozen=True):
     headers and payloads in bytes.
     """
 
-    name: str
-    rows: int
-    bytes: int
-    sha256: str
-    first_seq: int
-    last_seq: int
-    first_time: int
-    last_time: int
-    content: int = 0
+    name: DayFile
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+    first_seq: Int63
+    last_seq: Int63
+    first_time: TimeNs
+    last_time: TimeNs
+    content: Count = 0
 
 
 class Commit(Struct):
@@ -102,18 +128,18 @@ class Commit(Struct):
     """
 
     entry: str
-    origin: ArchivedOrigin
-    first: int
-    last: int
+    origin: StoredOrigin
+    first: Int63
+    last: Int63
     filters: list[str]
-    spans: list[list[int]]
-    attempt: str
+    spans: list[SeqBounds]
+    attempt: AttemptName
     at: str
-    files: list[ArchiveFile] = field(default_factory=list)
-    gaps: list[list[int]] = field(default_factory=list)
-    gap_messages: int = 0
-    origins: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
+    files: list[ArchiveFile]
+    gaps: list[SeqBounds]
+    gap_messages: Count
+    origins: list[str]
+    lost: list[DayFile]
     where: str | None = None
     transform: str | None = None
     subject_transform: list[str] | None = None
@@ -128,27 +154,33 @@ class Commit(Struct):
         """Changes that the run applied."""
         return Transformation(self.transform, tuple(self.subject_transform or ()))
 
+    def __post_init__(self) -> None:
+        origin: Any = self.origin
+        if isinstance(origin, dict):  # read from the document
+            self.origin = ArchivedOrigin(*(origin[name] for name in ArchivedOrigin._fields))
+
     def to_json(self) -> dict[str, Any]:
         """Convert to the document of the log."""
-        document = (
-            {"format": FORMAT}
-            | asdict(self)
-            | {"origin": self.origin._asdict(), "rows": sum(file.rows for file in self.files)}
-        )
-        document["files"] = [asdict(file) for file in self.files]
-        return document
+        rows = sum(file.rows for file in self.files)
+        more = {"origin": self.origin._asdict(), "rows": rows}
+        return {"format": FORMAT, **plain(self), **more}
 
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Commit:
-        """Create a commit from a valid document of the log."""
-        origin = ArchivedOrigin(*(raw["origin"][name] for name in ArchivedOrigin._fields))
-        return cls(
-            **known_fields(cls, raw)
-            | {
-                "origin": origin,
-                "files": [ArchiveFile(**known_fields(ArchiveFile, file)) for file in raw["files"]],
-            }
-        )
+
+class AttemptMark(TypedDict):
+    """The marker of an attempt; `origin` is JSON."""
+
+    entry: str
+    hash: str
+    origin: str
+
+
+class Receipt(TypedDict):
+    """A finished chunk of an attempt."""
+
+    span: SeqBounds
+    rows: Count
+    bytes: Count
+    files: list[ArchiveFile]
 
 
 class Archive(Struct, frozen=True):
@@ -171,7 +203,7 @@ class Archive(Struct, frozen=True):
         commits = sorted(name for name in names if _COMMIT_NAME.fullmatch(name))
         return cls(
             store,
-            tuple(Commit.from_json(_read_document(log, name, "commit")) for name in commits),
+            tuple(_read_document(log, name, Commit) for name in commits),
         )
 
     @property
@@ -224,7 +256,7 @@ class Archive(Struct, frozen=True):
             except (OSError, ArchiveError, DocumentError):
                 continue
             if (
-                find_flaw(mark, "attempt") is None
+                find_flaw(mark, AttemptMark) is None
                 and mark["entry"] == entry
                 and parse_origin(mark) is not None
             ):
@@ -396,7 +428,9 @@ def read_receipts(
     found = {} if known is None else known
     with _explain_errors(place, "read"):
         names = [name for name in place.list() if _RECEIPT_NAME.fullmatch(name)]
-    found |= {name: _read_document(place, name, "piece") for name in names if name not in found}
+    found |= {
+        name: plain(_read_document(place, name, Receipt)) for name in names if name not in found
+    }
     return sorted((found[name] for name in names), key=lambda piece: list(piece["span"]))
 
 
@@ -457,7 +491,7 @@ def _attempt_folder(attempt: str) -> str:
     return f"{LOG_FOLDER}/{_ATTEMPT_PREFIX}{attempt}"
 
 
-def _read_document(place: ArchiveStore, name: str, kind: str) -> dict[str, Any]:
+def _read_document(place: ArchiveStore, name: str, kind: type[T]) -> T:
     """Read a valid file of the log.
 
     Raises ArchiveError where it cannot be read, and DocumentError where it is not valid.
@@ -469,13 +503,12 @@ def _read_document(place: ArchiveStore, name: str, kind: str) -> dict[str, Any]:
         raise ArchiveError(f"{path} cannot be read: {error.strerror}", hint=place.hint) from None
     hint = "The archive was not changed. Restore the file, or name another place and archive again."
     found: Any = parse(data, path, hint)
-    if kind == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
+    if kind is Commit and isinstance(found, dict) and found.get("format") != FORMAT:
         raise ArchiveError(
             f"{path} has another format. This release of jsplan reads {FORMAT}",
             hint="Use the release of jsplan that wrote it.",
         )
-    require_valid(found, kind, path, hint)
-    return dict(found)
+    return decode(kind, found, path, hint)
 
 
 @contextlib.contextmanager
