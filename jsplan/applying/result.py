@@ -9,7 +9,6 @@ from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
 from jsplan.documents.apply import ApplyResult, StepResult
-from jsplan.documents.base import plain
 from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import Plan
 from jsplan.errors import ApiError, ExitCode, combine_exit_codes
@@ -108,7 +107,7 @@ def build_result(
         summary=_summarize(plan, results, len(deferred)),
         state={"lineage": state.lineage or None, "serial": state.serial},
         exit_code=int(combine_exit_codes(codes)),
-        deferred=plain(deferred),
+        deferred=deferred,
     )
 
 

@@ -399,7 +399,7 @@ def partial_apply() -> ApplyResult:
         },
         {"lineage": "l1", "serial": 8},
         6,
-        [{"address": "leaf/stream/X", "reason": "domain leaf is offline: no answer"}],
+        [Deferred("leaf/stream/X", "domain leaf is offline: no answer")],
     )
 
 
