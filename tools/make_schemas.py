@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
-from jsplan.documents.schema import schemas
+from jsplan.workflows.schemas import schemas
 
 FOLDER = Path(__file__).parent.parent / "state" / "schema"
 

@@ -325,7 +325,7 @@ def kill_who_copies(
             (entry,) = backfill.status(load, (name,)).entries
             if (
                 sum(left.messages * 4 for left in entry.orphans if not left.sealed)
-                >= sum(origin["last"] for origin in entry.origins)
+                >= sum(origin.last for origin in entry.origins)
                 > 0
             ):
                 break

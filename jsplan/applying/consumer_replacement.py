@@ -30,6 +30,7 @@ from jsplan.address import Address
 from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError, ServerRefusedError
 from jsplan.facts.consumer_position import position_of
@@ -97,7 +98,7 @@ async def _record_resumed(context: StepContext, address: Address) -> None:
             {
                 "put": {
                     "address": str(address),
-                    "entry": replace(entry, config=live.config, seen=live.answered_at).to_json(),
+                    "entry": plain(replace(entry, config=live.config, seen=live.answered_at)),
                 }
             }
         )

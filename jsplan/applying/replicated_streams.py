@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.facts.duplicates import MAX_SEARCHED
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
@@ -222,7 +223,7 @@ async def _record_starts(context: StepContext, recorded: str, starts: dict[str, 
         return
     later = {key: max(seq, entry.starts.get(key, 0)) for key, seq in starts.items()}
     if later != {key: entry.starts.get(key) for key in later}:
-        put = replace(entry, starts=entry.starts | later).to_json()
+        put = plain(replace(entry, starts=entry.starts | later))
         await context.record({"put": {"address": str(address), "entry": put}})
 
 

@@ -9,7 +9,8 @@ from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
 from jsplan.documents.apply import ApplyResult, StepResult
-from jsplan.documents.plan import Deferred, Plan
+from jsplan.documents.parts import Deferred
+from jsplan.documents.plan import Plan
 from jsplan.errors import ApiError, ExitCode, combine_exit_codes
 from jsplan.facts.live import DomainFacts
 from jsplan.facts.reader import read_object
@@ -106,7 +107,7 @@ def build_result(
         summary=_summarize(plan, results, len(deferred)),
         state={"lineage": state.lineage or None, "serial": state.serial},
         exit_code=int(combine_exit_codes(codes)),
-        deferred=[d.to_json() for d in deferred],
+        deferred=deferred,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.apply import StepStatus
+from jsplan.documents.base import plain
 from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import DELETE_OPS, UPDATE_OPS, VERIFY_OP
 from jsplan.errors import JsplanError, StateError
@@ -183,7 +184,7 @@ class StepJournal:
         if step.op not in UPDATE_OPS or entry is None or entry.created != live.created:
             return [end]
         changed = entry.with_fields(step.expect or {}, live.config)
-        return [{"put": {"address": recorded, "entry": changed.to_json()}} | end]
+        return [{"put": {"address": recorded, "entry": plain(changed)}} | end]
 
     async def save_entry(self, step: Step, live: LiveObject, lost: Collection[str] = ()) -> None:
         """Put the object into state, and wait for the disk if the step has written to a server."""
@@ -204,7 +205,7 @@ class StepJournal:
         )
         last = int(live.state.get("last_seq") or 0)  # of a stream
         entry = replace(entry, applied_at=format_timestamp(), last_seq=last)
-        put = {"put": {"address": step.address, "entry": entry.to_json()}}
+        put = {"put": {"address": step.address, "entry": plain(entry)}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         return [*_drop_previous_lines(step), put | replaced, *self.check_lines(step)]
 

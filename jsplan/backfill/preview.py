@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -86,8 +86,8 @@ class _PreviewBuilder(Struct):
             choice.strategy,
             choice.reason,
             command,
-            choice.obstacle,
-            filtered_by=filters,
+            choice.obstacle or None,
+            filtered_by=[*filters],
         )
         loaded = await gather_limited(
             self.entry.origins,
@@ -105,7 +105,7 @@ class _PreviewBuilder(Struct):
         for side, one in zip(self.entry.origins, loaded, strict=True):
             if isinstance(one, JsplanError):
                 preview.origins.append(
-                    OriginPreview(str(side), str(self.entry.target), error=one.full_text)
+                    OriginPreview(str(side), str(self.entry.target), 1, 0, error=one.full_text)
                 )
             else:
                 preview.origins += [
@@ -121,7 +121,7 @@ class _PreviewBuilder(Struct):
             past = list_past_copies(self.world.state)
             preview.estimate = estimate_backfill(
                 self.entry, choice.strategy, preview.messages, preview.bytes, past
-            ).to_json()
+            )
         return preview
 
     # --- strategy ---------------------------------------------------------------------------------
@@ -213,7 +213,9 @@ class _PreviewBuilder(Struct):
                 origin_state, seen, target_exists=target_exists, pinned=record is not None
             )
         except JsplanError as error:
-            return OriginPreview(origin_state.origin, origin_state.target, error=error.full_text)
+            return OriginPreview(
+                origin_state.origin, origin_state.target, 1, 0, error=error.full_text
+            )
 
     async def _pin_current(self, side: BackfillSide, *, target_exists: bool) -> list[OriginState]:
         """Pin the current range, as a run. Raises JsplanError if the stream does not exist."""
@@ -325,7 +327,7 @@ def _count_pending(origin: CopyOrigin, pending: PendingRanges) -> int:
     return sum(rows.num_rows for rows in read_messages(task, headers_only=True))
 
 
-def _determine_status(record: BackfillState | None) -> str:
+def _determine_status(record: BackfillState | None) -> Literal["new", "started", "done"]:
     return "new" if record is None or record.is_new else "done" if record.done_at else "started"
 
 

@@ -23,6 +23,7 @@ from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
+from jsplan.documents.parts import Deferred
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.options import Observer
@@ -90,7 +91,7 @@ class BackfillRun:
         if self._is_sure_to_need_spark():
             self.runner.warm_up()
         result.deferred = [
-            {"address": str(side), "reason": offline[side.domain]}
+            Deferred(str(side), offline[side.domain])
             for side in entry.origins
             if side.domain in offline
         ]
@@ -170,7 +171,7 @@ class BackfillRun:
             seconds = time.monotonic() - started - (self.runner.start_seconds - before)
             copied = sum(result.copied for result in copy.results)
             for state, result in zip(states, copy.results, strict=True):
-                result.seconds = seconds
+                result.seconds = round(seconds, 3)
                 state.copied += result.copied
                 # A scan without a copy is no sample of a rate.
                 state.seconds += seconds * result.copied / max(1, copied)

@@ -12,7 +12,7 @@ from jsplan.backfill.tasks import staging_streams
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
-from jsplan.documents.backfill import BackfillStatus, EntryStatus, Orphan
+from jsplan.documents.backfill import BackfillStatus, EntryStatus, OriginProgress, Orphan
 from jsplan.errors import JsplanError, UsageError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import Pool
@@ -27,8 +27,7 @@ async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> Bac
     async with open_context(load) as world:
         entries = _list_entries(world, names)
         found = BackfillStatus(world.workspace.name, world.workspace.environment, entries)
-        holder = await world.backend.read_holder()
-        found.locked = holder.to_json() if holder is not None else None
+        found.locked = await world.backend.read_holder()
         async with open_pool(world, read_only=True) as pool:
             orphans = await _find_orphans(world, pool, found.offline)
     _assign_orphans(world, found, orphans, include_unowned=not names)
@@ -57,7 +56,11 @@ def _build_entry_status(
     if stored is None:
         return EntryStatus(name, "new", next=_format_run_command(name))
     record = BackfillState.from_json(stored)
-    status = EntryStatus(name, "", record.pinned_at, record.done_at, stored["origins"])
+    origins = [
+        OriginProgress(o.origin, o.target, o.first, o.last, o.status, o.copied, o.gaps, o.skipped)
+        for o in record.origins
+    ]
+    status = EntryStatus(name, "new", record.pinned_at or None, record.done_at or None, origins)
     done = bool(record.done_at) or (
         bool(record.origins) and all(origin.status == "done" for origin in record.origins)
     )
@@ -69,7 +72,7 @@ def _build_entry_status(
         status.status, status.next = "new", _format_run_command(name)
     else:
         status.status, status.next = (
-            ("done", "") if done else ("started", _format_run_command(name))
+            ("done", None) if done else ("started", _format_run_command(name))
         )
     return status
 

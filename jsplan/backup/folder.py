@@ -114,9 +114,9 @@ class BackupFolder:
 
         The manifest follows at once, or soon if there are very many streams.
         """
-        self.manifest.streams[saved.address] = saved
+        self.manifest.streams[Address.parse(saved.address)] = saved
         self.unrecorded.discard(saved.archive.file)
-        self.manifest.missing.pop(str(saved.address), None)
+        self.manifest.missing.pop(saved.address, None)
         elapsed = time.monotonic() - self._last_written
         wait = self._write_seconds / MANIFEST_TIME_SHARE - elapsed
         if wait <= 0:
@@ -234,7 +234,9 @@ def open_for_writing(path: Path, workspace: str, environment: str | None) -> Ite
 
 
 def _open_folder(path: Path, workspace: str, environment: str | None) -> BackupFolder:
-    manifest = Manifest(workspace, environment, str(uuid.uuid4()), format_timestamp())
+    manifest = Manifest(
+        workspace, environment, str(uuid.uuid4()), format_timestamp(), None, False, {}, {}
+    )
     if (path / MANIFEST).exists():
         manifest = read_manifest(path)
         if (manifest.workspace, manifest.environment) != (workspace, environment):

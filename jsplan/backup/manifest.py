@@ -3,20 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan import __version__
 from jsplan.address import Address
-from jsplan.documents.base import check_format, known_fields
-from jsplan.documents.validation import require_valid
+from jsplan.documents.base import Document, plain
+from jsplan.documents.configs import Config
+from jsplan.documents.reading import read_document
+from jsplan.documents.state_parts import SequencePair
+from jsplan.documents.types import (
+    AnyAddress,
+    Count,
+    Instant,
+    Name,
+    Sha256,
+    Time,
+    UInt64,
+    kept,
+    text,
+)
 
-FORMAT_VERSION = "1.0"
 #: The hint for a damaged manifest.
 UNUSABLE_HINT = (
     "Its archives cannot be used without it. Take the backup again, or restore another one."
 )
+
+
+class CountsShape(TypedDict):
+    """Counts of a stream."""
+
+    messages: Count
+    bytes: Count
+    first_seq: UInt64
+    last_seq: UInt64
+    first_ts: Instant
+    last_ts: Instant
+    consumer_count: NotRequired[Count]
+
+
+class PositionShape(TypedDict):
+    """The position of a consumer."""
+
+    delivered: SequencePair
+    ack_floor: SequencePair
+    num_ack_pending: UInt64
+    num_redelivered: UInt64
+    num_pending: UInt64
+
+
+class SavedServerShape(TypedDict):
+    """The server of a stream; what is not known of it is null."""
+
+    js_domain: str | None
+    name: str | None
+    version: str | None
+    api_level: Count
+    clustered: bool
+
+
+class MissingStream(TypedDict):
+    """A stream or domain that could not be saved, and why."""
+
+    address: str
+    reason: str
+
+
+class BackupSummary(TypedDict):
+    """The sums, with the bytes of messages and of archives."""
+
+    streams: Count
+    consumers: Count
+    messages: Count
+    bytes: Count
+    archive_bytes: Count
+
+
+if TYPE_CHECKING:
+    Counts = dict[str, Any]
+    Position = dict[str, Any]
+    SavedServer = dict[str, Any]
+    ArchiveFormat = str
+else:
+    Counts = kept(CountsShape)
+    Position = kept(PositionShape)
+    SavedServer = kept(SavedServerShape)
+    ArchiveFormat = Literal["natsarc1", "tar"]
+#: The name of a file in the same folder.
+FileName = Annotated[str, text("a file name", r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$(?!\n)")]
 
 
 class StreamSnapshot(Struct, frozen=True):
@@ -25,39 +101,20 @@ class StreamSnapshot(Struct, frozen=True):
     `format` is `natsarc1` (2.15 and later) or `tar`; `bytes` is the file's size.
     """
 
-    file: str
-    sha256: str
-    bytes: int
-    format: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the value of `archive`."""
-        return {
-            "file": self.file,
-            "sha256": self.sha256,
-            "bytes": self.bytes,
-            "format": self.format,
-        }
+    file: FileName
+    sha256: Sha256
+    bytes: Count
+    format: ArchiveFormat
 
 
 class SavedConsumer(Struct, frozen=True):
     """A consumer of a saved stream, with its position `before` and `after` the snapshot."""
 
-    name: str
-    config: dict[str, Any]
+    name: Name
+    config: Config
     created: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the element of `consumers`."""
-        return {
-            "name": self.name,
-            "config": self.config,
-            "created": self.created,
-            "before": self.before,
-            "after": self.after,
-        }
+    before: Position
+    after: Position
 
 
 class SavedStream(Struct, frozen=True):
@@ -67,15 +124,15 @@ class SavedStream(Struct, frozen=True):
     known; `config` is without `_nats.*`.
     """
 
-    address: Address
-    config: dict[str, Any]
+    address: AnyAddress
+    config: Config
     created: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    consumers: tuple[SavedConsumer, ...]
+    before: Counts
+    after: Counts
+    consumers: list[SavedConsumer]
     archive: StreamSnapshot
-    server: dict[str, Any]
-    taken_at: str
+    server: SavedServer
+    taken_at: Time
 
     def resets_to_ack_floor(self, consumer: SavedConsumer) -> bool:
         """Return True if the archive may have the consumer only at its ack floor, or not at all.
@@ -98,96 +155,68 @@ class SavedStream(Struct, frozen=True):
         """Messages in it, at the start of the snapshot."""
         return int(self.before["messages"])
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the element of `streams`."""
-        return {
-            "address": str(self.address),
-            "config": self.config,
-            "created": self.created,
-            "before": self.before,
-            "after": self.after,
-            "consumers": [consumer.to_json() for consumer in self.consumers],
-            "archive": self.archive.to_json(),
-            "server": self.server,
-            "taken_at": self.taken_at,
-        }
 
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> SavedStream:
-        """Parse the result of `to_json`."""
-        consumers = tuple(
-            SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"]
-        )
-        archive = StreamSnapshot(**known_fields(StreamSnapshot, raw["archive"]))
-        return cls(
-            Address.parse(raw["address"]),
-            raw["config"],
-            raw["created"],
-            raw["before"],
-            raw["after"],
-            consumers,
-            archive,
-            raw["server"],
-            raw["taken_at"],
-        )
+if TYPE_CHECKING:
+    SavedStreams = dict[Address, SavedStream]
+    Missing = dict[str, str]
+else:  # in the document they are lists
+    SavedStreams = list[SavedStream]
+    Missing = list[MissingStream]
 
 
-class Manifest(Struct):
+class Manifest(Document, tag="backup"):
     """The manifest; `streams` are by address, `missing` could not be saved, with why.
 
     `complete` is false during a run and after an interrupted one.
     """
 
+    COMPUTED = ("jsplan_version", "summary")
+
     workspace: str
     environment: str | None
     id: str
-    started_at: str
-    finished_at: str | None = None
-    complete: bool = False
-    streams: dict[Address, SavedStream] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    started_at: Time
+    finished_at: Time | None
+    complete: bool
+    streams: SavedStreams
+    missing: Missing
+
+    @property
+    def jsplan_version(self) -> str:
+        """The release that writes the manifest."""
+        return __version__
+
+    @property
+    def summary(self) -> BackupSummary:
+        """The sums of the streams."""
+        return summarize(self.streams.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
-        streams = [saved for _, saved in sorted(self.streams.items())]
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "backup",
-            "jsplan_version": __version__,
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "id": self.id,
-            "started_at": self.started_at,
-            "finished_at": self.finished_at,
-            "complete": self.complete,
-            "streams": [saved.to_json() for saved in streams],
-            "missing": [
-                {"address": address, "reason": reason}
-                for address, reason in sorted(self.missing.items())
-            ],
-            "summary": summarize(streams),
+        missing = [
+            {"address": address, "reason": reason}
+            for address, reason in sorted(self.missing.items())
+        ]
+        streams = [plain(saved) for _, saved in sorted(self.streams.items())]
+        without = replace(self, streams={}, missing={})
+        return Document.to_json(without) | {
+            "streams": streams,
+            "missing": missing,
+            "summary": self.summary,
         }
 
     @classmethod
     def from_json(cls, raw: Any, where: str) -> Manifest:
         """Read a manifest; raise DocumentError for a foreign or damaged one."""
-        raw = check_format(raw, "backup", FORMAT_VERSION, where)
-        require_valid(raw, "backup", where, UNUSABLE_HINT)
-        streams = [SavedStream.from_json(one) for one in raw["streams"]]
-        missing = {one["address"]: one["reason"] for one in raw["missing"]}
-        return cls(
-            raw["workspace"],
-            raw["environment"],
-            raw["id"],
-            raw["started_at"],
-            raw["finished_at"],
-            raw["complete"],
-            {saved.address: saved for saved in streams},
-            missing,
-        )
+        found = read_document(cls, raw, where, UNUSABLE_HINT)
+        streams: Any = found.streams
+        missing: Any = found.missing
+        found.streams = {Address.parse(saved.address): saved for saved in streams}
+        found.missing = {one["address"]: one["reason"] for one in missing}
+        return found
 
 
-def summarize(streams: Iterable[SavedStream]) -> dict[str, int]:
+def summarize(streams: Iterable[SavedStream]) -> BackupSummary:
     """Return the sums: streams, consumers, messages, their bytes, and bytes of the archives."""
     listed = list(streams)
     return {

@@ -63,7 +63,7 @@ async def save_stream(
         archive = await asyncio.to_thread(draft.finish, snap.frames.archive_format)
         folder.add(
             SavedStream(
-                address,
+                str(address),
                 before[0].config,
                 before[0].created,
                 before[0].state,
@@ -108,9 +108,9 @@ async def _read_stream(
 
 def _saved_consumers(
     before: dict[str, LiveObject], after: dict[str, LiveObject]
-) -> tuple[SavedConsumer, ...]:
+) -> list[SavedConsumer]:
     """Return consumers that existed all the time; the archive may lack the others."""
-    return tuple(
+    return [
         SavedConsumer(
             name,
             live.config,
@@ -120,7 +120,7 @@ def _saved_consumers(
         )
         for name, live in sorted(before.items())
         if name in after and after[name].created == live.created
-    )
+    ]
 
 
 def _is_unchanged(saved: SavedStream, found: tuple[LiveObject, dict[str, LiveObject]]) -> bool:

@@ -24,7 +24,7 @@ from jsplan.config.schema_parts import (
     text,
     texts,
 )
-from jsplan.documents.schema_types import DIALECT
+from jsplan.documents.json_schema import DIALECT
 from jsplan.resources import TABLES
 
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")

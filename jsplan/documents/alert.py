@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from jsplan.documents.base import Document
+from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import Severity
-
-FORMAT_VERSION = "1.0"
+from jsplan.documents.types import Time, text
 
 EventType = Literal["opened", "changed", "resolved"]
 Kind = Literal[
@@ -22,25 +22,23 @@ Kind = Literal[
     "offline",
     "check",
 ]
+AlertId = Annotated[str, text("the id of an alert", "^[0-9a-f]{12}$")]
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """One finding of the drift job.
 
-    `id` stays the same while the finding lasts. `content` is a digest of the finding: another
-    digest is a change. `summary` is one line about `address`, `details` are further lines, and
-    `fields` are those of `change.fields`.
+    `id` stays the same while the finding lasts, in one workspace and environment. `summary` is one
+    line about `address`, `details` are further lines, and `fields` are those of `change.fields`.
     """
 
-    id: str
+    id: AlertId
     kind: Kind
     severity: Severity
     address: str
     summary: str
     details: tuple[str, ...] = ()
-    fields: tuple[dict[str, Any], ...] = field(default=(), compare=False)
-    content: str = ""
+    fields: tuple[FieldChange, ...] = ()
 
     @property
     def domain(self) -> str:
@@ -49,36 +47,41 @@ class Alert:
             self.address.partition("/")[0] if "/" in self.address or self.kind == "offline" else ""
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The value of `alert` in a notification."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "severity": self.severity,
-            "address": self.address,
-            "summary": self.summary,
-            "details": list(self.details),
-            "fields": list(self.fields),
-        }
+
+class Actor(Struct, frozen=True):
+    """The client of the change. Behind a leafnode the server knows only the user of the link."""
+
+    user: str
+    client: str
+    host: str
+    account: str
+    leafnode: bool = False
+
+    def __str__(self) -> str:
+        client = f" ({self.client})" if self.client else ""
+        where = f" from {self.host}" if self.host else ""
+        link = " over a leafnode" if self.leafnode else ""
+        return f"{self.user or 'unknown user'}{client}{where}{link}"
 
 
-class AlertEvent(Struct, frozen=True):
+class AlertEvent(Document, tag="notification"):
     """The document that sinks receive when an alert opens, changes or is resolved.
 
     `id` is that of the alert with a time and a growing number: a receiver recognizes duplicates by
-    it. `since` is when the alert was found first. `by` is the user of the change, if a server
+    it. `since` is when the alert was found first. `by` is the client of the change, if a server
     reported it. With `alerts`, it opens all of them at once, and `alert` sums them up.
     """
+
+    COMPUTED = ("text",)
 
     id: str
     event: EventType
     alert: Alert
     workspace: str
     environment: str | None
-    timestamp: str
-    since: str
-    by: dict[str, Any] | None = None
-    by_text: str = ""
+    timestamp: Time
+    since: Time
+    by: Actor | None = None
     alerts: tuple[Alert, ...] = ()
 
     @property
@@ -93,22 +96,5 @@ class AlertEvent(Struct, frozen=True):
         }[self.event]
         shown = alert.details if self.event != "resolved" else ()
         details = f": {'; '.join(shown)}" if shown else ""
-        by = f", reported as {self.by_text}" if self.by_text else ""
+        by = f", reported as {self.by}" if self.by is not None else ""
         return f"{where}: {alert.severity}: {alert.address} {summary}{details}{by} [{alert.id}]"
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "notification",
-            "id": self.id,
-            "event": self.event,
-            "alert": self.alert.to_json(),
-            "alerts": [alert.to_json() for alert in self.alerts],
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "timestamp": self.timestamp,
-            "since": self.since,
-            "by": self.by,
-            "text": self.text,
-        }

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, field
 
-FORMAT_VERSION = "1.0"
+from jsplan.documents.base import Document
+from jsplan.documents.parts import Deferred, Interrupted
+from jsplan.documents.plan_types import Op
+from jsplan.documents.types import AnyAddress, Count, written
 
 #: Operations of the history that change the state and no server.
 STATE_COMMANDS: Final = ("state rm", "state mv", "state push", "state take")
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
 
 
-class StepResult(Struct):
+if TYPE_CHECKING:
+    StepOp = str
+else:
+    StepOp = Op
+
+
+class StepResult(Struct, omit_defaults=True):
     """The result of one step.
 
     `unknown`: the call was sent and no answer came. The next plan reads the result. `note` is what
@@ -21,22 +30,11 @@ class StepResult(Struct):
     """
 
     id: str
-    address: str
-    op: str
+    address: AnyAddress
+    op: StepOp
     status: StepStatus
-    error: str | None = None
+    error: str | None = written(lambda: None)
     note: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `steps`; `note` is left out where there is none."""
-        out = {
-            "id": self.id,
-            "address": self.address,
-            "op": self.op,
-            "status": self.status,
-            "error": self.error,
-        }
-        return out | ({"note": self.note} if self.note else {})
 
 
 class ApplyStarted(Struct, frozen=True):
@@ -113,7 +111,7 @@ ApplyEvent = (
 )
 
 
-class ApplyResult(Struct):
+class ApplyResult(Document, omit_defaults=True, tag="apply"):
     """The document that `apply --json` prints.
 
     `summary` counts resources: imported, added, changed, replaced, destroyed, forgotten, deferred,
@@ -125,27 +123,11 @@ class ApplyResult(Struct):
     """
 
     plan_id: str
-    steps: list[StepResult] = field(default_factory=list)
-    summary: dict[str, int] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-    exit_code: int = 0
-    deferred: list[dict[str, str]] = field(default_factory=list)
+    steps: list[StepResult] = written(list)
+    summary: dict[str, Count] = written(dict)
+    state: dict[str, Any] = written(dict)
+    exit_code: Count = written(int)
+    deferred: list[Deferred] = written(list)
     backup: dict[str, Any] | None = None
     backfills: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        out = {
-            "format_version": FORMAT_VERSION,
-            "kind": "apply",
-            "plan_id": self.plan_id,
-            "steps": [s.to_json() for s in self.steps],
-            "summary": self.summary,
-            "state": self.state,
-            "interrupted": self.interrupted,
-            "deferred": self.deferred,
-            "exit_code": self.exit_code,
-        }
-        out |= {"backup": self.backup} if self.backup is not None else {}
-        return out | ({"backfills": self.backfills} if self.backfills else {})
+    interrupted: list[Interrupted] = written(list)

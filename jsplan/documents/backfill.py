@@ -2,67 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final, Literal, get_args
 
 from msgspec import Struct, field
 
-FORMAT_VERSION = "1.0"
+from jsplan.documents.base import Document
+from jsplan.documents.lock import LockInfo
+from jsplan.documents.parts import Deferred
+from jsplan.documents.types import Count, SeqBounds, Time
+
+DifferenceKind = Literal["missing", "extra", "different", "twice", "out_of_order"]
+DIFFERENCE_KINDS: Final[tuple[DifferenceKind, ...]] = get_args(DifferenceKind)
+#: Counts of verify. Expired, repaired and skipped messages need not be on both sides.
+COUNTED_KINDS: Final = ("equal", *DIFFERENCE_KINDS, "expired", "repaired", "skipped")
 
 
-class OriginResult(Struct):
+class OriginRange(Struct):
+    """The sequences `first` to `last` of one origin; both sides are addresses or folders."""
+
+    origin: str = field(name="from")
+    target: str = field(name="to")
+    first: Count
+    last: Count
+
+
+class OriginResult(OriginRange):
     """The result of one origin.
 
     `copied` messages were copied by this run; `skipped` were too large. `gaps` are ranges of
     sequences that were deleted before they could be copied, `gap_messages` counts them. `path`
-    names the strategy.
+    names the strategy. `seconds` is without the start of Spark.
     """
 
-    origin: str
-    target: str
-    first: int
-    last: int
-    copied: int = 0
-    bytes: int = 0
+    copied: Count = 0
+    bytes: Count = 0
     seconds: float = 0.0
-    attempts: int = 0
+    attempts: Count = 0
     verified: bool = False
     path: str = ""
-    gaps: list[list[int]] = field(default_factory=list)
-    gap_messages: int = 0
-    skipped: list[int] = field(default_factory=list)
-    skipped_count: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `origins`."""
-        return {
-            "from": self.origin,
-            "to": self.target,
-            "first": self.first,
-            "last": self.last,
-            "copied": self.copied,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "attempts": self.attempts,
-            "verified": self.verified,
-            "path": self.path,
-            "gaps": self.gaps,
-            "gap_messages": self.gap_messages,
-            "skipped": self.skipped,
-            "skipped_count": self.skipped_count,
-        }
+    gaps: list[SeqBounds] = field(default_factory=list)
+    gap_messages: Count = 0
+    skipped: list[Count] = field(default_factory=list)
+    skipped_count: Count = 0
 
 
-class BackfillResult(Struct):
+class BackfillResult(Document, tag="backfill"):
     """The document that `backfill run --json` prints.
 
-    `deferred` are origins that could not be reached: `{address, reason}`. `stopped`: the time of
-    `--until` came before everything was copied.
+    `deferred` are origins that could not be reached. `stopped`: the time of `--until` came before
+    everything was copied.
     """
 
     name: str
     origins: list[OriginResult] = field(default_factory=list)
-    exit_code: int = 0
-    deferred: list[dict[str, str]] = field(default_factory=list)
+    exit_code: Count = 0
+    deferred: list[Deferred] = field(default_factory=list)
     stopped: bool = False
 
     @property
@@ -75,85 +69,43 @@ class BackfillResult(Struct):
         """Messages that were deleted before they could be copied."""
         return sum(origin.gap_messages for origin in self.origins)
 
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "backfill",
-            "name": self.name,
-            "origins": [origin.to_json() for origin in self.origins],
-            "deferred": self.deferred,
-            "stopped": self.stopped,
-            "exit_code": self.exit_code,
-        }
-
 
 class Difference(Struct):
-    """One message that differs between origin and target.
+    """One message that differs between origin and target; a missing one has no `target_seq`."""
 
-    `kind` is missing, extra, different, twice or out_of_order. `target_seq` is 0 for a missing one.
-    """
-
-    kind: str
-    origin: str
-    origin_seq: int
-    target_seq: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `differences`."""
-        return {
-            "kind": self.kind,
-            "from": self.origin,
-            "origin_seq": self.origin_seq,
-            "target_seq": self.target_seq or None,
-        }
+    kind: DifferenceKind
+    origin: str = field(name="from")
+    origin_seq: Count
+    target_seq: Count | None
 
 
-DIFFERENCE_KINDS = ("missing", "extra", "different", "twice", "out_of_order")
-#: Counts of verify. Expired, repaired and skipped messages need not be on both sides.
-COUNTED_KINDS = ("equal", *DIFFERENCE_KINDS, "expired", "repaired", "skipped")
-
-
-class OriginCheck(Struct):
+class OriginCheck(OriginRange):
     """One origin compared with the target.
 
     `counts` has every name of `COUNTED_KINDS`; `listed` are the first differences of each kind.
     """
 
-    origin: str
-    target: str
-    first: int
-    last: int
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED_KINDS, 0))
-    listed: list[Difference] = field(default_factory=list)
+    counts: dict[str, Count] = field(default_factory=lambda: dict.fromkeys(COUNTED_KINDS, 0))
+    listed: list[Difference] = field(default_factory=list, name="differences")
 
     @property
     def differences(self) -> int:
         """The number of differences."""
         return sum(self.counts[kind] for kind in DIFFERENCE_KINDS)
 
-    def to_json(self) -> dict[str, Any]:
-        """The element of `origins`."""
-        return {
-            "from": self.origin,
-            "to": self.target,
-            "first": self.first,
-            "last": self.last,
-            "counts": self.counts,
-            "differences": [difference.to_json() for difference in self.listed],
-        }
 
-
-class Verification(Struct):
+class Verification(Document, tag="backfill-verify"):
     """The document that `backfill verify --json` prints.
 
     `others` counts messages of the target from other origins. `seconds` is without the start of
     Spark.
     """
 
+    COMPUTED = ("exit_code",)
+
     name: str
     origins: list[OriginCheck] = field(default_factory=list)
-    others: int = 0
+    others: Count = 0
     seconds: float = 0.0
 
     @property
@@ -162,21 +114,9 @@ class Verification(Struct):
         return sum(origin.differences for origin in self.origins)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Count:
         """2 if both sides differ."""
         return 2 if self.differences else 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "backfill-verify",
-            "name": self.name,
-            "origins": [origin.to_json() for origin in self.origins],
-            "others": self.others,
-            "seconds": round(self.seconds, 3),
-            "exit_code": self.exit_code,
-        }
 
 
 class Orphan(Struct):
@@ -189,69 +129,39 @@ class Orphan(Struct):
     domain: str
     stream: str
     entry: str
-    origin: str
-    messages: int
-    bytes: int
+    origin: str = field(name="from")
+    messages: Count
+    bytes: Count
     sealed: bool
     source_of: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """The element of `orphans`."""
-        return {
-            "domain": self.domain,
-            "stream": self.stream,
-            "entry": self.entry,
-            "from": self.origin,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "sealed": self.sealed,
-            "source_of": self.source_of,
-        }
+
+class OriginProgress(OriginRange):
+    """One origin of an entry, as in state."""
+
+    status: str
+    copied: Count
+    gaps: list[SeqBounds]
+    skipped: list[Count]
 
 
 class EntryStatus(Struct):
     """The progress of one entry.
 
     `status` is new (never run), started, done, changed (the entry differs from state) or missing
-    (in no file). `origins` are as in state. `next` is the command that resumes it; it is empty when
-    nothing is pending.
+    (in no file). `next` is the command that resumes it; null when nothing is pending.
     """
 
     name: str
-    status: str
-    pinned_at: str = ""
-    done_at: str = ""
-    origins: list[dict[str, Any]] = field(default_factory=list)
+    status: Literal["new", "started", "done", "changed", "missing"]
+    pinned_at: Time | None = None
+    done_at: Time | None = None
+    origins: list[OriginProgress] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
-    next: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `entries`."""
-        origins = [
-            {
-                "from": origin["origin"],
-                "to": origin["target"],
-                "first": origin["first"],
-                "last": origin["last"],
-                "status": origin["status"],
-                "copied": origin["copied"],
-                "gaps": origin["gaps"],
-                "skipped": origin["skipped"],
-            }
-            for origin in self.origins
-        ]
-        return {
-            "name": self.name,
-            "status": self.status,
-            "pinned_at": self.pinned_at or None,
-            "done_at": self.done_at or None,
-            "origins": origins,
-            "orphans": [orphan.to_json() for orphan in self.orphans],
-            "next": self.next or None,
-        }
+    next: str | None = None
 
 
-class BackfillStatus(Struct):
+class BackfillStatus(Document, tag="backfill-status"):
     """The document that `backfill status --json` prints.
 
     `locked` is the holder of the state's lock. `orphans` are orphans of entries that are unknown to
@@ -262,18 +172,5 @@ class BackfillStatus(Struct):
     environment: str | None
     entries: list[EntryStatus] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
-    locked: dict[str, Any] | None = None
+    locked: LockInfo | None = None
     offline: dict[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "backfill-status",
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "entries": [entry.to_json() for entry in self.entries],
-            "orphans": [orphan.to_json() for orphan in self.orphans],
-            "locked": self.locked,
-            "offline": self.offline,
-        }

@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
-from jsplan.documents.backfill import FORMAT_VERSION
+from jsplan.documents.backfill import OriginRange
+from jsplan.documents.base import Document
+from jsplan.documents.parts import Estimate
+from jsplan.documents.types import Count
 
 #: Values of `measured`: counted by a server, compared by headers with the target, or not known.
-COUNTED, COMPARED, UNKNOWN = "counted", "compared", "unknown"
+COUNTED: Final = "counted"
+COMPARED: Final = "compared"
+UNKNOWN: Final = "unknown"
 
 
-class OriginPreview(Struct):
+class OriginPreview(OriginRange):
     """The preview of one origin, with the sequences `first` to `last`.
 
     `messages` and about `bytes` of them are pending; None: see `error`. `measured` says how they
     were counted. `in_target` are in the target already. `gap_messages` are no longer at the origin.
     """
 
-    origin: str
-    target: str
-    first: int = 1
-    last: int = 0
     pinned: bool = False
     done: bool = False
-    messages: int | None = None
-    bytes: int | None = None
-    measured: str = UNKNOWN
-    in_target: int = 0
-    gap_messages: int = 0
-    error: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `origins`."""
-        return {
-            "from": self.origin,
-            "to": self.target,
-            "first": self.first,
-            "last": self.last,
-            "pinned": self.pinned,
-            "done": self.done,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "measured": self.measured,
-            "in_target": self.in_target,
-            "gap_messages": self.gap_messages,
-            "error": self.error or None,
-        }
+    messages: Count | None = None
+    bytes: Count | None = None
+    measured: Literal["counted", "compared", "unknown"] = UNKNOWN
+    in_target: Count = 0
+    gap_messages: Count = 0
+    error: str | None = None
 
 
-class BackfillPreview(Struct):
+class BackfillPreview(Document, tag="backfill-plan"):
     """The document. `status` is new, started or done; `command` runs the backfill.
 
     `strategy_problem` says why the strategy of the entry is not possible. `filtered_by` names the
@@ -58,40 +42,24 @@ class BackfillPreview(Struct):
     upper bounds.
     """
 
+    COMPUTED = ("messages", "bytes")
+
     name: str
-    status: str
-    strategy: str
+    status: Literal["new", "started", "done"]
+    strategy: Literal["snapshot", "spark"]
     reason: str
     command: str
-    strategy_problem: str = ""
-    estimate: dict[str, Any] | None = None
-    filtered_by: tuple[str, ...] = ()
+    strategy_problem: str | None = None
+    estimate: Estimate | None = None
+    filtered_by: list[str] = field(default_factory=list)
     origins: list[OriginPreview] = field(default_factory=list)
 
     @property
-    def messages(self) -> int:
+    def messages(self) -> Count:
         """Pending messages of all origins that could be measured."""
         return sum(origin.messages or 0 for origin in self.origins)
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> Count:
         """About how many bytes these have."""
         return sum(origin.bytes or 0 for origin in self.origins)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "backfill-plan",
-            "name": self.name,
-            "status": self.status,
-            "strategy": self.strategy,
-            "reason": self.reason,
-            "strategy_problem": self.strategy_problem or None,
-            "command": self.command,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "filtered_by": [*self.filtered_by],
-            "estimate": self.estimate,
-            "origins": [origin.to_json() for origin in self.origins],
-        }

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError
@@ -24,6 +24,30 @@ MAX_DEPTH: Final = 64
 
 class DocumentError(JsplanError):
     """A document cannot be read: no JSON, another kind, or a format unknown to this release."""
+
+
+class Document(Struct, kw_only=True, tag_field="kind", tag=""):
+    """One document. Its kind is the tag of the class.
+
+    `COMPUTED` are properties that are written like fields, `LOCAL` are fields that are not written.
+    """
+
+    FORMAT_VERSION: ClassVar[str] = "1.0"
+    COMPUTED: ClassVar[tuple[str, ...]] = ()
+    LOCAL: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as plain data."""
+        out: dict[str, Any] = plain(self)
+        for name in self.LOCAL:
+            del out[name]
+        computed = {name: plain(getattr(self, name)) for name in self.COMPUTED}
+        return {"format_version": self.FORMAT_VERSION} | out | computed
+
+
+def plain(part: Any) -> Any:
+    """Return a part of a document as plain data."""
+    return to_builtins(part)
 
 
 def dumps(document: Any, *, pretty: bool = True) -> bytes:

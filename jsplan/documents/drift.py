@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from jsplan.address import KINDS
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.documents.base import Document
+from jsplan.documents.parts import BreachShape, Deferred, Interrupted, Replication
+from jsplan.documents.plan import ResourceChange
 from jsplan.documents.plan_types import Severity
+from jsplan.documents.types import AnyAddress, Count, Time, kept
 
-FORMAT_VERSION = "1.0"
+NoChanges = Annotated[list[ResourceChange], Meta(max_length=0)]
 #: The begin of the keys of `thresholds` that say that a server lost messages.
 LOST_KEY = "jsplan.lost"
 
@@ -29,28 +33,42 @@ class Unmanaged(Struct):
     `ephemeral` is a consumer that the server removes when it is not used.
     """
 
-    address: str
-    type: str
-    messages: int | None
-    bytes: int | None
+    address: AnyAddress
+    type: UnmanagedKind
+    messages: Count | None
+    bytes: Count | None
     created: str | None
     severity: Severity = "cosmetic"
     ephemeral: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """The element of `unmanaged`."""
-        return {
-            "address": self.address,
-            "type": self.type,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "created": self.created,
-            "severity": self.severity,
-            "ephemeral": self.ephemeral,
-        }
+
+class ThresholdShape(BreachShape):
+    """An exceeded threshold of an object."""
+
+    address: AnyAddress
 
 
-class Drift(Struct):
+class DriftSummary(TypedDict):
+    """Counts of the findings; a missing resource is not counted as changed."""
+
+    changed: Count
+    missing: Count
+    unhealthy: Count
+    unmanaged: Count
+    pending: Count
+    muted: Count
+    offline: Count
+
+
+if TYPE_CHECKING:
+    UnmanagedKind = str
+    Threshold = dict[str, Any]
+else:
+    UnmanagedKind = Literal[KINDS]
+    Threshold = kept(ThresholdShape)
+
+
+class Drift(Document, tag="drift"):
     """The document that `drift --json` prints.
 
     A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the
@@ -64,26 +82,29 @@ class Drift(Struct):
     resource with a finding in the files; it is not part of the JSON.
     """
 
+    COMPUTED = ("summary", "resource_changes")
+    LOCAL = ("declared_at", "pending")
+
     jsplan_version: str
     workspace: str
     environment: str | None
-    timestamp: str
+    timestamp: Time
     id: str
     resource_drift: list[ResourceChange] = field(default_factory=list)
-    interrupted: list[dict[str, Any]] = field(default_factory=list)
-    replication: list[dict[str, Any]] = field(default_factory=list)
-    thresholds: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: list[Interrupted] = field(default_factory=list)
+    replication: list[Replication] = field(default_factory=list)
+    thresholds: list[Threshold] = field(default_factory=list)
     unmanaged: list[Unmanaged] = field(default_factory=list)
     mutes: list[dict[str, Any]] = field(default_factory=list)
     offline: list[dict[str, Any]] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     pending: int = 0
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    exit_code: int = 0
+    exit_code: Count = 0
     declared_at: dict[str, SourceRange] = field(default_factory=dict)
 
     @property
-    def summary(self) -> dict[str, int]:
+    def summary(self) -> DriftSummary:
         """Counts: changed, missing, unhealthy, unmanaged, pending, muted, offline."""
         missing = sum(1 for r in self.resource_drift if r.change.after is None)
         return {
@@ -98,26 +119,7 @@ class Drift(Struct):
             "offline": len(self.offline),
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "drift",
-            "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "timestamp": self.timestamp,
-            "id": self.id,
-            "interrupted": self.interrupted,
-            "resource_changes": [],
-            "resource_drift": [r.to_json() for r in self.resource_drift],
-            "replication": self.replication,
-            "thresholds": self.thresholds,
-            "unmanaged": [u.to_json() for u in self.unmanaged],
-            "mutes": self.mutes,
-            "offline": self.offline,
-            "deferred": [d.to_json() for d in self.deferred],
-            "diagnostics": [d.to_json() for d in self.diagnostics],
-            "summary": self.summary,
-            "exit_code": self.exit_code,
-        }
+    @property
+    def resource_changes(self) -> NoChanges:
+        """None: drift is no change of the workspace."""
+        return []

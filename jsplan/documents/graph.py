@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
-FORMAT: Final = "1.0"
-#: The action of a plan; empty without a plan, and for an unchanged object.
-PlannedAction = Literal["", "create", "update", "delete", "replace", "import", "forget", "deferred"]
+from jsplan.documents.base import Document
+from jsplan.documents.types import Count
+
+#: The action of a plan; None without a plan, and for an unchanged object.
+PlannedAction = (
+    Literal["create", "update", "delete", "replace", "import", "forget", "deferred"] | None
+)
 
 
 class ConsumerNode(Struct, frozen=True):
@@ -16,18 +20,15 @@ class ConsumerNode(Struct, frozen=True):
 
     name: str
     summary: str
-    action: PlannedAction = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `consumers`."""
-        return {"name": self.name, "summary": self.summary, "action": self.action or None}
+    action: PlannedAction = None
 
 
 class Node(Struct, frozen=True):
     """A stream, bucket or object store; `outside` is a stream outside the workspace.
 
     `summary` has its limits in a few words. `id` is its address. Several nodes that are drawn as
-    one have `${…}` in the id for the part that differs; `count` is their number.
+    one have `${…}` in the id for the part that differs; `count` is their number. `action` is that
+    of the plan.
     """
 
     id: str
@@ -37,22 +38,8 @@ class Node(Struct, frozen=True):
     subjects: tuple[str, ...] = ()
     summary: str = ""
     consumers: tuple[ConsumerNode, ...] = ()
-    action: PlannedAction = ""
-    count: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `nodes`."""
-        return {
-            "id": self.id,
-            "domain": self.domain,
-            "kind": self.kind,
-            "name": self.name,
-            "subjects": list(self.subjects),
-            "summary": self.summary,
-            "consumers": [consumer.to_json() for consumer in self.consumers],
-            "action": self.action or None,
-            "count": self.count,
-        }
+    action: PlannedAction = None
+    count: Count = 1
 
 
 class Link(Struct, frozen=True):
@@ -65,19 +52,8 @@ class Link(Struct, frozen=True):
     downstream: str
     kind: Literal["mirror", "source"]
     label: str = ""
-    action: PlannedAction = ""
-    count: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `links`."""
-        return {
-            "origin": self.origin,
-            "downstream": self.downstream,
-            "kind": self.kind,
-            "label": self.label,
-            "action": self.action or None,
-            "count": self.count,
-        }
+    action: PlannedAction = None
+    count: Count = 1
 
 
 class DomainGroup(Struct, frozen=True):
@@ -85,30 +61,14 @@ class DomainGroup(Struct, frozen=True):
 
     key: str
     title: str
-    count: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `domains`."""
-        return {"key": self.key, "title": self.title, "count": self.count}
+    count: Count = 1
 
 
-class Graph(Struct):
+class Graph(Document, tag="graph"):
     """The whole graph. `planned` is true if it shows the actions of a plan."""
 
     title: str
     planned: bool = False
-    domain_groups: list[DomainGroup] = field(default_factory=list)
+    domain_groups: list[DomainGroup] = field(default_factory=list, name="domains")
     nodes: list[Node] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document."""
-        return {
-            "format_version": FORMAT,
-            "kind": "graph",
-            "title": self.title,
-            "planned": self.planned,
-            "domains": [group.to_json() for group in self.domain_groups],
-            "nodes": [node.to_json() for node in self.nodes],
-            "links": [link.to_json() for link in self.links],
-        }

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from jsplan.address import compress_names, matches
 from jsplan.diagnostics import quote_shell
+from jsplan.documents.base import plain
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _group_key(resource: ResourceChange) -> str:
             change.actions,
             change.importing,
         ],
-        "fields": [field.to_json() for field in change.fields],
+        "fields": plain(change.fields),
         "replaces": change.replace_paths,
         "after": change.after if change.actions == ["create"] else change.after is None,
         "hazards": [(h.code, h.blocking, h.allowed, bool(h.messages)) for h in resource.hazards],

@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, TypedDict
 
-from msgspec import Struct, field
+from msgspec import field
 
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.explanation import Explanation
+from jsplan.documents.base import Document
+from jsplan.documents.types import Count
 
-FORMAT: Final = "1.0"
+
+class Ignored(Diagnostic, frozen=True, kw_only=True):
+    """A finding that the files ignore, with their reason."""
+
+    reason: str
 
 
-class Lint(Struct):
-    """The whole document. `live` is true if the servers were asked.
+class LintSummary(TypedDict):
+    """Counts by severity; `notes` are the findings whose severity is `info`."""
 
-    Places in files are relative to `root`. `rules` are those that were run on `resources`
-    resources.
+    errors: Count
+    warnings: Count
+    notes: Count
+    ignored: Count
+
+
+class Lint(Document, tag="lint"):
+    """The findings in a workspace. `live` is true if the servers were asked.
+
+    The rules were run on `resources` resources.
     """
+
+    COMPUTED = ("summary",)
+    LOCAL = ("root", "rules")
 
     jsplan_version: str
     workspace: str
     environment: str | None
     live: bool
-    root: Path
-    resources: int
-    rules: list[Explanation]
+    #: The folder to which places in files are relative.
+    root: str
+    resources: Count
+    #: Those that were run.
+    rules: list[Any]
     findings: list[Diagnostic] = field(default_factory=list)
-    ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
+    ignored: list[Ignored] = field(default_factory=list)
 
     @property
-    def summary(self) -> dict[str, int]:
-        """Counts by severity; `notes` are the findings whose severity is `info`."""
+    def summary(self) -> LintSummary:
+        """The counts."""
         count = [d.severity for d in self.findings].count
         return {
             "errors": count("error"),
             "warnings": count("warning"),
             "notes": count("info"),
             "ignored": len(self.ignored),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """The document that `lint --json` prints."""
-        return {
-            "format_version": FORMAT,
-            "kind": "lint",
-            "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "live": self.live,
-            "findings": [d.to_json() for d in self.findings],
-            "ignored": [d.to_json() | {"reason": reason} for d, reason in self.ignored],
-            "resources": self.resources,
-            "summary": self.summary,
         }

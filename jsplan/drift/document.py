@@ -12,7 +12,7 @@ from jsplan.address import Address, is_selected, matches_any
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
-from jsplan.documents.plan import Deferred
+from jsplan.documents.parts import Deferred
 from jsplan.drift.mutes import apply_mutes
 from jsplan.drift.replication_severity import with_severity
 from jsplan.drift.unmanaged import build_unmanaged_element

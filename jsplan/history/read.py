@@ -6,6 +6,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import did_you_mean
+from jsplan.documents.base import plain
 from jsplan.errors import JsplanError
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
@@ -69,6 +70,6 @@ def _field_changes(item: JsonObject) -> list[dict[str, Any]]:
     before = table.compact(item["before"])
     after = {name: value for name, value in (before | values).items() if value is not None}
     return [
-        change.to_json()
+        plain(change)
         for change in with_bucket_names(address, field_changes(table, before, after, NEWEST_LEVEL))
     ]

@@ -14,7 +14,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.context import Context
 from jsplan.documents.apply import ApplyResult, StepResult
-from jsplan.documents.base import digest
+from jsplan.documents.base import digest, plain
 from jsplan.documents.plan import Plan, ResourceChange
 from jsplan.errors import ExitCode
 from jsplan.planning.decide import table_of
@@ -166,7 +166,7 @@ def _entry_before(entry: Entry | None, before: dict[str, Any] | None) -> JsonObj
     """Return the entry in state, without its configuration if that equals `before`."""
     if entry is None:
         return None
-    raw = entry.to_json()
+    raw = plain(entry)
     return {name: value for name, value in raw.items() if name != "config" or value != before}
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from jsplan.codes import LINT
 from jsplan.diagnostics import Diagnostic, Severity, did_you_mean
+from jsplan.documents.lint import Ignored
 from jsplan.lint.rule import Hit, Rule
 from jsplan.resources.buckets import alias_of, with_aliases
 
@@ -32,7 +34,7 @@ class Report(Struct):
     """Findings, and ignored findings with the reason that the files give."""
 
     findings: list[Diagnostic] = field(default_factory=list)
-    ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
+    ignored: list[Ignored] = field(default_factory=list)
 
 
 def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
@@ -49,7 +51,9 @@ def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Repo
             if by is None:
                 report.findings.append(found)
             else:
-                report.ignored.append((found, _ignores(view, by)[rule.code]))
+                report.ignored.append(
+                    Ignored(**asdict(found), reason=_ignores(view, by)[rule.code])
+                )
                 used.add((_ignore_place(view.workspace.resources[by]), rule.code))
     if unused and view.workspace.lint.get(UNUSED_IGNORE) != "ignore":
         report.findings += _unused_ignores(

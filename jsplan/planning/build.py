@@ -12,7 +12,8 @@ from typing import Any
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
+from jsplan.documents.parts import Deferred
+from jsplan.documents.plan import Change, Plan, ResourceChange
 from jsplan.documents.plan_types import CANNOT_PRESERVE
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
@@ -217,7 +218,6 @@ def _decide_consumers_of_deleted(
 
 def _empty_plan(inputs: PlanInputs) -> Plan:
     options, workspace = inputs.options, inputs.workspace
-    mode = "destroy" if options.destroy else "refresh-only" if options.refresh_only else "normal"
     shown = {name: str(value) for name, value in workspace.variables.items()}
     return Plan(
         jsplan_version=__version__,
@@ -228,7 +228,7 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
         state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial},
         config_hash=workspace.config_hash,
         variables=shown,
-        mode=mode,
+        mode="destroy" if options.destroy else "refresh-only" if options.refresh_only else "normal",
         targets=list(options.targets),
         allowed_hazards=list(options.allow_hazards),
         options={
@@ -368,10 +368,13 @@ def _resource_change(
             *([decision.reset.field_change()] if decision.reset and live else []),
         ],
         replace_paths=_replace_paths(decision),
-        unknown=["opt_start_seq"]
-        if has_unknown_start(inputs, decision, decisions)
-        else decision.unknown,
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
+        after_unknown=dict.fromkeys(
+            ["opt_start_seq"]
+            if has_unknown_start(inputs, decision, decisions)
+            else sorted(decision.unknown),
+            True,
+        ),
     )
     return ResourceChange(
         address=str(address),

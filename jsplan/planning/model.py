@@ -352,7 +352,7 @@ def apply_moves_to_records(
 ) -> tuple[dict[Address, dict[str, Any]], dict[Address, Address]]:
     """Rename unfinished steps as `apply_moves` renames entries."""
     steps = {Address.parse(text): step for text, step in records.items()}
-    placeholder = Entry({}, {}, "")
+    placeholder = Entry({}, {}, "", "created", prevent_destroy=False, depends_on=[], applied_at="")
     _, moved = apply_moves(workspace, dict.fromkeys(steps, placeholder))
     old_names = {old: new for new, old in moved.items()}
     return {old_names.get(address, address): step for address, step in steps.items()}, moved

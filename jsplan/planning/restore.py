@@ -80,7 +80,7 @@ def _restore_option(target: RestoreTarget, *, is_restored: bool) -> dict[str, An
     saved = target.saved
     return {
         "address": str(target.address),
-        "from": str(saved.address),
+        "from": saved.address,
         "messages": saved.messages,
         "bytes": int(saved.before["bytes"]),
         "consumers": len(saved.consumers),

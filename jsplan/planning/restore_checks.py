@@ -66,7 +66,7 @@ def check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnost
             address,
         )
     yield from _check_replicas(inputs, target)
-    if target.address.stream != target.saved.address.stream:
+    if target.address.stream != Address.parse(target.saved.address).stream:
         yield from _check_rename(target)
     yield from _check_expiry(target, inputs.now)
 
@@ -91,21 +91,21 @@ def _check_replicas(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagn
 
 
 def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
-    address, saved = str(target.address), target.saved
+    address, saved = str(target.address), Address.parse(target.saved.address)
     if target.address.kind in ("kv", "object_store"):
         yield Diagnostic(
             "error",
             NOT_RESTORABLE,
             "a bucket cannot be restored under another name",
-            f"Stored messages keep their subjects, which contain the name {saved.address.name}.",
+            f"Stored messages keep their subjects, which contain the name {saved.name}.",
             address,
         )
-    elif saved.archive.format == "tar":
+    elif target.saved.archive.format == "tar":
         yield Diagnostic(
             "error",
             NOT_RESTORABLE,
             "its archive was written before nats-server 2.15 and can only keep its name",
-            f"Restore it as {saved.address.stream}, for instance into another domain.",
+            f"Restore it as {saved.stream}, for instance into another domain.",
             address,
         )
 

@@ -55,7 +55,7 @@ def select_streams(
     wanted = [
         RestoreTarget.of(
             stream,
-            _target_address(stream.address, options, len(chosen)),
+            _target_address(Address.parse(stream.address), options, len(chosen)),
             _checked_subjects(options, len(chosen)),
             options.replicas,
         )

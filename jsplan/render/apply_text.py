@@ -53,7 +53,7 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     if len(lines):
         lines.blank()
     lines.add(0, (line or summary.apply_line(result), "bad" if result.exit_code else "good"))
-    if left := summary.deferred_line(d["address"] for d in result.deferred):
+    if left := summary.deferred_line(d.address for d in result.deferred):
         lines.add(0, left)
     for copy in result.backfills:
         _render_backfill(lines, copy)

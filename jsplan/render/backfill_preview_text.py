@@ -45,8 +45,8 @@ def render(found: BackfillPreview, console: Console) -> None:
             lines.add(
                 2,
                 (
-                    f"about {_time(found.estimate['seconds'])}, an estimate: "
-                    f"{safe(found.estimate['basis'])}"
+                    f"about {_time(found.estimate.seconds)}, an estimate: "
+                    f"{safe(found.estimate.basis)}"
                 ),
             )
     lines.blank()

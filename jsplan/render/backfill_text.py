@@ -35,14 +35,12 @@ def render_run(result: BackfillResult, console: Console) -> None:
     for origin in result.origins:
         _render_origin(lines, origin)
     for one in result.deferred:
-        lines.add(
-            2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"])
-        )
+        lines.add(2, (safe(one.address), "strong"), ("  deferred: ", "warn"), safe(one.reason))
     if len(lines):
         lines.blank()
     if result.deferred:
         origins = count_text(len(result.deferred), "origin")
-        domains = {one["address"].partition("/")[0] for one in result.deferred}
+        domains = {one.address.partition("/")[0] for one in result.deferred}
         text = f"Deferred: {origins} in {count_text(len(domains), 'domain')}."
         lines.add(0, (text, "warn"))
     lines.add(0, (run_line(result), "warn" if result.gap_messages or result.stopped else "good"))
@@ -240,8 +238,8 @@ def render_status(found: BackfillStatus, console: Console) -> None:
         lines.add(
             0,
             ("Running now: ", "strong"),
-            safe(f"{who['operation']} by {who['who']}@{who['host']} (process {who['pid']})"),
-            safe(f" since {who['since']}"),
+            safe(f"{who.operation} by {who.who}@{who.host} (process {who.pid})"),
+            safe(f" since {who.since}"),
         )
     lines.print(console)
 
@@ -259,19 +257,19 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
         lines.add(
             2,
             (
-                f"{safe(origin['origin'])} -> {safe(origin['target'])}  "
-                f"{format_range(origin['first'], origin['last'])}"
+                f"{safe(origin.origin)} -> {safe(origin.target)}  "
+                f"{format_range(origin.first, origin.last)}"
             ),
         )
-        parts = [f"{count_text(origin['copied'], 'message')} copied"]
+        parts = [f"{count_text(origin.copied, 'message')} copied"]
         parts += (
-            [f"gone before they could be copied: {format_ranges(origin['gaps'])}"]
-            if origin["gaps"]
+            [f"gone before they could be copied: {format_ranges(origin.gaps)}"]
+            if origin.gaps
             else []
         )
         parts += (
-            [f"too large: {format_ranges([[seq, seq] for seq in origin['skipped']])}"]
-            if origin["skipped"]
+            [f"too large: {format_ranges([[seq, seq] for seq in origin.skipped])}"]
+            if origin.skipped
             else []
         )
         lines.add(6, ("; ".join(parts), "dim"))

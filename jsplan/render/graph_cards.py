@@ -103,7 +103,7 @@ def build_card(node: Node) -> Card:
         node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
     )
     wanted += [
-        ("reader", f"▸ {r.name}" + (f"  {r.summary}" if r.summary else ""), r.action)
+        ("reader", f"▸ {r.name}" + (f"  {r.summary}" if r.summary else ""), r.action or "")
         for r in readers
     ]
     wanted += (

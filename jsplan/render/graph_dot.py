@@ -78,7 +78,7 @@ def _link(link: Link) -> str:
     )
 
 
-def _color(fate: str) -> str:
+def _color(fate: str | None) -> str:
     return f', color="{ACTION_STYLES[fate][1]}", penwidth=2' if fate else ""
 
 

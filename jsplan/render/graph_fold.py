@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from jsplan.address import compress_names
+from jsplan.documents.base import plain
 from jsplan.documents.graph import DomainGroup, Graph, Link, Node
 from jsplan.documents.group_domains import MIN_GROUP, replace_domain
 
@@ -70,7 +71,7 @@ def _links_by_domain(graph: Graph) -> dict[str, list[Link]]:
 
 def _domain_signature(key: str, nodes: list[Node], links: list[Link]) -> str:
     """Return what is drawn of a domain except its name: equal text for equal pictures."""
-    shown: list[Any] = [node.to_json() for node in nodes] + [link.to_json() for link in links]
+    shown: list[Any] = [*map(plain, nodes), *map(plain, links)]
     return str(sorted(str(replace_domain(item, key)) for item in shown))
 
 

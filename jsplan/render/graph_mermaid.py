@@ -56,7 +56,7 @@ def _consumer(reader: ConsumerNode) -> str:
     )
 
 
-def _fate(fate: str) -> str:
+def _fate(fate: str | None) -> str:
     return f"<i>{_text(ACTION_STYLES[fate][0])}</i>" if fate else ""
 
 

@@ -221,11 +221,11 @@ def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
             way, at = _bypass_curve(start, end, sides, layout.height + 10 + 14 * track)
         else:
             way, at = _curve(start, end)
-        color = _colors()[link.action]
+        color = _colors()[link.action or ""]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
         yield (
             f'<path d="{way}" class="flow {link.kind}" stroke="{color}" '
-            f'marker-end="url(#to-{link.action})">'
+            f'marker-end="url(#to-{link.action or ""})">'
             f"<title>{safe_html(_describe_link(link))}</title></path>"
         )
         words = " · ".join(word for word in (link.label, shown) if word)

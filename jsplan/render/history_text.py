@@ -149,7 +149,7 @@ def _render_change(lines: Lines, item: dict[str, Any]) -> None:
     )
     kind = item["address"].split("/")[1]
     for raw in item["fields"]:
-        add_field_change(lines, kind, FieldChange.from_json(raw))
+        add_field_change(lines, kind, FieldChange(**raw))
     for cost in item["costs"]:
         number = cost.get("messages") or cost.get("at_most") or cost.get("at_least")
         lines.add(

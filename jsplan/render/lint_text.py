@@ -22,7 +22,7 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
     """Render the findings, with `verbose` also the ignored ones, and a line with their counts."""
     diagnostics_text.render(found.findings, console, after=True, verbose=verbose)
     lines = Lines()
-    for diagnostic, reason in found.ignored if verbose else ():
+    for diagnostic in found.ignored if verbose else ():
         lines.add(
             0,
             (
@@ -33,7 +33,7 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
                 "dim",
             ),
         )
-        lines.add(2, (f"reason: {safe(reason)}", "dim"))
+        lines.add(2, (f"reason: {safe(diagnostic.reason)}", "dim"))
     lines.add(
         0,
         (

@@ -17,6 +17,7 @@ from jsplan.documents.apply import (
     StepFinished,
     StepStarted,
 )
+from jsplan.documents.base import plain
 from jsplan.render.escape import safe
 from jsplan.secrets import conceal
 from jsplan.units import format_timestamp
@@ -175,7 +176,7 @@ class JsonProgress(PlainProgress):
         else:
             self._record(
                 "info" if event.result.status == "done" else "error",
-                **event.result.to_json(),
+                **plain(event.result),
                 title=event.title,
                 seconds=round(event.seconds, 3),
             )

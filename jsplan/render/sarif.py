@@ -14,6 +14,7 @@ from jsplan.codes import CODES
 if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic, SourceRange
     from jsplan.documents.explanation import Explanation
+    from jsplan.documents.lint import Ignored
 
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,7 +25,7 @@ _COMMANDS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "
 
 def render_sarif(
     findings: Sequence[Diagnostic],
-    ignored: Sequence[tuple[Diagnostic, str]],
+    ignored: Sequence[Ignored],
     rules: Iterable[Explanation],
     root: Path,
     version: str,
@@ -35,13 +36,14 @@ def render_sarif(
     is the workspace's.
     """
     known = {rule.code: _rule(rule) for rule in rules}
-    for diagnostic in [*findings, *(d for d, _ in ignored)]:
+    for diagnostic in [*findings, *ignored]:
         known.setdefault(diagnostic.code, _code_rule(diagnostic))
     index = {code: number for number, code in enumerate(known)}
     results = [_result(d, index, root) for d in findings]
     results += [
-        _result(d, index, root) | {"suppressions": [{"kind": "inSource", "justification": why}]}
-        for d, why in ignored
+        _result(d, index, root)
+        | {"suppressions": [{"kind": "inSource", "justification": d.reason}]}
+        for d in ignored
     ]
     driver = {
         "name": "jsplan",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jsplan.config.model import Workspace
+from jsplan.documents.lock import LockInfo
 from jsplan.state.backend import Backend, Journal
 from jsplan.state.document import Entry, State
 from jsplan.state.local import LocalBackend
-from jsplan.state.locks import LockInfo
 
 
 def backend_of(workspace: Workspace, environ: Mapping[str, str]) -> Backend:

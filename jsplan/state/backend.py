@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from jsplan.documents.lock import LockInfo
 from jsplan.state.document import State
-from jsplan.state.locks import LockInfo
 
 
 class Journal(Protocol):

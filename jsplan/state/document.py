@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import asdict, replace
 
 from jsplan import __version__
 from jsplan.address import Address
-from jsplan.documents.base import DocumentError, check_format, parse
-from jsplan.documents.validation import find_flaw, require_valid
+from jsplan.documents.base import Document, DocumentError, check_format, parse
+from jsplan.documents.configs import Config
+from jsplan.documents.reading import decode, find_flaw
+from jsplan.documents.state_parts import (
+    DeferredSteps,
+    DomainLine,
+    HistoryEntry,
+    KnownServer,
+    Owner,
+    OwnershipLine,
+    Pending,
+    PinnedRange,
+    Replacement,
+    SeenLine,
+    SessionLine,
+)
+from jsplan.documents.types import AnyAddress, Count, UInt64
 from jsplan.errors import StateError
 from jsplan.state.history import with_entry
 
-FORMAT_VERSION = "1.0"
-#: Sections that the first states did not have, with their types.
-_ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {
-    "replacements": dict,
-    "deferred": list,
-    "backfills": dict,
-    "history": list,
-}
+#: Sections that every state has; the first states did not have the others.
+_FIRST_SECTIONS: Final = ("lineage", "serial", "domains", "ownership", "pending", "resources")
 #: Sections whose keys are addresses.
 _BY_ADDRESS: Final = ("resources", "pending", "replacements")
 #: Partly applied plans whose deferred steps state remembers.
@@ -38,7 +47,13 @@ DAMAGED_HINT = (
 )
 
 
-class Entry(Struct):
+if TYPE_CHECKING:
+    EntryOrigin = str
+else:
+    EntryOrigin = Literal["created", "imported"]
+
+
+class Entry(Struct, omit_defaults=True):
     """One resource that this workspace created, imported or adopted.
 
     `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared`
@@ -54,38 +69,27 @@ class Entry(Struct):
     the `position` to which a consumer was last set.
     """
 
-    config: dict[str, Any]
-    declared: dict[str, Any]
+    config: Config
+    declared: Config
     created: str
-    origin: str = "created"
-    prevent_destroy: bool = False
-    depends_on: list[str] = field(default_factory=list)
-    applied_at: str = ""
-    starts: dict[str, int] = field(default_factory=dict)
+    origin: EntryOrigin
+    prevent_destroy: bool
+    depends_on: list[AnyAddress]
+    applied_at: str
+    starts: dict[str, UInt64] = field(default_factory=dict)
     seen: str = ""
     sensitive: bool = False
     position_once: str = ""
-    last_seq: int = 0
+    last_seq: UInt64 = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value of `resources[address]`."""
-        out: dict[str, Any] = {
-            "config": self.config,
-            "declared": self.declared,
-            "created": self.created,
-            "origin": self.origin,
-            "prevent_destroy": self.prevent_destroy,
-            "depends_on": self.depends_on,
-            "applied_at": self.applied_at,
-        }
-        return (
-            out
-            | ({"starts": self.starts} if self.starts else {})
-            | ({"seen": self.seen} if self.seen else {})
-            | ({"sensitive": True} if self.sensitive else {})
-            | ({"position_once": self.position_once} if self.position_once else {})
-            | ({"last_seq": self.last_seq} if self.last_seq else {})
-        )
+        """Return what `plain` returns; large configurations are not copied."""
+        optional = self.__struct_fields__[-len(self.__struct_defaults__) :]
+        out = asdict(self)
+        for name in optional:
+            if not out[name]:
+                del out[name]
+        return out
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
         """Return the entry with these fields from `config`, after one of several update steps."""
@@ -106,32 +110,21 @@ class Entry(Struct):
             origin=record["origin"],
             prevent_destroy=record["prevent_destroy"],
             depends_on=record["depends_on"],
+            applied_at="",
             starts=record.get("starts", {}),
             seen=seen,
             sensitive=record.get("sensitive", False),
             position_once=record.get("position_once", ""),
         )
 
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Entry:
-        """Parse the output of `to_json`."""
-        return cls(
-            raw["config"],
-            raw["declared"],
-            raw["created"],
-            raw["origin"],
-            raw["prevent_destroy"],
-            raw["depends_on"],
-            raw["applied_at"],
-            raw.get("starts", {}),
-            raw.get("seen", ""),
-            raw.get("sensitive", False),
-            raw.get("position_once", ""),
-            raw.get("last_seq", 0),
-        )
+
+if TYPE_CHECKING:
+    ByAddress = dict[Address, Entry]
+else:
+    ByAddress = dict[AnyAddress, Entry]
 
 
-class State(Struct):
+class State(Document, tag="state"):
     """The whole document. `lineage` never changes; `serial` grows with every apply.
 
     `domains` has for each domain key the server that answered last (`name`, `cluster`).
@@ -147,24 +140,32 @@ class State(Struct):
     state can be read and not written.
     """
 
+    COMPUTED = ("jsplan_version",)
+    LOCAL = ("newer_format",)
+
     workspace: str
     environment: str | None
     lineage: str = ""
-    serial: int = 0
-    domains: dict[str, dict[str, Any]] = field(default_factory=dict)
-    resources: dict[Address, Entry] = field(default_factory=dict)
-    ownership: dict[str, Any] = field(default_factory=dict)
-    pending: dict[str, dict[str, Any]] = field(default_factory=dict)
-    replacements: dict[str, dict[str, Any]] = field(default_factory=dict)
-    deferred: list[dict[str, Any]] = field(default_factory=list)
-    backfills: dict[str, dict[str, Any]] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    serial: Count = 0
+    domains: dict[str, KnownServer] = field(default_factory=dict)
+    resources: ByAddress = field(default_factory=dict)
+    ownership: Owner = field(default_factory=dict)
+    pending: dict[AnyAddress, Pending] = field(default_factory=dict)
+    replacements: dict[AnyAddress, Replacement] = field(default_factory=dict)
+    deferred: list[DeferredSteps] = field(default_factory=list)
+    backfills: dict[str, PinnedRange] = field(default_factory=dict)
+    history: list[HistoryEntry] = field(default_factory=list)
     newer_format: str = ""
+
+    @property
+    def jsplan_version(self) -> str:
+        """The release that writes the document."""
+        return __version__
 
     def encode(self) -> dict[str, Any]:
         """Return the document to write. Raises StateError for one that no reader would accept."""
         document = self.to_json()
-        require_readable(document, "state")
+        require_readable(document, State)
         return document
 
     @property
@@ -174,25 +175,10 @@ class State(Struct):
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "state",
-            "jsplan_version": __version__,
-            "lineage": self.lineage,
-            "serial": self.serial,
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "domains": self.domains,
-            "ownership": self.ownership,
-            "pending": self.pending,
-            "deferred": self.deferred,
-            "replacements": self.replacements,
-            "backfills": self.backfills,
-            "history": self.history,
-            "resources": {
-                str(address): entry.to_json() for address, entry in sorted(self.resources.items())
-            },
+        entries = {
+            str(address): entry.to_json() for address, entry in sorted(self.resources.items())
         }
+        return Document.to_json(replace(self, resources={})) | {"resources": entries}
 
     @classmethod
     def from_json(
@@ -204,30 +190,20 @@ class State(Struct):
         for a foreign, damaged or newer document.
         """
         try:
-            raw = check_format(raw, "state", FORMAT_VERSION, where)
-            raw = {name: empty() for name, empty in _ADDED_SECTIONS.items()} | raw
+            raw = check_format(raw, "state", cls.FORMAT_VERSION, where)
             for name in _BY_ADDRESS if without else ():
                 if isinstance(found := raw.get(name), dict):
-                    raw[name] = {key: found[key] for key in found.keys() - without}
-            require_valid(raw, "state", where, hint)
+                    raw = raw | {name: {key: found[key] for key in found.keys() - without}}
+            _require_sections(raw, where, hint)
+            state = decode(cls, raw, where, hint)
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
         theirs = str(raw["format_version"])
-        return cls(
-            workspace=raw["workspace"],
-            environment=raw["environment"],
-            lineage=raw["lineage"],
-            serial=raw["serial"],
-            domains=raw["domains"],
-            ownership=raw["ownership"],
-            pending=raw["pending"],
-            replacements=raw["replacements"],
-            deferred=raw["deferred"],
-            backfills=raw["backfills"],
-            history=raw["history"],
-            resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
-            newer_format=theirs if theirs != FORMAT_VERSION else "",
-        )
+        state.newer_format = theirs if theirs != cls.FORMAT_VERSION else ""
+        state.resources = {
+            Address.parse(str(address)): entry for address, entry in state.resources.items()
+        }
+        return state
 
     @classmethod
     def parse(
@@ -249,7 +225,8 @@ class State(Struct):
         """Raise StateError for a state of a newer release, whose additions would be lost."""
         if self.newer_format:
             raise StateError(
-                f"{place} has format {self.newer_format}, and this jsplan writes {FORMAT_VERSION}: "
+                f"{place} has format {self.newer_format}, "
+                f"and this jsplan writes {self.FORMAT_VERSION}: "
                 "what a newer release added to it would be lost",
                 hint="Use the release that wrote it, or a newer one. "
                 "Reading works: plan, drift and status do not write.",
@@ -315,8 +292,8 @@ class State(Struct):
 
     def _apply_end(self, change: dict[str, Any]) -> None:
         if "put" in change:
-            self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(
-                change["put"]["entry"]
+            self.resources[Address.parse(change["put"]["address"])] = decode(
+                Entry, change["put"]["entry"], "the entry", ""
             )
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
@@ -333,9 +310,48 @@ def former_names(server: Mapping[str, Any]) -> list[str | None]:
     return [*server.get("former", ()), *([server["js_domain"]] if "js_domain" in server else ())]
 
 
-def require_readable(document: dict[str, Any], schema: str) -> None:
+def _require_sections(raw: Mapping[str, Any], where: str, hint: str) -> None:
+    """Raise DocumentError for a document without one of the sections that every state has."""
+    for name in _FIRST_SECTIONS:
+        if name not in raw:
+            message = f'{where} is damaged: expected the field "{name}" at $'
+            raise DocumentError(message, hint=hint)
+
+
+class PutLine(Struct):
+    """A resource whose step ended."""
+
+    address: AnyAddress
+    entry: Entry
+
+
+class JournalLine(Struct, forbid_unknown_fields=True):
+    """One line of the journal."""
+
+    session: SessionLine | UnsetType = UNSET
+    domain: DomainLine | UnsetType = UNSET
+    ownership: OwnershipLine | UnsetType = UNSET
+    begin: Pending | UnsetType = UNSET
+    put: PutLine | UnsetType = UNSET
+    drop: AnyAddress | UnsetType = UNSET
+    replacing: Replacement | UnsetType = UNSET
+    replaced: AnyAddress | UnsetType = UNSET
+    deferred: DeferredSteps | UnsetType = UNSET
+    backfill: PinnedRange | UnsetType = UNSET
+    history: HistoryEntry | UnsetType = UNSET
+    end: AnyAddress | UnsetType = UNSET
+    seen: SeenLine | UnsetType = UNSET
+    last_seqs: dict[str, UInt64] | UnsetType = UNSET
+
+
+def find_line_flaw(change: Any) -> str | None:
+    """Describe where a line of the journal is damaged; None if it is not."""
+    return "expected a field at $" if change == {} else find_flaw(change, JournalLine)
+
+
+def require_readable(document: dict[str, Any], kind: Any) -> None:
     """Raise StateError for a part of the state that its own reader would take for damaged."""
-    if (flaw := find_flaw(document, schema)) is not None:
+    if (flaw := find_flaw(document, kind)) is not None:
         raise StateError(
             f"the state was not written, since no command could read it again: {flaw}",
             hint="This is a bug in jsplan: please report it with this line.",

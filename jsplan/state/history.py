@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from jsplan.documents.apply import STATE_COMMANDS
 from jsplan.documents.base import DocumentError, dumps, parse
-from jsplan.documents.validation import require_valid
+from jsplan.documents.reading import decode
+from jsplan.documents.state_parts import ChangeByHand, RecordedChange
 from jsplan.errors import StateError
 from jsplan.state.decompression import ZLIB, inflate
 
@@ -58,12 +59,9 @@ def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
                 hint,
             )
         if changes is not None:
-            require_valid(
-                changes,
-                "changes-by-hand" if entry["operation"] in STATE_COMMANDS else "changes",
-                where,
-                hint,
-            )
+            by_hand = entry["operation"] in STATE_COMMANDS
+            kind: Any = list[ChangeByHand] if by_hand else list[RecordedChange]
+            decode(kind, changes, where, hint)
     except DocumentError as error:
         raise StateError(str(error), hint=hint) from None
     except ValueError as error:

@@ -6,16 +6,15 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from jsplan.documents.base import DocumentError, dumps, parse
-from jsplan.documents.validation import find_flaw
 from jsplan.errors import StateError
-from jsplan.state.document import State, require_readable
+from jsplan.state.document import JournalLine, State, find_line_flaw, require_readable
 
 
 def encode_lines(changes: Iterable[dict[str, Any]]) -> bytes:
     """Encode one line for each change. Raises StateError for one that no reader would accept."""
     lines = []
     for change in changes:
-        require_readable(change, "journal")
+        require_readable(change, JournalLine)
         lines.append(dumps(change, pretty=False) + b"\n")
     return b"".join(lines)
 
@@ -33,7 +32,7 @@ def parse_serial(line: bytes) -> int | None:
         return None
     return (
         int(change["session"]["serial"])
-        if find_flaw(change, "journal") is None and "session" in change
+        if find_line_flaw(change) is None and "session" in change
         else None
     )
 
@@ -57,7 +56,7 @@ def replay(state: State, data: bytes, where: str, hint: str, without: Collection
             raise StateError(str(error), hint=error.hint) from None
         if without and not _addresses_of(change).isdisjoint(without):
             continue
-        if (flaw := find_flaw(change, "journal")) is not None:
+        if (flaw := find_line_flaw(change)) is not None:
             raise StateError(f"{where}:{number} is damaged: {flaw}", hint=hint)
         if "session" in change and change["session"]["serial"] <= state.serial:
             return  # folded already: the process died after it replaced the document

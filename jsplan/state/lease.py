@@ -17,11 +17,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.base import DocumentError, dumps, parse
-from jsplan.documents.validation import find_flaw
+from jsplan.documents.base import DocumentError, dumps, parse, plain
+from jsplan.documents.lock import Lock, LockInfo
+from jsplan.documents.reading import decode
 from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict, is_transient
-from jsplan.state.locks import LockInfo, WaitReporter
+from jsplan.state.locks import WaitReporter
 from jsplan.units import SECOND, format_duration
 
 #: Seconds between two reads of a lock that another process holds, and between two attempts.
@@ -56,12 +57,10 @@ def parse_holder(item: KeyRevision) -> tuple[LockInfo, float] | None:
     if item.data is None:
         return None
     try:
-        raw = parse(item.data, "it", "")
+        found = decode(Lock, parse(item.data, "it", ""), "it", "")
     except DocumentError as error:
         raise ValueError(f"not a lock: {error}") from None
-    if (flaw := find_flaw(raw, "lock")) is not None:
-        raise ValueError(f"not a lock: {flaw}")
-    return LockInfo.from_json(raw["lock"]), float(raw["lease"])
+    return found.lock, found.lease
 
 
 class Lease:
@@ -144,7 +143,7 @@ class Lease:
         return True
 
     async def _put_lock(self, revision: int) -> int:
-        value = dumps({"lock": self._info.to_json(), "lease": self._length}, pretty=False)
+        value = dumps(plain(Lock(self._info, self._length)), pretty=False)
         lifetime = {"Nats-TTL": f"{math.ceil(self._length)}s"} if self._bucket.supports_ttl else {}
         return await self._bucket.put(
             self._key, value, expect_revision(revision) | lifetime, timeout=self._answer_timeout

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from jsplan.disk import open_regular
-from jsplan.documents.base import DocumentError, dumps, parse
-from jsplan.documents.validation import find_flaw
+from jsplan.documents.base import DocumentError, dumps, parse, plain
+from jsplan.documents.lock import LockInfo
+from jsplan.documents.reading import decode
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import files, journal
 from jsplan.state.document import DAMAGED_HINT, State
-from jsplan.state.locks import LockInfo, WaitReporter, is_holder_dead
+from jsplan.state.locks import WaitReporter, is_holder_dead
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ class LocalBackend:
     def _write_holder(self, info: LockInfo) -> None:
         try:
             with files.create_private(self._path_with_suffix(".lock.info")) as file:
-                file.write(dumps(info.to_json()))
+                file.write(dumps(plain(info)))
         except OSError as error:
             raise StateError(
                 f"cannot write {self._path_with_suffix('.lock.info')}: {error.strerror}",
@@ -369,9 +370,9 @@ class LocalBackend:
         try:
             info = self._path_with_suffix(".lock.info")
             raw = parse(files.read_file(info, str(info), MAX_HOLDER_BYTES), "it", "")
+            return decode(LockInfo, raw, "it", "")
         except (OSError, StateError, DocumentError):
             return None
-        return LockInfo.from_json(raw) if find_flaw(raw, "holder") is None else None
 
     async def _locked_error(self) -> StateLockedError:
         info = self._read_holder_file()

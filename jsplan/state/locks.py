@@ -2,62 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import time
-import uuid
 from collections.abc import Callable
-from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
-from jsplan.documents.base import known_fields
-from jsplan.units import format_timestamp
+from jsplan.documents.lock import LockInfo
 
 #: Seconds after which a waiting process reports the holder.
 REPORT_AFTER = 0.5
-
-
-class LockInfo(Struct, frozen=True):
-    """Holder of a lock: user, host, process, operation; `since` is RFC 3339."""
-
-    id: str
-    who: str
-    host: str
-    pid: int
-    operation: str
-    since: str
-
-    @classmethod
-    def for_this_process(cls, operation: str) -> LockInfo:
-        """Describe this process, now."""
-        try:
-            who = getpass.getuser()
-        except (KeyError, OSError):
-            who = str(os.getuid())
-        since = format_timestamp()
-        return cls(str(uuid.uuid4()), who, socket.gethostname(), os.getpid(), operation, since)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document that is stored with the lock."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> LockInfo:
-        """Parse the output of `to_json`."""
-        return cls(**known_fields(cls, raw))
-
-    def describe(self) -> str:
-        """Return one phrase.
-
-        Example: `ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1…`.
-        """
-        return (
-            f"{self.who}@{self.host} (process {self.pid}) for {self.operation} "
-            f"since {self.since}, lock {self.id}"
-        )
 
 
 class WaitReporter:

@@ -6,31 +6,38 @@ import gzip
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, field
 
-from jsplan.documents.base import MAX_BYTES, DocumentError, check_format, dumps, parse
-from jsplan.documents.validation import require_valid
+from jsplan.documents.base import MAX_BYTES, Document, DocumentError, dumps, parse
+from jsplan.documents.reading import read_document
+from jsplan.documents.types import Count, Sha256, text
 from jsplan.errors import StateError
 from jsplan.state.decompression import GZIP, inflate
-from jsplan.state.document import FORMAT_VERSION
 
 KIND = "state-in-parts"
 
 
-class PartsHead(Struct, frozen=True):
+PartsPrefix = Annotated[str, text("a prefix of parts", r"^\d{1,16}\.[0-9a-f]{1,64}$(?!\n)")]
+
+
+class PartsHead(Document, tag=KIND):
     """The head of a document in parts.
 
-    It has the prefix and number of the parts, the SHA-256 of all parts together (hex), and the
-    size and serial of the document.
+    It has the prefix and number of the parts, the SHA-256 of all parts together, and the size and
+    identity of the document.
     """
 
-    prefix: str
-    count: int
-    sha256: str
-    bytes: int
-    serial: int
+    prefix: PartsPrefix = field(name="parts")
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)]
+    sha256: Sha256
+    workspace: str
+    environment: str | None
+    lineage: str
+    serial: Count
+    encoding: str
 
     @property
     def part_names(self) -> Iterator[str]:
@@ -56,16 +63,18 @@ def split_document(document: dict[str, Any], largest: int) -> tuple[bytes, list[
     prefix = f"{document['serial']}.{uuid.uuid4().hex}"
     chunks = [data[start : start + largest] for start in range(0, len(data), largest)]
     parts = [(f"{prefix}.{number}", chunk) for number, chunk in enumerate(chunks, 1)]
-    known = {name: document[name] for name in ("workspace", "environment", "lineage", "serial")}
-    head = {
-        "format_version": FORMAT_VERSION,
-        "kind": KIND,
-        "encoding": "gzip",
-        "parts": prefix,
-        "count": len(parts),
-        "bytes": len(whole),
-    }
-    return dumps(head | known | {"sha256": hashlib.sha256(data).hexdigest()}), parts
+    head = PartsHead(
+        prefix,
+        len(parts),
+        len(whole),
+        hashlib.sha256(data).hexdigest(),
+        document["workspace"],
+        document["environment"],
+        document["lineage"],
+        document["serial"],
+        "gzip",
+    )
+    return dumps(head.to_json()), parts
 
 
 def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
@@ -74,16 +83,15 @@ def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
         raw = parse(data, where, hint)
         if not isinstance(raw, dict) or raw.get("kind") != KIND:
             return raw
-        check_format(raw, KIND, FORMAT_VERSION, where)
-        require_valid(raw, KIND, where, hint)
+        head = read_document(PartsHead, raw, where, hint)
     except DocumentError as error:
         raise StateError(str(error), hint=error.hint) from None
-    if raw["encoding"] != "gzip":
+    if head.encoding != "gzip":
         raise StateError(
             f"{where} has an encoding that this jsplan does not support",
             hint="Use a newer release.",
         )
-    return PartsHead(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
+    return head
 
 
 def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint: str) -> bytes:

@@ -47,7 +47,7 @@ def build_declared_graph(workspace: Workspace, targets: Collection[str] = ()) ->
     topology = build_topology(workspace)
     graph_input = _GraphInput(workspace.state_name, topology.routes.resolve_prefix)
     for address, body in topology.bodies.items():
-        graph_input.resources[topology.canonicalize(address)] = (body, "")
+        graph_input.resources[topology.canonicalize(address)] = (body, None)
     return _select_targets(_build_graph(graph_input), targets)
 
 
@@ -56,10 +56,10 @@ def build_planned_graph(plan: Plan, targets: Collection[str] = ()) -> Graph:
     graph_input = _GraphInput(_plan_title(plan), _plan_prefix_resolver(plan), planned=True)
     for change in plan.resource_changes:
         config = change.change.after if change.change.after is not None else change.change.before
-        action: PlannedAction = _ACTION_BY_CHANGES.get(tuple(change.change.actions), "")
+        action: PlannedAction = _ACTION_BY_CHANGES.get(tuple(change.change.actions))
         graph_input.resources[Address.parse(change.address)] = (
             config or {},
-            action or ("import" if change.change.importing else ""),
+            action or ("import" if change.change.importing else None),
         )
         if action == "update":
             graph_input.before[Address.parse(change.address)] = change.change.before or {}
@@ -187,7 +187,7 @@ def _origin_changes(
     """Yield mirror and sources, each with the action of the stream, or its own in an update."""
     new, old = _origin_configs(after), _origin_configs(before) if before is not None else {}
     for key, (kind, origin) in new.items():
-        yield kind, origin, action if before is None else "" if key in old else "create"
+        yield kind, origin, action if before is None else None if key in old else "create"
     for key, (kind, origin) in old.items():
         if key not in new:
             yield kind, origin, "delete"

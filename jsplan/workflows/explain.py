@@ -54,7 +54,7 @@ def list_explanations() -> list[Explanation]:
 
 
 def _build_explanations(group: str, texts: Mapping[str, CodeText]) -> Iterable[Explanation]:
-    return (Explanation(group, code, "", *text) for code, text in texts.items())
+    return (Explanation(group, code, None, *text) for code, text in texts.items())
 
 
 def explain(code: str) -> Explanation:

@@ -6,6 +6,7 @@ from typing import Any
 
 from jsplan.config.model import LoadOptions
 from jsplan.context import open_backend
+from jsplan.documents.history import History
 from jsplan.event_loop import run_until_complete
 from jsplan.history.read import find_entry, with_changes, without_changes
 
@@ -34,10 +35,4 @@ async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     for entry in listed:
         if running and entry["id"] == state.history[-1]["id"]:
             entry["running"] = True
-    return {
-        "format_version": "1.0",
-        "kind": "history",
-        "workspace": workspace.name,
-        "environment": workspace.environment,
-        "entries": listed,
-    }
+    return History(workspace.name, workspace.environment, listed).to_json()

@@ -49,7 +49,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
         workspace.name,
         workspace.environment,
         ask,
-        workspace.root,
+        str(workspace.root),
         len(workspace.resources),
         list_lint_rules(),
         [*known, *report.findings],

@@ -11,7 +11,7 @@ from jsplan.address import Address, is_selected, matches, move_address
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.config.moves import rename_problem
 from jsplan.context import Context, hold_lock, make_wait_reporter, open_backend, open_context
-from jsplan.documents.base import dumps
+from jsplan.documents.base import dumps, plain
 from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.history.record import build_state_entry
@@ -272,7 +272,7 @@ def _rename_changes(context: Context, moves: dict[Address, Address]) -> list[dic
         if a in moves or not names.keys().isdisjoint(e.depends_on)
     }
     puts = [
-        {"put": {"address": str(moves.get(a, a)), "entry": rename_dependencies(e, names).to_json()}}
+        {"put": {"address": str(moves.get(a, a)), "entry": plain(rename_dependencies(e, names))}}
         for a, e in changed.items()
     ]
     return [*({"drop": old} for old in names), *puts]

@@ -285,7 +285,7 @@ class Case:
                 found, wanted = (
                     {n: v for n, v in table.compact(config).items() if n not in unknown}
                     for config in (self.live(address)["config"], change.change.after)
-                    for unknown in [change.change.unknown]
+                    for unknown in [change.change.after_unknown]
                 )
                 assert found == wanted, change.address
 

@@ -23,11 +23,11 @@ from jsplan.backfill.tasks.staging_streams import (
 )
 from jsplan.cli.main import main
 from jsplan.config import load
-from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import VerifyOptions
+from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.backfill.test_reading import EDGES
 from tests.support.workspaces import RecordingObserver
@@ -301,7 +301,7 @@ async def test_status_names_the_holder_of_the_lock(pair: Pair) -> None:
     backend = backend_of(load(pair.space.load), {})
     info = LockInfo.for_this_process("backfill")
     async with backend.lock(info, 0):
-        assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info.to_json()
+        assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info
     assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked is None
 
 

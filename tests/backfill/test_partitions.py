@@ -353,7 +353,7 @@ def test_an_offline_origin(pair: Pair) -> None:
     begun = pair.state_record
     second = pair.result()
 
-    assert [one["address"] for one in first.deferred] == ["leaf/stream/S"]
+    assert [one.address for one in first.deferred] == ["leaf/stream/S"]
     assert [[end["stream"] for end in entry["from"]] for entry in planned.backfills] == [["H"]]
     assert (after.backfills, [one.address for one in after.deferred]) == ([], ["leaf/stream/S"])
     assert (first.copied, first.exit_code, begun["done_at"]) == (20, 0, "")

@@ -120,7 +120,7 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
     assert (planned_ranges(again), again.backfills[0]["messages"]) == ([(1, 20)], 20)
     status = backfill.status(pair.space.load).entries[0]
-    assert (status.status, [(origin["first"], origin["last"]) for origin in status.origins]) == (
+    assert (status.status, [(origin.first, origin.last) for origin in status.origins]) == (
         "new",
         [(1, 20)],
     )

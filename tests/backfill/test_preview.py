@@ -9,13 +9,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.estimate import estimate_copy
 from jsplan.planning.backfill.model import OriginState
 from jsplan.render.backfill_preview_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.support.simulated_kill import SimulatedKill, kill_after
 
@@ -144,7 +144,7 @@ def test_an_impossible_strategy_is_explained(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.write_entry(strategy="snapshot")
 
-    assert "keeps no Jsplan-Origin" in preview_document(pair).strategy_problem
+    assert "keeps no Jsplan-Origin" in str(preview_document(pair).strategy_problem)
 
 
 def test_an_offline_origin(pair: Pair) -> None:
@@ -160,7 +160,7 @@ def test_an_offline_origin(pair: Pair) -> None:
     found = preview_document(pair)
 
     assert (found.origins[0].messages, found.origins[1].messages) == (3, None)
-    assert "leaf" in found.origins[1].error
+    assert "leaf" in str(found.origins[1].error)
     assert summary_line(found) == (
         f"Backfill: 1 origin not measured, {found.messages} messages to copy of the others."
     )

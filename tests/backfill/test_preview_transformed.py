@@ -50,7 +50,7 @@ def test_counts_before_a_filter_are_upper_bounds(
     code = main(["-C", str(pair.space.folder), "backfill", "plan", "x"])
     output = capsys.readouterr().out
 
-    assert (found.messages, found.filtered_by, code) == (20, before, 0)
+    assert (found.messages, found.filtered_by, code) == (20, [*before], 0)
     assert ("at most 20 messages pending" in output) == bool(before)
     assert f"Backfill: {'at most ' if before else ''}20 messages to copy." in output
     note = f"counted before {' and '.join(f'`{name}`' for name in before)}: what that leaves out Spark finds when it copies"
@@ -88,6 +88,6 @@ def test_preview_of_an_archive(pair: Pair) -> None:
         12,
         8,
         "compared",
-        (),
+        [],
         "spark",
     )

@@ -14,11 +14,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError
 from jsplan.units import format_instant, parse_instant
 from jsplan.workflows.history import history
 from jsplan.workflows.revert import RevertOptions, revert
+from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark
 from tests.support.process import PROGRAM
 from tests.support.workspaces import RecordingObserver, Space, approve

@@ -149,7 +149,9 @@ def test_the_environment_variable_counts(
 def test_addresses_of_the_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An address that only the state has is completed, too."""
     state = State("shop", "prod")
-    entry = Entry({"name": "OLD"}, {"name": "OLD"}, "2026-01-01T00:00:00Z")
+    entry = Entry(
+        {"name": "OLD"}, {"name": "OLD"}, "2026-01-01T00:00:00Z", "created", False, [], ""
+    )
     state.resources[Address.parse("hub/stream/OLD")] = entry
     (folder / "state" / "shop.prod.json").write_text(json.dumps(state.to_json()))
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from jsplan.config.resource_names import _STREAM_NAME
-from jsplan.documents.schema_types import ADDRESS_PATTERN
+from jsplan.documents.types import ADDRESS_PATTERN
 from jsplan.resources.kv_entry import is_key
 from jsplan.resources.message_schedule import is_schedule_subject
 from jsplan.resources.stored_object import is_object_name

@@ -17,10 +17,10 @@ from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.backup.folder import find_damage, read_manifest
 from jsplan.backup.manifest import summarize
+from jsplan.documents import reading
 from jsplan.documents.base import digest, dumps, parse
+from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
-from jsplan.documents.schema import schemas
-from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
 from jsplan.history.read import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
@@ -30,6 +30,7 @@ from jsplan.state import State, journal
 from jsplan.state.bucket import KeyRevision
 from jsplan.state.lease import parse_holder
 from jsplan.state.parts import PartsHead, join_parts, read_head
+from jsplan.workflows.schemas import schemas
 from tests.documents import valid_documents
 from tests.support.mutations import mutate, nested_lists
 
@@ -185,16 +186,17 @@ def test_errors_do_not_show_the_value() -> None:
     """An error of a document names the file and the place, but not the value."""
     secret = "hunter2" * 100
     for place, words in (
-        ({"mode": secret}, "mode must be one of normal, destroy, refresh-only, restore, revert"),
-        ({"timestamp": secret}, "timestamp must match pattern"),
-        ({"complete": secret}, "complete must be true or false"),
+        ({"mode": secret}, "expected one of the values that are allowed at $.mode"),
+        ({"timestamp": secret}, "expected a time in UTC at $.timestamp"),
+        ({"complete": secret}, "expected true or false, got text at $.complete"),
+        ({"steps": [{"id": secret}]}, 'expected the field "address" at $.steps[0]'),
         (
-            {"steps": [{"id": secret}]},
-            "steps[0] lacks address, depends_on, expect, op, precondition, record, request, title",
+            {"domains": {"a": {"reachable": secret}}},
+            "expected true or false, got text at $.domains['a'].reachable",
         ),
     ):
-        flaw = find_flaw(valid_documents.plan() | place, "plan") or ""
-        assert flaw.startswith(words)
+        flaw = reading.find_flaw(valid_documents.plan() | place, Plan) or ""
+        assert flaw == words
         assert "hunter2" not in flaw
 
 
@@ -202,35 +204,39 @@ def test_the_schemas_know_every_field() -> None:
     """Every field of a server's configuration in the tables has a type in the schema."""
     from jsplan.resources import TABLES  # noqa: PLC0415 - only here
 
-    known = schemas()["state-v1.json"]["$defs"]["config"]["properties"]
+    known = schemas()["state-v1.json"]["$defs"]["Config"]["properties"]
     assert {row.name for kind in ("stream", "consumer") for row in TABLES[kind].rows} == set(known)
 
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:
     """A number with a fraction, such as 5.0, is refused for serials and sequences."""
-    assert (
-        find_flaw(valid_documents.state() | {"serial": 5.0}, "state")
-        == "serial must be a whole number"
-    )
-    assert (
-        find_flaw(json.loads(dumps(valid_documents.state())) | {"serial": 2**53}, "state")
-        is not None
-    )
+    state = json.loads(dumps(valid_documents.state()))
+    flaw = "expected a whole number, got a number at $.serial"
+    assert reading.find_flaw(state | {"serial": 5.0}, State) == flaw
+    assert reading.find_flaw(state | {"serial": 2**53}, State) is not None
 
 
 def test_objects_without_fields() -> None:
     """An object with required fields is refused empty; one without them may be empty."""
-    assert (
-        find_flaw(valid_documents.LOCK | {"lock": {}}, "lock")
-        == "lock lacks host, id, operation, pid, since, who"
+    flaw = 'expected the field "id" at $.lock'
+    assert reading.find_flaw(valid_documents.LOCK | {"lock": {}}, Lock) == flaw
+    state = valid_documents.state() | {"pending": {}, "resources": {}, "history": []}
+    assert reading.find_flaw(state, State) is None
+    flaw = "expected an object, got a list at $.pending"
+    assert reading.find_flaw(state | {"pending": []}, State) == flaw
+
+
+def test_the_key_of_a_map_is_named() -> None:
+    """The place of a flaw has the key of each map, and a wrong key itself."""
+    state = json.loads(dumps(valid_documents.state()))
+    address = "hub/stream/ORDERS"
+    state["resources"] |= {f"hub/stream/S{n}": state["resources"][address] for n in range(9)}
+    wrong = state["resources"][address] | {"config": {"metadata": {"a": "b", "c": 5}}}
+    assert reading.find_flaw(
+        state | {"resources": state["resources"] | {address: wrong}}, State
+    ) == (
+        "expected text, got a whole number at $.resources['hub/stream/ORDERS'].config.metadata['c']"
     )
-    assert find_flaw(valid_documents.plan() | {"summary": {}, "steps": []}, "plan") is not None
-    assert (
-        find_flaw(
-            valid_documents.state() | {"pending": {}, "resources": {}, "history": []}, "state"
-        )
-        is None
-    )
-    assert (
-        find_flaw(valid_documents.state() | {"pending": []}, "state") == "pending must be an object"
-    )
+    assert reading.find_flaw(
+        state | {"resources": state["resources"] | {"hub/x": wrong}}, State
+    ) == ("expected an address at $.resources['hub/x']")

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
+from jsplan.workflows.schemas import schemas
 from tests.drift.conftest import STREAMS
 
 if TYPE_CHECKING:

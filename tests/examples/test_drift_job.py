@@ -16,8 +16,8 @@ import yaml
 
 from jsplan.cli.main import root
 from jsplan.config.model import LoadOptions
+from jsplan.documents.alert import Actor
 from jsplan.documents.drift import Drift
-from jsplan.drift.service.advisories import Actor
 from jsplan.drift.service.metrics import Metrics
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox

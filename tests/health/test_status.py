@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
+from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.process import start_process
 from tests.support.stream_content import consumer, pull_acks

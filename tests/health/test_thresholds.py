@@ -10,7 +10,6 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
 from jsplan.drift.service.alerts import build_alerts
 from jsplan.drift.service.metrics import Metrics
 from jsplan.facts.live import LiveObject
@@ -19,6 +18,7 @@ from jsplan.health.thresholds import PREFIX, ROWS, known_keys, parse_value
 from jsplan.options import DriftOptions
 from jsplan.units import SECOND, parse_instant
 from jsplan.workflows.drift import drift
+from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.raw import Raw
 from tests.support.stream_content import pull_acks

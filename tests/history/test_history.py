@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from jsplan import __version__
-from jsplan.documents.schema import schemas
+from jsplan.documents.lock import LockInfo
 from jsplan.errors import JsplanError, StateError
 from jsplan.state import LocalBackend, State
 from jsplan.state.history import (
@@ -22,8 +22,8 @@ from jsplan.state.history import (
     unpack_changes,
     with_entry,
 )
-from jsplan.state.locks import LockInfo
 from jsplan.workflows.history import history
+from jsplan.workflows.schemas import schemas
 from jsplan.workflows.state import pull
 from tests.history.conftest import ALL, apply, document, entries, entry, undo
 from tests.support.buckets import new_bucket
@@ -245,7 +245,7 @@ def test_commands(history_space: HistorySpace) -> None:
     schema = schemas()["history-v1.json"]
     for args in (("history", "--json"), ("history", "2", "--json")):
         jsonschema.Draft202012Validator(schema).validate(document(history_space.run(*args)))
-    changed = schema | {"$ref": "#/$defs/changed"}
+    changed = schema | {"$ref": "#/$defs/ShownChange"}
     for change in document(history_space.run("history", "2", "--json"))["entries"][0]["changes"]:
         jsonschema.Draft202012Validator(
             {"$defs": schema["$defs"], "$ref": changed["$ref"]}

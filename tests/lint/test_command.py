@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from jsplan.cli.main import main
-from jsplan.documents.schema import schemas
 from jsplan.lint.rules import RULES
 from jsplan.sandbox import Sandbox
+from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.lint.support import HEAD
 from tests.support.raw import NoResponders, Raw

@@ -49,7 +49,7 @@ def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
     )
 
     assert finding_texts(report.findings) == {("info", "JS220", "hub/stream/B")}
-    assert [(d.address, why) for d, why in report.ignored] == [("hub/stream/A", "a museum")]
+    assert [(d.address, d.reason) for d in report.ignored] == [("hub/stream/A", "a museum")]
 
 
 def test_any_of_the_streams_concerned_may_ignore(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> Non
     )
 
     assert used.findings == []
-    assert [d.address for d, _ in used.ignored] == ["store-2/stream/S"]
+    assert [d.address for d in used.ignored] == ["store-2/stream/S"]
     assert [d.code for d in unused.findings] == ["JS200"]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.documents.schema_state import PHASES
+from jsplan.documents.state_parts import PHASES
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.support import stream_content

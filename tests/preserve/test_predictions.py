@@ -325,7 +325,7 @@ def test_the_plan_shows_consumers_that_start_by_sequence(
         name: (consumer_change.after or {}).get(name)
         for name in ("deliver_policy", "opt_start_seq")
     } == {name: config.get(name) for name in ("deliver_policy", "opt_start_seq")}
-    assert (consumer_change.unknown, len(findings)) == (
+    assert ([*consumer_change.after_unknown], len(findings)) == (
         ([], 0) if level(server_version) >= 4 else (["opt_start_seq"], 1)
     )
 

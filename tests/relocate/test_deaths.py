@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from jsplan.documents.schema_state import RELOCATION_PHASES
+from jsplan.documents.state_parts import RELOCATION_PHASES
 from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, Route, Scene
 from tests.support import stream_content
 from tests.support.simulated_kill import (

@@ -7,9 +7,9 @@ from typing import Any
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.drift import Drift, Unmanaged
+from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import (
     Change,
-    Deferred,
     FieldChange,
     Hazard,
     Plan,
@@ -89,7 +89,7 @@ def resource(
     )
     return ResourceChange(
         address,
-        kind,
+        kind,  # type: ignore[arg-type]
         domain,
         name,
         change,
@@ -399,7 +399,7 @@ def partial_apply() -> ApplyResult:
         },
         {"lineage": "l1", "serial": 8},
         6,
-        [{"address": "leaf/stream/X", "reason": "domain leaf is offline: no answer"}],
+        [Deferred("leaf/stream/X", "domain leaf is offline: no answer")],
     )
 
 

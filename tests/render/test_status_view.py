@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from jsplan.documents.base import dumps
-from jsplan.documents.schema import schemas
 from jsplan.render import grid, status_text
 from jsplan.render.lines import Lines
 from jsplan.render.status_frames import Frames
+from jsplan.workflows.schemas import schemas
 from tests.render import status_samples as samples
 from tests.render.texts import text_of
 

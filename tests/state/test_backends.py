@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.documents.base import dumps
+from jsplan.documents.base import dumps, plain
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import Backend, Entry, LockInfo, State
 from jsplan.units import SECOND
@@ -27,12 +27,14 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 def entry(**fields: Any) -> Entry:
     """An entry as an apply writes it."""
-    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
+    rest: dict[str, Any] = {"prevent_destroy": False, "depends_on": [], "applied_at": ""} | fields
+    created = "2026-01-01T00:00:00Z"
+    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, created, "created", **rest)
 
 
 def put(address: Address, **fields: Any) -> dict[str, Any]:
     """The journal line of a finished step."""
-    return {"put": {"address": str(address), "entry": entry(**fields).to_json()}}
+    return {"put": {"address": str(address), "entry": plain(entry(**fields))}}
 
 
 def begin(address: Address) -> dict[str, Any]:
@@ -246,7 +248,7 @@ async def test_a_foreign_state(state_location: StateLocation) -> None:
     [
         (b"", "damaged"),
         (b'{"kind": "state", "format_ver', "damaged"),
-        (b'{"kind": "state", "format_version": "1.0"}', "damaged: the document lacks .*workspace"),
+        (b'{"kind": "state", "format_version": "1.0"}', "damaged: expected the field"),
         (b'{"kind": "plan"}', "not a jsplan state"),
         (b'{"kind": "state", "format_version": "2.0"}', "has format 2.0"),
         (b"[]", "not a jsplan state"),
@@ -418,7 +420,7 @@ async def test_a_serial_that_is_none(state_location: StateLocation, serial: Any)
     state_location.overwrite(
         dumps(State("shop", None, lineage="l", serial=3).to_json() | {"serial": serial})
     )
-    with pytest.raises(StateError, match="damaged: serial must be"):
+    with pytest.raises(StateError, match=r"damaged: expected a whole number.* at \$\.serial"):
         await backend.read()
     await backend.close()
 
@@ -432,7 +434,7 @@ async def test_what_no_reader_accepts_is_not_written(state_location: StateLocati
     await session(state_location, put(A))
     refused = "no command could read it again: "
     with pytest.raises(StateError, match=refused):
-        await session(state_location, {"put": {"address": _BAD, "entry": entry().to_json()}})
+        await session(state_location, {"put": {"address": _BAD, "entry": plain(entry())}})
     with pytest.raises(StateError, match=refused):
         await session(state_location, begin(Address("hub", "schedule", "S/s.a>b")))
     async with (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.documents.base import dumps
+from jsplan.documents.base import dumps, plain
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import Entry, LocalBackend, LockInfo, State
 from jsplan.units import SECOND
@@ -23,12 +23,14 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 def entry(**fields: Any) -> Entry:
     """An entry as an apply writes it."""
-    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
+    rest: dict[str, Any] = {"prevent_destroy": False, "depends_on": [], "applied_at": ""} | fields
+    created = "2026-01-01T00:00:00Z"
+    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, created, "created", **rest)
 
 
 def put(address: Address) -> dict[str, Any]:
     """The journal line of a finished step."""
-    return {"put": {"address": str(address), "entry": entry().to_json()}}
+    return {"put": {"address": str(address), "entry": plain(entry())}}
 
 
 @pytest.fixture

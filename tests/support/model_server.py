@@ -140,4 +140,5 @@ class ServerModel:
                 record["origin"],
                 record["prevent_destroy"],
                 record["depends_on"],
+                "",
             )

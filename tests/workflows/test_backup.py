@@ -13,11 +13,11 @@ import pytest
 
 from jsplan.backup.folder import MANIFEST, BackupError, open_for_writing
 from jsplan.backup.run import BackupOptions, BackupResult
-from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
+from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.support import api_audit
 from tests.support.backup_streams import capture_stream, create_lively_stream, pull

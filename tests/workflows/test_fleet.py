@@ -183,7 +183,7 @@ def test_a_leaf_killed_during_an_apply(
     assert ends["hub/stream/ALL_SALES"] == "done", (
         "a source may be created before its origin exists"
     )
-    assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], (
+    assert not [d.reason for d in result.deferred if "does not answer" in d.reason], (
         "the offline domain is reported once"
     )
     fleet.sandbox[victim].resume()

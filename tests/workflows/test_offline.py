@@ -92,7 +92,7 @@ def test_a_saved_plan_leaves_deferred_domains_alone(space: Space, clean_hub_leaf
     clean_hub_leaf["leaf"].resume()
     result = space.apply_saved(plan)
 
-    assert (result.exit_code, [d["address"] for d in result.deferred]) == (0, ["leaf/stream/L"])
+    assert (result.exit_code, [d.address for d in result.deferred]) == (0, ["leaf/stream/L"])
     assert (names(clean_hub_leaf, "hub"), names(clean_hub_leaf, "leaf")) == (["H"], [])
     assert list(changes(space.plan())) == ["leaf/stream/L"]
 
@@ -119,7 +119,7 @@ def test_offline_between_plan_and_apply(
         "leaf/stream/L": "skipped",
         "leaf/stream/THERE": "skipped",
     }
-    assert sorted(d["address"] for d in result.deferred) == ["leaf/stream/L", "leaf/stream/THERE"]
+    assert sorted(d.address for d in result.deferred) == ["leaf/stream/L", "leaf/stream/THERE"]
     _, result = space.apply()
     assert (result.exit_code, result.summary["added"], result.summary["imported"]) == (0, 1, 1)
     assert not space.plan().has_changes
@@ -167,7 +167,7 @@ def test_paused_during_apply(space: Space, clean_hub_leaf: Sandbox) -> None:
     assert (result.exit_code, ends["hub"]) == (6, {"done"})
     assert {"done", "skipped"} <= ends["leaf"] <= {"done", "skipped", "unknown"}
     undone = {s.address for s in result.steps if s.status != "done"}
-    assert {d["address"] for d in result.deferred} == undone
+    assert {d.address for d in result.deferred} == undone
     # The request of the second step may have been sent; the leaf takes it when it is resumed.
     assert set(names(clean_hub_leaf, "leaf")) <= {"L00", "L01"}
     _, result = space.apply()

@@ -228,7 +228,7 @@ def test_a_severity_is_no_markup(space: Space) -> None:
     document["diagnostics"] = [finding | {"address": None, "range": None}]
     with pytest.raises(
         JsplanError,
-        match=r"p is damaged: diagnostics\[0\].severity must be one of error, warning, info$",
+        match=r"p is damaged: expected .* at \$\.diagnostics\[0\]\.severity$",
     ):
         Plan.from_json(with_checksum(document), "p")
     found = Plan.from_json(with_checksum(document | {"diagnostics": []}), "p")

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.seq_ranges import count_sequences, subtract
 from jsplan.documents.base import MAX_BYTES, DocumentError, parse
+from jsplan.documents.reading import decode
 from jsplan.errors import ApiError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 
@@ -387,10 +388,7 @@ def _decode(data: bytes, path: str) -> _Manifest:
             f"{path} has another format. This release of jsplan reads {FORMAT}",
             hint="Use the release of jsplan that wrote it.",
         )
-    try:
-        found = msgspec.convert(raw, _Manifest)
-    except msgspec.ValidationError as error:
-        raise DocumentError(f"{path} is damaged: {error}", hint=hint) from None
+    found = decode(_Manifest, raw, path, hint)
     for each in found.origins:
         last = 0
         for chunk in each.chunks:

@@ -150,7 +150,7 @@ def build_verification(
             OriginCheck(origin.origin, origin.target, origin.first, origin.last)
             for origin in origin_states
         ],
-        seconds=seconds,
+        seconds=round(seconds, 3),
     )
     for result in results:
         if result["origin_number"] < 0:
@@ -161,14 +161,17 @@ def build_verification(
             assert result["kind"] in COUNTED_KINDS
             origin.counts[result["kind"]] += result["count"]
         else:
-            missing = result["kind"] == "missing"
+            place = None if result["kind"] == "missing" else result["place"]
             origin.listed.append(
                 Difference(
-                    result["kind"], origin.origin, result["seq"], 0 if missing else result["place"]
+                    result["kind"],
+                    origin.origin,
+                    result["seq"],
+                    place,
                 )
             )
     for origin in verification.origins:
         origin.listed = sorted(
-            origin.listed, key=lambda result: (result.origin_seq, result.target_seq)
+            origin.listed, key=lambda result: (result.origin_seq, result.target_seq or 0)
         )[:listed]
     return verification

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,12 +14,11 @@ from jsplan.errors import ConfigError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from jsplan.cli.output import Output
     from jsplan.config.model import LoadOptions
     from jsplan.diagnostics import Diagnostic
-    from jsplan.documents.lint import Lint
+    from jsplan.documents.lint import Ignored, Lint
 
 FORMATS = ("sarif", "github")
 #: The severities that end with exit code 3, by the value of the option.
@@ -67,8 +67,8 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
         raise
     output.progress.stop()
     views = {
-        "sarif": lambda: _sarif(found.findings, found.ignored, found.root, found),
-        "github": lambda: _annotations(found.findings, found.root),
+        "sarif": lambda: _sarif(found.findings, found.ignored, Path(found.root), found),
+        "github": lambda: _annotations(found.findings, Path(found.root)),
     }
     output.result(
         found.to_json,
@@ -108,7 +108,7 @@ def _report_file_errors(output: Output, error: ConfigError, load: LoadOptions) -
 
 def _sarif(
     findings: Sequence[Diagnostic],
-    ignored: Sequence[tuple[Diagnostic, str]],
+    ignored: Sequence[Ignored],
     root: Path,
     found: Lint | None = None,
 ) -> str:

@@ -37,7 +37,7 @@ def command(ctx: click.Context, /, document: str) -> int:
     _, output = start(ctx)
     from jsplan.config.workspace_schema import workspace_schema
     from jsplan.documents.base import dumps
-    from jsplan.documents.schema import schemas
+    from jsplan.workflows.schemas import schemas
 
     schema = workspace_schema() if document == "workspace" else schemas()[f"{document}-v1.json"]
     output.result(

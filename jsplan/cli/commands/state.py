@@ -223,12 +223,13 @@ def unlock(ctx: click.Context, lock_id: str) -> int:
     The lock of a file ends with its process, so the lock of a running process is not removed.
     """
     settings, output = start(ctx)
+    from jsplan.documents.base import plain
     from jsplan.workflows.state import unlock as unlock_workflow
 
     info = unlock_workflow(settings.load_options(), lock_id)
     _lines(
         output,
-        _document("state-unlock", lock=info.to_json() if info is not None else None),
+        _document("state-unlock", lock=plain(info)),
         [f"Unlocked. It was held by {info.describe()}" if info is not None else _NO_LOCK],
     )
     return 0

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
+from jsplan.documents.alert import Actor
 from jsplan.resources.nested import NAME
 
 SUBJECTS: Final = (
@@ -46,32 +47,6 @@ _IGNORED_ADVISORIES: Final = (
     "RESTORE_CREATE",
     "BATCH_ABANDONED",
 )
-
-
-class Actor(Struct, frozen=True):
-    """The client that asked. If `leafnode` is set, only the user of the link is known."""
-
-    user: str
-    client: str
-    host: str
-    account: str
-    leafnode: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the value of `by` in a notification."""
-        return {
-            "user": self.user,
-            "client": self.client,
-            "host": self.host,
-            "account": self.account,
-            "leafnode": self.leafnode,
-        }
-
-    def __str__(self) -> str:
-        client = f" ({self.client})" if self.client else ""
-        where = f" from {self.host}" if self.host else ""
-        link = " over a leafnode" if self.leafnode else ""
-        return f"{self.user or 'unknown user'}{client}{where}{link}"
 
 
 class AdvisoryEvent(Struct, frozen=True):

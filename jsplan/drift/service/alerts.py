@@ -9,12 +9,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.documents.alert import Alert, AlertEvent, EventType
-from jsplan.documents.base import digest
+from jsplan.documents.alert import Actor, Alert, AlertEvent, EventType
+from jsplan.documents.base import digest, plain
 from jsplan.documents.drift import Drift, Unmanaged, threshold_severity
 from jsplan.documents.plan import ResourceChange
 from jsplan.documents.plan_types import SEVERITIES
-from jsplan.drift.service.advisories import Actor
 
 #: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]
@@ -22,6 +21,17 @@ DescribeChange = Callable[[ResourceChange], tuple[str, ...]]
 WORKSPACE = "workspace"
 #: Addresses that one notification about many unmanaged resources names in its text.
 MAX_NAMED = 10
+
+
+class Finding(Alert, frozen=True):
+    """An alert with the digest of what was found. Another digest is a change."""
+
+    content: str = ""
+
+    @property
+    def alert(self) -> Alert:
+        """The part that notifications have."""
+        return Alert(*(getattr(self, name) for name in Alert.__struct_fields__))
 
 
 def format_fields(resource: ResourceChange) -> tuple[str, ...]:
@@ -38,7 +48,7 @@ def make_alert_id(workspace: str, *parts: str) -> str:
 
 def build_alerts(
     drift: Drift, kinds: Collection[str], describe: DescribeChange = format_fields
-) -> list[Alert]:
+) -> list[Finding]:
     """Build the alerts of these kinds, and of each interrupted replacement.
 
     Ephemeral consumers have no alert: they come and go with their clients.
@@ -57,9 +67,9 @@ def build_alerts(
     return [alert for alert in found if alert.kind in kinds or alert.kind == "interrupted"]
 
 
-def _from_interruption(name: str, item: Mapping[str, Any]) -> Alert:
+def _from_interruption(name: str, item: Mapping[str, Any]) -> Finding:
     address, summary, detail = str(item["address"]), str(item["summary"]), (str(item["detail"]),)
-    return Alert(
+    return Finding(
         make_alert_id(name, "interrupted", address),
         "interrupted",
         "destructive",
@@ -70,10 +80,10 @@ def _from_interruption(name: str, item: Mapping[str, Any]) -> Alert:
     )
 
 
-def _from_resource(name: str, resource: ResourceChange, describe: DescribeChange) -> Alert:
+def _from_resource(name: str, resource: ResourceChange, describe: DescribeChange) -> Finding:
     missing = resource.change.after is None
-    fields = tuple(change.to_json() for change in resource.change.fields)
-    return Alert(
+    fields = tuple(resource.change.fields)
+    return Finding(
         make_alert_id(name, "resource", resource.address),
         "missing" if missing else "changed",
         resource.severity or "functional",
@@ -81,23 +91,25 @@ def _from_resource(name: str, resource: ResourceChange, describe: DescribeChange
         "is gone" if missing else "was changed",
         () if missing else describe(resource),
         fields,
-        digest([missing, fields]),
+        digest([missing, plain(fields)]),
     )
 
 
-def _from_flow(name: str, flow: Mapping[str, Any]) -> Alert:
+def _from_flow(name: str, flow: Mapping[str, Any]) -> Finding:
     cause, severity = str(flow.get("cause") or "no cause known"), flow.get("severity", "functional")
     address = str(flow["to"])
     summary = f"does not follow {flow['from']} ({flow['kind']}): {cause}"
     key = make_alert_id(name, "replication", str(flow["from"]), address, str(flow["kind"]))
-    return Alert(key, "replication", severity, address, summary, content=digest([cause, severity]))
+    return Finding(
+        key, "replication", severity, address, summary, content=digest([cause, severity])
+    )
 
 
-def _from_threshold(name: str, breach: Mapping[str, Any]) -> Alert:
+def _from_threshold(name: str, breach: Mapping[str, Any]) -> Finding:
     """Return the alert; its content does not have the number, which changes with each check."""
     address, level = str(breach["address"]), str(breach["level"])
     key = make_alert_id(name, "threshold", address, str(breach["key"]))
-    return Alert(
+    return Finding(
         key,
         "threshold",
         threshold_severity(breach),
@@ -107,15 +119,15 @@ def _from_threshold(name: str, breach: Mapping[str, Any]) -> Alert:
     )
 
 
-def _from_unmanaged(name: str, item: Unmanaged) -> Alert:
+def _from_unmanaged(name: str, item: Unmanaged) -> Finding:
     summary = "is in no file and not in state"
     key = make_alert_id(name, "unmanaged", item.address)
-    return Alert(key, "unmanaged", item.severity, item.address, summary, content=item.severity)
+    return Finding(key, "unmanaged", item.severity, item.address, summary, content=item.severity)
 
 
-def offline_alert(name: str, domain: str, reason: str) -> Alert:
+def offline_alert(name: str, domain: str, reason: str) -> Finding:
     """Return the alert for an offline domain. Its reason may vary and is not in its content."""
-    return Alert(
+    return Finding(
         make_alert_id(name, "offline", domain),
         "offline",
         "functional",
@@ -124,9 +136,9 @@ def offline_alert(name: str, domain: str, reason: str) -> Alert:
     )
 
 
-def check_failed_alert(name: str, reason: str) -> Alert:
+def check_failed_alert(name: str, reason: str) -> Finding:
     """Return the alert for a check that failed, so that silence does not count as health."""
-    return Alert(
+    return Finding(
         make_alert_id(name, "check"),
         "check",
         "functional",
@@ -172,7 +184,7 @@ def group_unmanaged(events: list[AlertEvent]) -> list[AlertEvent]:
 class OpenAlert(Struct):
     """An open alert, since when it is open, and who caused it, if known."""
 
-    alert: Alert
+    alert: Finding
     since: str
     actor: Actor | None = None
 
@@ -185,11 +197,11 @@ class AlertRegister(Struct):
     open: dict[str, OpenAlert] = field(default_factory=dict)
     count: int = 0
 
-    def select_new(self, found: Iterable[Alert]) -> list[Alert]:
+    def select_new(self, found: Iterable[Finding]) -> list[Finding]:
         """Return alerts that are not open yet, or that changed."""
         return [alert for alert in found if self._classify(alert) is not None]
 
-    def _classify(self, alert: Alert) -> EventType | None:
+    def _classify(self, alert: Finding) -> EventType | None:
         known = self.open.get(alert.id)
         if known is None:
             return "opened"
@@ -198,8 +210,8 @@ class AlertRegister(Struct):
 
     def update(
         self,
-        found: Iterable[Alert],
-        covered: Callable[[Alert], bool],
+        found: Iterable[Finding],
+        covered: Callable[[Finding], bool],
         stamp: str,
         actors: Mapping[str, Actor] | None = None,
     ) -> list[AlertEvent]:
@@ -228,17 +240,16 @@ class AlertRegister(Struct):
         return events
 
     def _build_event(
-        self, occasion: EventType, alert: Alert, stamp: str, since: str, by: Actor | None
+        self, occasion: EventType, alert: Finding, stamp: str, since: str, by: Actor | None
     ) -> AlertEvent:
         self.count += 1
         return AlertEvent(
             f"{alert.id}.{stamp}.{self.count}",
             occasion,
-            alert,
+            alert.alert,
             self.workspace,
             self.environment,
             stamp,
             since,
-            by.to_json() if by else None,
-            str(by) if by else "",
+            by,
         )

@@ -8,7 +8,6 @@ before they are reported.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,6 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.context import Context, Session, open_pool
-from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
 from jsplan.drift.check import check_addresses, check_drift, check_replication
 from jsplan.drift.service.advisory_listener import AdvisoryListener
@@ -26,6 +24,7 @@ from jsplan.drift.service.alerts import (
     WORKSPACE,
     AlertRegister,
     DescribeChange,
+    Finding,
     build_alerts,
     check_failed_alert,
     group_unmanaged,
@@ -307,7 +306,7 @@ class DriftChecker:
 
     # --- results ---
 
-    def _current_alerts(self, drift: Drift) -> list[Alert]:
+    def _current_alerts(self, drift: Drift) -> list[Finding]:
         """Return the alerts, without domains that are offline for less than the grace."""
         now, grace = time.monotonic(), self._options.grace / SECOND
         missing = {str(d["domain"]) for d in drift.offline if not d["excused"]}
@@ -324,7 +323,7 @@ class DriftChecker:
             if s.kind != "offline" or s.address not in recent
         ]
 
-    def _update_alerts(self, found: Iterable[Alert], covered: Callable[[Alert], bool]) -> None:
+    def _update_alerts(self, found: Iterable[Finding], covered: Callable[[Finding], bool]) -> None:
         events = self.register.update(found, covered, format_timestamp(), self.listener.actors)
         if self._outputs.metrics is not None:
             self._outputs.metrics.set_alerts(item.alert for item in self.register.open.values())
@@ -380,8 +379,8 @@ class DriftChecker:
                 )
             )
 
-    def _conceal_alert(self, alert: Alert) -> Alert:
-        return dataclasses.replace(alert, summary=conceal(alert.summary))
+    def _conceal_alert(self, alert: Finding) -> Finding:
+        return replace(alert, summary=conceal(alert.summary))
 
     def _record_duration(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outputs.metrics is not None:

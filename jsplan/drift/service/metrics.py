@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -89,7 +89,8 @@ class Metrics:
 
     def observe_full_check(self, drift: Drift, domains: Iterable[str], now: float) -> None:
         """Record a full check that succeeded at `now`, in seconds since 1970."""
-        for state, count in drift.summary.items():
+        counts: Mapping[str, Any] = drift.summary
+        for state, count in counts.items():
             self._resources.labels(self._workspace, state).set(count)
         missing = {str(domain["domain"]) for domain in drift.offline}
         self._reachable.clear()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Deferred
+from jsplan.documents.parts import Deferred
 from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
     BackfillState,
@@ -186,7 +186,7 @@ def _estimate_entry(
     if messages is None or size is None:
         return None
     past = list_past_copies(inputs.state)
-    return estimate_backfill(entry, choice.strategy, messages, size, past).to_json()
+    return asdict(estimate_backfill(entry, choice.strategy, messages, size, past))
 
 
 def list_past_copies(state: State) -> list[OriginState]:

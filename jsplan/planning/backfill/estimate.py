@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-from msgspec import Struct
+from typing import Final
 
 from jsplan.config.model import Backfill
+from jsplan.documents.parts import Estimate
 from jsplan.planning.backfill.model import OriginState
 from jsplan.planning.backfill.strategy import Strategy
 from jsplan.units import format_bytes
@@ -20,17 +19,6 @@ ASSUMED_RATES: Final[Mapping[Strategy, tuple[int, int, int]]] = {
 }
 #: Copies of fewer messages are not used as samples.
 MIN_SAMPLE_MESSAGES: Final = 10_000
-
-
-class Estimate(Struct, frozen=True):
-    """An estimated time; `basis` says how it was computed."""
-
-    seconds: float
-    basis: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The value of `estimate`."""
-        return {"seconds": round(self.seconds, 1), "basis": self.basis}
 
 
 def estimate_backfill(
@@ -76,7 +64,7 @@ def estimate_copy(
     if rate is not None and size / rate > seconds:
         seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
     return Estimate(
-        seconds + start, f"{basis}, and {start}s for Spark to start" if start else basis
+        round(seconds + start, 1), f"{basis}, and {start}s for Spark to start" if start else basis
     )
 
 

@@ -58,7 +58,8 @@ def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChan
         after=after,
         fields=fields,
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
-        sensitive=[VALUE] if not may_show(inputs, address) else [],
+        before_sensitive=_hidden(inputs, address, before),
+        after_sensitive=_hidden(inputs, address, after),
     )
     return ResourceChange(
         address=str(address),
@@ -72,6 +73,13 @@ def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChan
         depends_on=inputs.topology.dependency_names(address),
         previous_address=str(moved) if moved else None,
     )
+
+
+def _hidden(
+    inputs: PlanInputs, address: Address, shown: Mapping[str, object] | None
+) -> dict[str, object]:
+    """Return the fields of one side of which only digests are shown."""
+    return {VALUE: True} if shown and not may_show(inputs, address) else {}
 
 
 def _shown_field(
@@ -159,5 +167,6 @@ def detect_entry_drift(inputs: PlanInputs, address: Address) -> ResourceChange |
         if change.path == VALUE:
             change.before = found.change.before[VALUE]
             change.after = found.change.after[VALUE] if found.change.after else None
-    found.change.sensitive = [VALUE] if not may_show(inputs, address) else []
+    found.change.before_sensitive = _hidden(inputs, address, found.change.before)
+    found.change.after_sensitive = _hidden(inputs, address, found.change.after)
     return found

@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from jsplan.address import Address, names_content
-from jsplan.documents.plan import Deferred, Plan, Step
+from jsplan.documents.parts import Deferred
+from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import Op
 from jsplan.planning.contents.changes import build_change, detect_entry_drift, shown_text
 from jsplan.planning.contents.decide import (

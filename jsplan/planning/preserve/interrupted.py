@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.schema_state import PHASES
+from jsplan.documents.state_parts import PHASES
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.staging import (

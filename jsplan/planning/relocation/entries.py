@@ -203,7 +203,15 @@ def _hide_unfinished_consumers(
             del objects[address]
             entries.pop(address, None)
         elif address not in entries:
-            entries[address] = Entry(live.config, {}, live.created)
+            entries[address] = Entry(
+                live.config,
+                {},
+                live.created,
+                "created",
+                prevent_destroy=False,
+                depends_on=[],
+                applied_at="",
+            )
             given_up.add(address)
     return given_up
 

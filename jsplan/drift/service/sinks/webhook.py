@@ -136,7 +136,7 @@ def build_payload(event: AlertEvent, *, is_slack: bool = False) -> dict[str, Any
         "environment": event.environment or "",
         "timestamp": event.timestamp,
         "since": event.since,
-        "by": event.by_text,
+        "by": str(event.by or ""),
         "details": "\n".join(alert.details)[:MAX_TEXT_LENGTH],
     }
     return {

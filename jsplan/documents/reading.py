@@ -1,0 +1,157 @@
+"""Convert plain data to the structs of documents; errors name the place in the document.
+
+Each struct is prepared when the first document with it is read, so that a command prepares only
+what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from jsplan.documents.base import Document, DocumentError, check_format
+from jsplan.documents.types import PATTERNS
+
+T = TypeVar("T")
+D = TypeVar("D", bound=Document)
+#: Characters of a place or rule in a message. A value is never quoted: it may be secret.
+MAX_QUOTE: Final = 200
+#: msgspec 0.22 prepares a type at its first use, and a second thread that uses the half-prepared
+#: type ends the process.
+_ONE_THREAD: Final = RLock()
+_WORDS: Final = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false",
+    "object": "an object", "array": "a list", "null": "null",
+}  # fmt: skip
+_PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`\Z")
+_STEP: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|([^.\[\]]+)")
+_PATTERN_NAMES: Final = re.compile(r"`str` matching regex (.*)", re.DOTALL)
+_EXPECTED: Final = re.compile(r"(Expected|got) `([a-z]+(?: \| [a-z]+)*)`")
+
+
+def read_document(kind: type[D], raw: Any, where: str, hint: str) -> D:
+    """Return the document.
+
+    Raises DocumentError unless it has the kind and a known format and fits the struct.
+    """
+    name = str(kind.__struct_config__.tag)
+    return decode(kind, check_format(raw, name, kind.FORMAT_VERSION, where), where, hint)
+
+
+def decode(kind: type[T], raw: Any, where: str, hint: str) -> T:
+    """Convert plain data. Raises DocumentError that names the place where it does not fit."""
+    try:
+        found: T = _convert(raw, kind)
+    except msgspec.ValidationError as error:
+        flaw = _explain(error, raw, kind)
+        raise DocumentError(f"{where} is damaged: {flaw}", hint=hint) from None
+    return found
+
+
+def find_flaw(raw: Any, kind: Any) -> str | None:
+    """Describe where plain data does not fit and what is expected; None if it fits."""
+    try:
+        _convert(raw, kind)
+    except msgspec.ValidationError as error:
+        return _explain(error, raw, kind)
+    return None
+
+
+def _convert(raw: Any, kind: Any) -> Any:
+    with _ONE_THREAD:
+        return msgspec.convert(raw, kind, dec_hook=_check_kept)
+
+
+def _check_kept(kind: Any, value: Any) -> Any:
+    """Check plain data that is kept unchanged, with the fields that its shape does not know."""
+    if kind.values:
+        if value not in kind.values:
+            raise ValueError("Invalid list")
+        return value
+    has_choice = kind.choose is not None and isinstance(value, dict)
+    shape = kind.choose(value) if has_choice else kind.shapes[0]
+    try:
+        msgspec.convert(value, shape, dec_hook=_check_kept)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _explain(error: msgspec.ValidationError, raw: Any, kind: Any) -> str:
+    """Return what is expected and where, such as `expected text, got null at $.steps[3].op`."""
+    rest, place = str(error), ""
+    while found := _PLACE.search(rest):
+        rest = rest[: found.start()]
+        place += found[2] + ("[...]" if found[1] else "")
+
+    def fails_so(other: Any) -> bool:
+        try:
+            _convert(other, kind)
+        except msgspec.ValidationError as another:
+            return str(another) == str(error)
+        return False
+
+    return f"{_truncate(_translate(rest))} at {_truncate(_name_keys(raw, place, fails_so))}"
+
+
+def _translate(rule: str) -> str:
+    if rule.startswith("Invalid "):  # and the value
+        return "expected one of the values that are allowed"
+    if pattern := _PATTERN_NAMES.search(rule):
+        names = {repr(known): what for known, what in PATTERNS.items()}
+        return f"expected {names.get(pattern[1], 'another text')}"
+    if rule.startswith("Object missing"):
+        return "expected the field " + rule.rpartition(" ")[2].replace("`", '"')
+    words = _EXPECTED.sub(
+        lambda found: (
+            f"{found[1]} " + " or ".join(_WORDS.get(word, word) for word in found[2].split(" | "))
+        ),
+        rule,
+    )
+    return words[:1].lower() + words[1:]
+
+
+def _name_keys(raw: Any, place: str, fails_so: Callable[[Any], bool]) -> str:
+    """Return the place with the key of each map, for which msgspec says `[...]`.
+
+    The first wrong key is found by halves: the data fails in the same way with its half alone.
+    """
+    path, shown = list[Any](), "$"
+    for step in _STEP.finditer(place):
+        if step[1] or step[2]:
+            path.append(int(step[1]) if step[1] else step[2])
+            shown += step[0] if step[1] else f".{step[2]}"
+            continue
+        values = _look_up(raw, path)
+        keys = [*values]
+        while len(keys) > 1:
+            half = keys[: len(keys) // 2]
+            fails = fails_so(_replace(raw, path, {key: values[key] for key in half}))
+            keys = half if fails else keys[len(half) :]
+        raw = _replace(raw, path, {keys[0]: values[keys[0]]})
+        path.append(keys[0])
+        shown += f"[{keys[0]!r}]"
+    return shown
+
+
+def _look_up(raw: Any, path: list[Any]) -> Any:
+    for step in path:
+        raw = raw[step]
+    return raw
+
+
+def _replace(raw: Any, path: list[Any], value: Any) -> Any:
+    """Return a copy in which `value` is at the path."""
+    if not path:
+        return value
+    copy = raw.copy()
+    copy[path[0]] = _replace(raw[path[0]], path[1:], value)
+    return copy
+
+
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"

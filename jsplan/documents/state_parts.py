@@ -1,0 +1,422 @@
+"""Plain data in a state and its journal: pending steps, replacements, ranges, the history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, get_args
+
+from msgspec import Meta
+
+from jsplan.documents.apply import STATE_COMMANDS, StepStatus
+from jsplan.documents.base import MAX_BYTES
+from jsplan.documents.configs import Config
+from jsplan.documents.plan_parts import Actions, HazardCode
+from jsplan.documents.plan_types import DELETE_OPS, VERIFY_OP, Op
+from jsplan.documents.records import (
+    Flow,
+    OldStream,
+    RememberedShape,
+    RenameRecord,
+    Server,
+    StepRecord,
+)
+from jsplan.documents.types import (
+    AnyAddress,
+    ConsumerAddress,
+    Count,
+    Instant,
+    Int63,
+    Seconds,
+    SeqBounds,
+    StreamAddress,
+    Time,
+    UInt64,
+    UploadId,
+    kept,
+)
+
+# --- pending steps --------------------------------------------------------------------------------
+
+
+class StartedStep(TypedDict):
+    """A step that has started."""
+
+    id: str
+    address: AnyAddress
+    expect: Config | None
+
+
+class FlowParams(TypedDict):
+    """The flows that a check waits for."""
+
+    flows: list[Flow]
+    managed: bool
+
+
+class StartedCheck(StartedStep):
+    """A check of replication that has started."""
+
+    op: Literal["replication.verify"]
+    params: FlowParams
+
+
+class StartedWrite(StartedStep):
+    """A step that has started and does not delete. `check` is a check that it began before."""
+
+    op: Op
+    record: StepRecord | None
+    check: NotRequired[StartedCheck]
+    uploads: NotRequired[list[UploadId]]
+
+
+class StartedDeletion(StartedStep):
+    """A step that has started and deletes an object."""
+
+    op: Op
+    record: RenameRecord | None
+    check: NotRequired[StartedCheck]
+    uploads: NotRequired[list[UploadId]]
+
+
+def _choose_pending(step: dict[str, Any]) -> Any:
+    if step.get("op") == VERIFY_OP:
+        return StartedCheck
+    return StartedDeletion if step.get("op") in DELETE_OPS else StartedWrite
+
+
+# --- replacements ---------------------------------------------------------------------------------
+
+#: The last phase that is done. From `compared` on the staging stream is complete.
+Phase = Literal[
+    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled",
+    "recompared", "consumers_resumed", "activated",
+]  # fmt: skip
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+
+
+class Counts(TypedDict, total=False):
+    """Numbers of a stream or consumer as the server reported them."""
+
+    messages: UInt64 | None
+    bytes: UInt64 | None
+    first_seq: UInt64 | None
+    last_seq: UInt64 | None
+    consumer_count: UInt64 | None
+    num_pending: UInt64 | None
+    num_ack_pending: UInt64 | None
+    num_redelivered: UInt64 | None
+
+
+class SequencePair(TypedDict):
+    """A position of a consumer."""
+
+    consumer_seq: UInt64
+    stream_seq: UInt64
+
+
+class ConsumerState(Counts):
+    """The position and the counts of a consumer."""
+
+    delivered: SequencePair
+    ack_floor: SequencePair
+
+
+class RecordedConsumer(OldStream):
+    """A consumer of a stream that is replaced."""
+
+    state: ConsumerState
+
+
+class RecordedStream(OldStream):
+    """A stream that is replaced, and its counts."""
+
+    state: NotRequired[Counts]
+
+
+class StreamReplaced(TypedDict):
+    """The interrupted replacement of a stream that keeps its messages."""
+
+    address: StreamAddress
+    id: str
+    staging: StreamAddress
+    method: Literal["snapshot", "mirror"]
+    old: RecordedStream
+    phase: Phase
+    quiesced_state: NotRequired[Counts]
+    end_marker: NotRequired[UInt64]
+    copied: NotRequired[dict[str, UInt64]]
+    new_created: NotRequired[str]
+    made_seen: NotRequired[str]
+    allowed: NotRequired[dict[str, UInt64]]
+    consumers: NotRequired[dict[str, RecordedConsumer]]
+
+
+class ConsumerReplaced(TypedDict):
+    """The interrupted replacement of a consumer."""
+
+    address: ConsumerAddress
+    created: str
+    hold_until: Instant
+    pause_until: NotRequired[Instant | None]
+    position: NotRequired[UInt64 | None]
+    stream_created: NotRequired[str]
+    position_once: NotRequired[str]
+    record: NotRequired[StepRecord | None]
+    expect: NotRequired[Config | None]
+
+
+class Placeholder(TypedDict):
+    """A placeholder consumer, and the positions that it keeps messages for."""
+
+    address: ConsumerAddress
+    last_seq: UInt64
+    consumers: dict[str, list[UInt64]]
+
+
+class OriginReplaced(TypedDict):
+    """The start of a new origin."""
+
+    address: StreamAddress
+    first_seq: UInt64
+    detached: NotRequired[list[str]]
+
+
+class SourcesDetached(TypedDict):
+    """Sources that are removed from a stream for a while."""
+
+    address: StreamAddress
+    detached: list[str]
+
+
+#: The last phase of a relocation that is done, or `activating`: the call that activates is sent.
+RelocationPhase = Literal["started", "mirrored", "quiesced", "promoted", "activating", "activated"]
+RELOCATION_PHASES: Final[tuple[str, ...]] = get_args(RelocationPhase)
+
+
+class RelocatedConsumer(RecordedConsumer):
+    """A consumer of a stream that moves, and its new address."""
+
+    target: ConsumerAddress
+    record: NotRequired[StepRecord | None]
+    expect: NotRequired[Config | None]
+
+
+class Relocated(TypedDict):
+    """A relocation that has begun."""
+
+    address: StreamAddress
+    relocates: StreamAddress
+    id: str
+    old: OldStream
+    phase: RelocationPhase
+    allowed: NotRequired[dict[str, UInt64]]
+    target_created: NotRequired[str]
+    made_seen: NotRequired[str]
+    compared: NotRequired[UInt64]
+    prepared: NotRequired[Instant]
+    strategy: NotRequired[Literal["mirror", "snapshot"]]
+    compared_from: NotRequired[UInt64]
+    end_marker: NotRequired[UInt64]
+    last_seq: NotRequired[UInt64]
+    consumers: NotRequired[dict[str, RelocatedConsumer]]
+    record: NotRequired[StepRecord | None]
+    expect: NotRequired[Config | None]
+
+
+_REPLACEMENTS: Final[dict[str, Any]] = {
+    "relocates": Relocated,
+    "staging": StreamReplaced,
+    "hold_until": ConsumerReplaced,
+    "first_seq": OriginReplaced,
+    "detached": SourcesDetached,
+}
+
+
+def _choose_replacement(record: dict[str, Any]) -> Any:
+    """Return the shape by the first field that only it has."""
+    return next((kind for name, kind in _REPLACEMENTS.items() if name in record), Placeholder)
+
+
+# --- backfills and deferred steps -----------------------------------------------------------------
+
+
+class PinnedOrigin(TypedDict):
+    """One origin of a pinned range; a target that is no address is a folder."""
+
+    origin: StreamAddress
+    target: str
+    created: str
+    target_created: str
+    first: Int63
+    last: Int63
+    target_next: Int63
+    filters: list[str]
+    status: NotRequired[Literal["planned", "done"]]
+    copied: NotRequired[Count]
+    gaps: NotRequired[list[SeqBounds]]
+    skipped: NotRequired[list[Int63]]
+    gap_messages: NotRequired[Count]
+    strategy: NotRequired[Literal["snapshot", "spark"]]
+    seconds: NotRequired[Seconds]
+    archive: NotRequired[str]
+
+
+class PinnedRangeShape(TypedDict):
+    """The pinned range of an entry of `backfills:`, and its progress."""
+
+    name: str
+    entry_hash: str
+    origins: list[PinnedOrigin]
+    pinned_at: str
+    done_at: NotRequired[str]
+    planned: NotRequired[bool]
+
+
+class DeferredStepsShape(TypedDict):
+    """The deferred steps of a partly applied plan, all of them ids."""
+
+    plan: str
+    steps: list[str]
+
+
+# --- the history ----------------------------------------------------------------------------------
+
+
+class PlanId(TypedDict):
+    """The plan of an apply."""
+
+    id: str
+    sha256: str
+
+
+class PackedChanges(TypedDict):
+    """Changes, compressed, and their size."""
+
+    zlib: str
+    bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)]
+
+
+class SessionShape(TypedDict):
+    """One session that changed something. `id` is the serial of the state that it wrote."""
+
+    id: Count
+    at: Time
+    ended: Time | None
+    who: str
+    host: str
+    environment: str | None
+    operation: Operation
+    plan: PlanId | None
+    summary: dict[str, Count]
+    jsplan_version: str
+    result: Literal["started", "done", "partial", "failed", "interrupted"]
+    backfills: NotRequired[list[str]]
+    reverts: NotRequired[Count]
+    backup: NotRequired[str]
+    running: NotRequired[bool]
+
+
+class HistoryEntryShape(SessionShape):
+    """A session in state. `changes` may be compressed, or omitted (null)."""
+
+    changes: NotRequired[PackedChanges | list[Any] | None]
+
+
+class Cost(TypedDict):
+    """A consequence that cannot be undone."""
+
+    code: HazardCode
+    messages: NotRequired[UInt64]
+    at_least: NotRequired[UInt64]
+    at_most: NotRequired[UInt64]
+    consumers: NotRequired[UInt64]
+
+
+class ChangeByHand(TypedDict):
+    """The result of one resource of a command that changes the state alone."""
+
+    address: AnyAddress
+    actions: Actions
+    status: Literal["started"] | StepStatus
+    importing: NotRequired[bool]
+    moved_from: NotRequired[AnyAddress]
+    relocated_from: NotRequired[AnyAddress]
+    relocated_to: NotRequired[AnyAddress]
+    costs: NotRequired[list[Cost]]
+    error: NotRequired[str | None]
+
+
+class EntryBefore(RememberedShape):
+    """The entry in state before a change."""
+
+    created: str
+    applied_at: str
+    config: NotRequired[Config]
+
+
+class ObjectAfter(TypedDict):
+    """The object after a change: changed values, and the hash of its configuration."""
+
+    created: str | None
+    sha256: str | None
+    values: Config
+
+
+class RecordedChange(ChangeByHand):
+    """The result of one resource of an apply."""
+
+    reason: str
+    before: Config | None
+    entry: EntryBefore | None
+    after: ObjectAfter | None
+
+
+if TYPE_CHECKING:
+    Operation = str
+    Pending = dict[str, Any]
+    Replacement = dict[str, Any]
+    PinnedRange = dict[str, Any]
+    DeferredSteps = dict[str, Any]
+    HistoryEntry = dict[str, Any]
+    KnownServer = dict[str, Any]
+    Owner = dict[str, Any]
+else:
+    Operation = Literal[
+        ("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS)
+    ]
+    Pending = kept(StartedWrite, StartedDeletion, StartedCheck, choose=_choose_pending)
+    Replacement = kept(*_REPLACEMENTS.values(), Placeholder, choose=_choose_replacement)
+    PinnedRange = kept(PinnedRangeShape)
+    DeferredSteps = kept(DeferredStepsShape)
+    HistoryEntry = kept(HistoryEntryShape)
+    KnownServer = kept(Server)
+    Owner = kept(TypedDict("OwnerShape", {"id": str}, total=False))
+
+
+# --- heads and lines ------------------------------------------------------------------------------
+
+
+class SessionLine(TypedDict):
+    """The lineage and serial that the document takes."""
+
+    lineage: str
+    serial: Count
+
+
+class DomainLine(TypedDict):
+    """The server of a domain."""
+
+    key: str
+    server: Server
+
+
+class OwnershipLine(TypedDict):
+    """The id of the owner tag."""
+
+    id: str
+
+
+class SeenLine(TypedDict):
+    """When an object was last known to be the object."""
+
+    address: AnyAddress
+    at: str

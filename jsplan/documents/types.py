@@ -1,0 +1,84 @@
+"""Constrained types of the fields of documents: bounds, names, addresses and times.
+
+Bounds are part of a type: a reader may add such numbers, write them as JSON again and turn such
+times into instants.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, field
+
+#: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
+_NAME = r"[^./\\*> \t\r\n\f]+"
+_DOMAIN = r"[^/\r\n]+"
+#: Python's `$` matches before a last newline, too.
+_END = r"$(?!\n)"
+_CONSUMER = rf"^{_DOMAIN}/consumer/{_NAME}/{_NAME}{_END}"
+_STREAM = rf"^{_DOMAIN}/(stream|kv|object_store)/{_NAME}{_END}"
+_KEY = r"[-/_=.a-zA-Z0-9]+"
+_ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
+#: Parts between slashes, without control characters and the signs of globs.
+_OBJECT = rf"^{_DOMAIN}/object/{_NAME}(/[^/*?\x00-\x1f\x7f]+)+{_END}"
+_SCHEDULE = rf"^{_DOMAIN}/schedule/{_NAME}/[^/*?> \x00-\x1f\x7f]+{_END}"
+ADDRESS_PATTERN: Final = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}|{_SCHEDULE}"
+#: In the first and the last year an offset could leave the range of dates.
+_TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
+#: What a text must be, by the pattern that it must match: for errors.
+PATTERNS: Final[dict[str, str]] = {}
+
+
+def text(what: str, pattern: str, form: str | None = None) -> Any:
+    """The constraint of a text that is `what`; `form` is a format of JSON Schema."""
+    PATTERNS[pattern] = what
+    return Meta(pattern=pattern, extra_json_schema={"format": form} if form else None)
+
+
+#: A count of jsplan: sums of many still fit into 64 bits.
+Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+#: A number or count of the server. The JSON parser has no integers of more than 64 bits.
+UInt64 = Annotated[int, Meta(ge=0)]
+#: A number in a column of Arrow.
+Int63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e15)]
+Name = Annotated[str, text("a name", f"^{_NAME}{_END}")]
+AnyAddress = Annotated[str, text("an address", ADDRESS_PATTERN)]
+StreamAddress = Annotated[str, text("the address of a stream or bucket", _STREAM)]
+ConsumerAddress = Annotated[str, text("the address of a consumer", _CONSUMER)]
+Time = Annotated[str, text("a time in UTC", rf"{_TIME}Z{_END}", "date-time")]
+#: A server's own: any offset.
+Instant = Annotated[str, text("a time", rf"{_TIME}(Z|[+-]\d\d:\d\d){_END}", "date-time")]
+Sha256 = Annotated[str, text("a SHA-256", f"^[0-9a-f]{{64}}{_END}")]
+Fingerprint = Annotated[str, text("a fingerprint", f"^(absent|sha256:[0-9a-f]{{64}}){_END}")]
+#: The id of an upload of an object (`resources.stored_object`): part of the filter of a purge.
+UploadId = Annotated[str, text("the id of an upload", rf"^[A-Za-z0-9_-]{{1,64}}{_END}")]
+SeqBounds = Annotated[list[Int63], Meta(min_length=2, max_length=2)]
+
+
+def kept(*shapes: Any, choose: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return the type of plain data that is checked by a shape and kept unchanged.
+
+    Fields that the shape does not know survive. `choose` selects one of several shapes.
+    """
+    name = shapes[0].__name__.removesuffix("Shape")
+    found = ABCMeta(
+        name, (), {"shapes": shapes, "choose": choose and staticmethod(choose), "values": ()}
+    )
+    found.register(dict)
+    return found
+
+
+def listed(name: str, *values: list[Any]) -> Any:
+    """Return the type of a list that is one of these."""
+    found = ABCMeta(name, (), {"values": values, "choose": None, "shapes": ()})
+    found.register(list)
+    return found
+
+
+def written(make: Callable[[], Any]) -> Any:
+    """Return a default that is written too, by a struct that leaves out its other defaults."""
+    return field(default_factory=partial(make))
