@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -46,37 +46,6 @@ class Diagnostic(Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "summary", conceal(self.summary))
         force_setattr(self, "detail", conceal(self.detail))
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `diagnostics` in the documents."""
-        out: dict[str, Any] = {
-            "severity": self.severity,
-            "code": self.code,
-            "summary": self.summary,
-            "detail": self.detail,
-            "address": self.address,
-            "range": None,
-        }
-        if self.range is not None:
-            out["range"] = {
-                "file": self.range.file,
-                "line": self.range.line,
-                "column": self.range.column,
-            }
-        return out
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Diagnostic:
-        """The reverse of `to_json`; raises KeyError or TypeError on another shape."""
-        place = raw.get("range")
-        return cls(
-            severity=raw["severity"],
-            code=raw["code"],
-            summary=raw["summary"],
-            detail=raw.get("detail", ""),
-            address=raw.get("address"),
-            range=SourceRange(place["file"], place["line"], place["column"]) if place else None,
-        )
 
 
 def quote_shell(text: object) -> str:

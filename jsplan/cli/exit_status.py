@@ -179,6 +179,8 @@ def _report(error: JsplanError, settings: Settings) -> int:
 
 def error_document(error: JsplanError) -> dict[str, Any]:
     """Return what `--format json` prints when there is no result."""
+    from msgspec import to_builtins
+
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
     return {
         "format_version": "1.0",
@@ -189,7 +191,7 @@ def error_document(error: JsplanError) -> dict[str, Any]:
             "message": scrub(str(error)),
             "hint": scrub(error.hint) if error.hint else None,
         },
-        "diagnostics": [d.to_json() for d in diagnostics],
+        "diagnostics": to_builtins([*diagnostics]),
     }
 
 

@@ -10,14 +10,15 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.base import Document
 
 Status = Literal["ok", "missing", "unknown"]
 
 
-class Need(Struct):
+class Need(Struct, omit_defaults=True):
     """One subject from account `owner` to account `user`.
 
-    `status` is None if it was not checked. `detail` is the result of the check. `optional`: only
+    `status` and `detail` are the result of the check, None if it was not checked. `optional`: only
     servers with the feature flag `js_ack_fc_v2` need it.
     """
 
@@ -29,22 +30,8 @@ class Need(Struct):
     response_type: str | None
     needed_by: list[str]
     status: Status | None = None
-    detail: str = ""
+    detail: str | None = None
     optional: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The element of `needs`."""
-        out: dict[str, Any] = {
-            "owner": self.owner,
-            "user": self.user,
-            "type": self.type,
-            "subject": self.subject,
-            "local_subject": self.local_subject,
-            "response_type": self.response_type,
-            "needed_by": self.needed_by,
-        }
-        out |= {"optional": True} if self.optional else {}
-        return out if self.status is None else out | {"status": self.status, "detail": self.detail}
 
 
 class AccountGrants(Struct):
@@ -57,11 +44,13 @@ class AccountGrants(Struct):
     nsc: list[str]
 
 
-class Access(Struct):
+class Access(Document, tag="access"):
     """The whole document. `checked` is true if the servers were asked.
 
     `connections` has a connection of each account, for the text: a public key says little.
     """
+
+    LOCAL = ("connections",)
 
     jsplan_version: str
     workspace: str
@@ -83,26 +72,7 @@ class Access(Struct):
 
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        document: dict[str, Any] = {
-            "format_version": "1.0",
-            "kind": "access",
-            "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace,
-            "environment": self.environment,
-            "checked": self.checked,
-            "needs": [need.to_json() for need in self.needs],
-            "accounts": [
-                {
-                    "account": a.account,
-                    "exports": a.exports,
-                    "imports": a.imports,
-                    "configuration": a.configuration,
-                    "nsc": a.nsc,
-                }
-                for a in self.accounts
-            ],
-            "diagnostics": [d.to_json() for d in self.diagnostics],
-        }
+        document = Document.to_json(self)
         if self.checked:
             document["summary"] = {
                 status: len(self.with_status(status)) for status in ("ok", "missing", "unknown")

@@ -134,11 +134,6 @@ def _is_deeper(document: Any, levels: int) -> bool:
     return True
 
 
-def known_fields(cls: type[Struct], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the fields of a class from `raw`: a later minor version may have more."""
-    return {name: raw[name] for name in cls.__struct_fields__ if name in raw}
-
-
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
     """Return the document as a mapping.
 

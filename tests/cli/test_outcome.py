@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from msgspec import to_builtins
 
 from jsplan.cli import exit_status
 from jsplan.cli.main import main
@@ -143,7 +144,7 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         "kind": "error",
         "exit_code": 1,
         "error": {"type": "ConfigError", "message": "1 error", "hint": None},
-        "diagnostics": [FINDING.to_json()],
+        "diagnostics": [to_builtins(FINDING)],
     }
     assert json.loads((tmp_path / "out.json").read_text()) == document
     assert "unknown key" in captured.err

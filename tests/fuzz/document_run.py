@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
+from msgspec import to_builtins
+
 from jsplan.cli.main import main
 from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
 from tests.fuzz import hostile_values
@@ -174,7 +176,7 @@ class DocumentRun:
         self.refusals.append(error.full_text)
         self.check_output(error.full_text, "raw")
         for diagnostic in error.diagnostics if isinstance(error, DiagnosticsError) else ():
-            self.check_output(json.dumps(diagnostic.to_json()), "raw")
+            self.check_output(json.dumps(to_builtins(diagnostic)), "raw")
 
     def _check_ended(self, result: CommandResult, args: Sequence[str]) -> None:
         shown = result.err + result.out

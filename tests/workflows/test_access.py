@@ -498,7 +498,7 @@ def test_requests_without_an_answer_prove_nothing(
         "no answer within 1 s: the servers are slow, or only another client receives it",
     )
     assert stream.subject == "deliver.acc.imp.>"
-    assert stream.detail.startswith(
+    assert str(stream.detail).startswith(
         "not tried, since a stream may store it: domain imp does not answer: no answer to $JS.other.API.STREAM.NAMES"
     )
     assert [need.subject for need in found.with_status("missing")] == [

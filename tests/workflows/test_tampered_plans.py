@@ -232,7 +232,7 @@ def test_a_severity_is_no_markup(space: Space) -> None:
     ):
         Plan.from_json(with_checksum(document), "p")
     found = Plan.from_json(with_checksum(document | {"diagnostics": []}), "p")
-    found.diagnostics = [Diagnostic.from_json(document["diagnostics"][0])]
+    found.diagnostics = [Diagnostic(**document["diagnostics"][0])]
     assert "<meta http-equiv=refresh" not in plan_html.render(found)
 
 

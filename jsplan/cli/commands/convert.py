@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.commands.init import workspace_name
@@ -151,5 +152,5 @@ def _document(made: ConvertResult, file: Path | None) -> dict[str, Any]:
         "file": str(file) if file is not None else None,
         "text": made.text,
         "resources": [str(address) for address in made.addresses],
-        "diagnostics": [found.to_json() for found in made.diagnostics],
+        "diagnostics": to_builtins([*made.diagnostics]),
     }

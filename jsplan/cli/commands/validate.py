@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
@@ -64,5 +65,5 @@ def to_document(workspace: Workspace, server_version: str | None = None) -> dict
         "environment": workspace.environment,
         "server_version": server_version,
         "resources": [str(a) for a in sorted({*workspace.resources, *workspace.contents})],
-        "diagnostics": [d.to_json() for d in workspace.diagnostics],
+        "diagnostics": to_builtins(workspace.diagnostics),
     }

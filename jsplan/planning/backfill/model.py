@@ -7,11 +7,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
-from jsplan.documents.base import known_fields
 from jsplan.errors import StateError
 
 #: A gap list has the bounds of this many ranges at most; further gaps are only counted.
@@ -109,14 +108,7 @@ class BackfillState(Struct):
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> BackfillState:
         """The reverse of `to_json`."""
-        return cls(
-            raw["name"],
-            raw["entry_hash"],
-            [OriginState(**known_fields(OriginState, origin)) for origin in raw["origins"]],
-            raw["pinned_at"],
-            raw.get("done_at", ""),
-            raw.get("planned", False),
-        )
+        return convert(raw, cls)
 
 
 def hash_config(entry: Backfill) -> str:
