@@ -107,12 +107,18 @@ class ArrivalModel:
     # --- effects ----------------------------------------------------------------------------------
 
     def duplicates(self) -> Iterator[Effect]:
-        """Yield for each stream what it stores twice: it has it, or gets it by another flow too."""
-        for stream in self._change.after.nodes:
-            if (found := self._duplicates_in(stream)) is not None:
+        """Yield for each stream what it stores twice: it has it, or gets it by another flow too.
+
+        What an origin stores twice arrives twice.
+        """
+        twice: dict[Address, Count] = {}
+        for stream in self._change.after.in_order():
+            found = self._duplicates_in(stream, twice)
+            if found is not None:
+                twice[stream] = found.at_most
                 yield found
 
-    def _duplicates_in(self, stream: Address) -> Effect | None:
+    def _duplicates_in(self, stream: Address, twice: Mapping[Address, Count]) -> Effect | None:
         arrivals, kept = self.arrivals(stream), self._kept(stream)
         had = stream in self._change.worked_off
         has = kept is not None and kept.messages > 0
@@ -136,9 +142,10 @@ class ArrivalModel:
                 for other, index in earlier.values()
                 if index.shares_messages(feeds)
             ]
-            if most:
+            inherited = twice.get(arrival.flow.origin, 0)
+            if most or inherited != 0:
                 doubled.append(arrival)
-                counts.append(_least(arrival.at_most, _add(most)))
+                counts.append(_least(arrival.at_most, _add([*most, inherited])))
             own = FeedIndex(feeds)
             for root in roots:
                 by_root.setdefault(root, []).append((arrival, own))
