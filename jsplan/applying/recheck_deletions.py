@@ -169,9 +169,8 @@ class DeletionCheck:
             origin, planned = removed["source"], removed["max_uncopied"]
             api, downstream = (origin.get("external") or {}).get("api"), self.apis[address.domain]
             origins = self.apis.get(removed["domain"], downstream)
-            if api and origins is downstream:
-                domain = replace(downstream.domain, api_prefix=api)
-                origins = DomainApi(domain, downstream.connection, read_only=True)
+            if origins is downstream:
+                origins = downstream.behind(api)
             request = replace(
                 uncopied_measurement(address, origin, api),
                 mirror="origin_goes" in removed,

@@ -166,10 +166,8 @@ async def _wait_for_copy(context: StepContext, step: Step, source: Config, seq: 
     A server before 2.15 would let a source with a later start begin behind its last message.
     Raises StepFailed, and ApiError.
     """
-    external, name = (source.get("external") or {}).get("api"), source["name"]
-    api = context.api(step)
-    if external:
-        api = DomainApi(replace(api.domain, api_prefix=external), api.connection, read_only=True)
+    name = source["name"]
+    api = context.api(step).behind((source.get("external") or {}).get("api"))
     end = time.monotonic() + COPY_TIMEOUT
     while (last := int((await api.request(f"STREAM.INFO.{name}"))["state"]["last_seq"])) < seq:
         if time.monotonic() > end:

@@ -15,7 +15,13 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
-from jsplan.facts.messages import MessageReader, ReadLimitExceeded, count_by_subject, open_reader
+from jsplan.facts.messages import (
+    MessageReader,
+    ReadLimitExceeded,
+    count_by_subject,
+    list_deleted,
+    open_reader,
+)
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 from jsplan.subjects import is_covered
@@ -151,17 +157,14 @@ async def _count_only_here(
     outside = max(0, min(begin, last + 1) - first) + max(0, last - max(end, begin - 1, first - 1))
     if int(state.get("num_deleted") or 0) + int(theirs.get("num_deleted") or 0) > limit:
         return min(messages, outside + int(theirs.get("num_deleted") or 0)), False
-    gone, lacking = await _list_deleted(origins, info), await _list_deleted(downstream, copy)
+    gone, lacking = await _list_gaps(origins, info), await _list_gaps(downstream, copy)
     outside -= sum(seq < begin or seq > end for seq in gone)
     return outside + sum(first <= seq <= last for seq in lacking - gone), True
 
 
-async def _list_deleted(api: DomainApi, info: Mapping[str, Any]) -> set[int]:
-    """List the sequences that were deleted between the first and the last message."""
-    if not info["state"].get("num_deleted"):
-        return set()
-    answer = await api.request(f"STREAM.INFO.{info['config']['name']}", {"deleted_details": True})
-    return set(answer["state"].get("deleted") or ())
+async def _list_gaps(api: DomainApi, info: Mapping[str, Any]) -> set[int]:
+    has_gaps = bool(info["state"].get("num_deleted"))
+    return set(await list_deleted(api, info["config"]["name"])) if has_gaps else set()
 
 
 async def count_skipped(

@@ -7,7 +7,7 @@ from typing import Any
 from jsplan.address import SERVER_CONSUMER_PREFIXES
 from jsplan.facts.interest import ConsumerInterest, parse_reader
 from jsplan.facts.measurement import Measurement, MeasurementRequest
-from jsplan.facts.messages import MessageReader, ReadBudget
+from jsplan.facts.messages import MessageReader, ReadBudget, list_deleted
 from jsplan.jetstream import DomainApi
 from jsplan.resources.server_features import BATCH_LEVEL
 
@@ -86,10 +86,7 @@ class MeasuredStream:
             # Replicas may lag behind, which only the gaps would show.
             self.reader.batches = self.reader.batches and self.config["num_replicas"] == 1
         elif deleted:
-            answer = await self.api.request(
-                f"STREAM.INFO.{self.request.stream.stream}", {"deleted_details": True}
-            )
-            self.reader.gaps = sorted(answer["state"].get("deleted") or ())
+            self.reader.gaps = await list_deleted(self.api, self.request.stream.stream)
 
     async def read_subject_counts(self) -> bool:
         """Read messages per subject, page by page; False for too many, or if they changed."""

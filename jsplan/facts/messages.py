@@ -188,9 +188,17 @@ async def open_pages(
         # Replicas may lag behind, which only the gaps would show.
         reader.batches = batches and config["num_replicas"] == 1
     elif deleted:
-        answer = await api.request(f"STREAM.INFO.{config['name']}", {"deleted_details": True})
-        reader.gaps = sorted(answer["state"].get("deleted") or ())
+        reader.gaps = await list_deleted(api, config["name"])
     return reader
+
+
+async def list_deleted(api: DomainApi, stream: str) -> list[int]:
+    """List the sequences that were deleted between the first and the last message, sorted.
+
+    The answer grows with their number. Raises ApiError.
+    """
+    answer = await api.request(f"STREAM.INFO.{stream}", {"deleted_details": True})
+    return sorted(answer["state"].get("deleted") or ())
 
 
 async def count_by_subject(

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
 from jsplan.config.model import Domain
 from jsplan.errors import (
@@ -106,6 +107,13 @@ class DomainApi:
         if connection.guard is not None:
             assert read_only, f"a guarded connection cannot write to {domain.key}"
             connection.guard.allow_prefix(domain.api_prefix)
+
+    def behind(self, prefix: str | None) -> DomainApi:
+        """Return the API of another prefix over the same connection, to read; self without one."""
+        if not prefix:
+            return self
+        domain = replace(self.domain, api_prefix=prefix)
+        return DomainApi(domain, self.connection, read_only=True)
 
     @property
     def restore_lock(self) -> RestoreLock:

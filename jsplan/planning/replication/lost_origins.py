@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.facts.duplicates import DuplicateRequest
-from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream
+from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.resources.nested import origin_key
-from jsplan.resources.source_header import source_name
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -28,16 +27,7 @@ def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator
     for decision in decisions.values():
         for downstream, kind, source in _flows(inputs, decision):
             if kind == "source" and inputs.live.get(downstream) is not None:
-                taken = subject_filters(source)
-                yield DuplicateRequest(
-                    downstream,
-                    origin_key(source),
-                    decision.address,
-                    taken,
-                    taken,
-                    source_name(source),
-                    recreated=False,
-                )
+                yield uncopied_measurement(downstream, source, decision.address.domain)
 
 
 def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
