@@ -156,11 +156,15 @@ class ArrivalModel:
         """Yield for each stream what its limits delete of its messages for what arrives."""
         for stream in self._change.after.nodes:
             kept, arrivals = self._kept(stream), self.arrivals(stream)
-            if kept is None or not kept.messages or not arrivals:
+            if kept is None or (kept.is_read and not kept.messages) or not arrivals:
                 continue
             limits = self._change.after.nodes[stream].config
             coming = _add(arrival.at_most for arrival in arrivals)
-            most = _least(kept.messages, self._exceeding(kept, limits, coming, arrivals))
+            if kept.is_read:
+                most = _least(kept.messages, self._exceeding(kept, limits, coming, arrivals))
+            else:
+                most = coming if any(_limit(limits, name) for name in _LIMITS) else 0
+                most = None if _limit(limits, "max_bytes") else most
             if most != 0:
                 yield Effect(stream, most, tuple(arrivals))
 
@@ -197,6 +201,8 @@ class ArrivalModel:
         return None if stream in self._change.emptied else self._change.before.nodes.get(stream)
 
 
+#: The limits beyond which a stream deletes its oldest messages.
+_LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
 #: The most bytes that a source adds to a message: `Nats-Stream-Source` with names and subjects.
 _HEADER_BYTES = 1_024
 

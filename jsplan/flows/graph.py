@@ -35,11 +35,15 @@ class Flow(Struct, frozen=True):
 
 
 class StreamNode(Struct, frozen=True):
-    """A stream: its compact configuration, and its `state` as INFO has it; empty for a new one."""
+    """A stream: its compact configuration, and its `state` as INFO has it; empty for a new one.
+
+    One of a domain that does not answer is not read: it has what was last applied to it.
+    """
 
     address: Address
     config: Config
     state: Mapping[str, Any] = field(default_factory=dict)
+    is_read: bool = True
 
     @property
     def messages(self) -> int:

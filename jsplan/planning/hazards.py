@@ -46,6 +46,7 @@ from jsplan.planning.replication.impact import (
     merge_hazards,
     mirrors_relocated,
 )
+from jsplan.planning.replication.lost_origins import assess_unread_readers
 from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import (
@@ -102,6 +103,7 @@ def assess_hazards(
         found = add_stranded_messages(
             decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
+    found += assess_unread_readers(inputs, decision)
     found += assess_attached_sources(inputs, decision, decisions)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)

@@ -13,6 +13,7 @@ A case is a YAML file under tests/cases:
     tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
     again: {hub/stream/A: {…}}      # and created again outside jsplan
     entries: {hub/kv_entry/B/key: text}   # put after `streams`; in `tamper` too, null deletes the key
+    away: leaf                      # a domain that does not answer from then on
     desired: {streams: […]}         # the workspace that is planned
     options: {adopt: true}          # planning options
     expect:
@@ -35,6 +36,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +54,7 @@ from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from jsplan.documents.plan import Plan, ResourceChange
     from jsplan.sandbox import Sandbox, Server
@@ -68,6 +70,7 @@ class Case:
     space: Space
     raw: Raw
     server: Server
+    sandbox: Sandbox
 
     @classmethod
     def load(cls, path: Path, folder: Path, sandbox: Sandbox) -> Case:
@@ -78,28 +81,46 @@ class Case:
             hub_leaf_space(folder, sandbox),
             Raw(hub.url, hub.user, hub.password),
             hub,
+            sandbox,
         )
 
     def run(self) -> None:
         """Run the whole sequence."""
         with self.raw:
             self._prepare()
-            expect = self.text["expect"]
-            self.space.write(**self.text["desired"])
-            if "drift" in expect:
-                self._check_drift(expect["drift"])
-            plan = self.space.plan(**self.text.get("options", {}))
-            if "error" in expect:
-                errors = [
-                    f"{d.address} {d.summary} {d.detail}"
-                    for d in plan.diagnostics
-                    if d.severity == "error"
-                ]
-                assert plan.errored
-                assert any(expect["error"] in text for text in errors), errors
-                return
-            self._check_plan(plan, expect)
-            self._apply(plan, expect)
+            with self._away():
+                self._require_expected()
+
+    @contextmanager
+    def _away(self) -> Iterator[None]:
+        """Let a domain not answer for a while."""
+        if "away" not in self.text:
+            yield
+            return
+        server = self.sandbox[self.text["away"]]
+        server.pause()
+        try:
+            yield
+        finally:
+            server.resume()
+
+    def _require_expected(self) -> None:
+        expect = self.text["expect"]
+        self.space.write(**self.text["desired"])
+        if "drift" in expect:
+            self._check_drift(expect["drift"])
+        plan = self.space.plan(**self.text.get("options", {}))
+        if "error" in expect:
+            errors = [
+                f"{d.address} {d.summary} {d.detail}"
+                for d in plan.diagnostics
+                if d.severity == "error"
+            ]
+            assert plan.errored
+            assert any(expect["error"] in text for text in errors), errors
+            return
+        self._check_plan(plan, expect)
+        self._apply(plan, expect)
 
     def _prepare(self) -> None:
         for address, config in self.text.get("streams", {}).items():

@@ -16,7 +16,8 @@ from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
-from jsplan.planning.replication.impact import begins_to_queue, fills_again
+from jsplan.planning.replication.impact import begins_to_queue
+from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.units import count_text
@@ -42,7 +43,7 @@ class PlannedFlows:
         # By the real domain: two keys of the files may stand for one.
         self._real = {
             inputs.topology.canonicalize(a): a
-            for a in ((*inputs.live.objects, *decisions) if changes else ())
+            for a in ((*inputs.live.objects, *decisions, *inputs.entries) if changes else ())
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         resolve = inputs.topology.routes.resolve_prefix
@@ -68,8 +69,12 @@ class PlannedFlows:
         if live is not None:
             return StreamNode(stream, live.compact, live.state)
         entry = self._inputs.entries.get(self._real[stream])
+        if entry is None:
+            return None
+        if not self._inputs.live.is_reachable(self._real[stream].domain):
+            return StreamNode(stream, entry.config, is_read=False)
         decision = self.decision(stream)
-        if entry is None or decision is None or decision.actions != ["create"]:
+        if decision is None or decision.actions != ["create"]:
             return None
         return StreamNode(stream, entry.config)  # another client deleted it
 
@@ -78,19 +83,17 @@ class PlannedFlows:
         return frozenset(
             address
             for address, node in self.before.nodes.items()
-            if get_retention(node.config) != "limits"
-            or (
-                not node.messages
-                and int(node.state.get("last_seq") or 0) > 0
-                and address not in self.emptied
-            )
+            if not node.is_read
+            or get_retention(node.config) != "limits"
+            or (not node.messages and int(node.state.get("last_seq") or 0) > 0)
         )
 
     def _node_after(self, stream: Address) -> StreamNode | None:
         config = planned_config(self._inputs, self._decisions, self._real[stream])
         live = self._inputs.live.get(self._real[stream])
         if config is None:
-            return None
+            before = self.before.nodes.get(stream)
+            return before if before is not None and not before.is_read else None
         return StreamNode(stream, config, live.state if live is not None else {})
 
     def _find_fresh(self) -> Iterator[Flow]:
@@ -188,14 +191,13 @@ class PlannedFlows:
         )
 
     def _find_continued(self) -> frozenset[tuple[Address, str]]:
-        """Return the flows from recreated mirrors that do not copy again.
+        """Return the flows from mirrors that fill again, under the same sequences.
 
         Mirrors do not, nor sources before nats-server 2.15, nor those that are attached again.
         """
         found = set[tuple[Address, str]]()
         for origin in self.emptied:
-            decision = self.decision(origin)
-            if decision is None or not fills_again(decision):
+            if not self._mirrors_the_same(origin):
                 continue
             known = {(f.downstream, f.key) for f in self.before.flows_from.get(origin, ())}
             for flow in self.after.flows_from.get(origin, ()):
@@ -208,12 +210,19 @@ class PlannedFlows:
                     found.add((flow.downstream, flow.key))
         return frozenset(found)
 
+    def _mirrors_the_same(self, stream: Address) -> bool:
+        """Check whether a stream was a mirror, and becomes one of the same origin."""
+        nodes = (self.before.nodes.get(stream), self.after.nodes.get(stream))
+        mirrors = [node.config.get("mirror") if node is not None else None for node in nodes]
+        keys = {origin_key(mirror) for mirror in mirrors if mirror}
+        return all(mirrors) and len(keys) == 1
+
     def _count(self, flow: Flow, arriving: Arriving) -> Count:
         for answer in arriving.get(self._real[flow.downstream], ()):
             if answer.request.name == flow.key:
                 return answer.at_most
         origin = self.before.nodes.get(flow.origin)
-        if origin is not None:
+        if origin is not None and origin.is_read:
             return 0 if _is_partial(flow) and self._matters(flow) else origin.messages
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
         return 0 if is_empty else None
@@ -317,7 +326,8 @@ def bound_arrivals(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
         return
     origins: dict[Address, list[dict[str, Any]]] = {}
     for flow in planned.fresh:
-        if (origin := planned.before.nodes.get(flow.origin)) is not None:
+        origin = planned.before.nodes.get(flow.origin)
+        if origin is not None and origin.is_read:
             declared = inputs.topology.find_declared(flow.origin)
             bound = {"origin": str(declared), "max_messages": origin.messages}
             origins.setdefault(inputs.topology.find_declared(flow.downstream), []).append(bound)

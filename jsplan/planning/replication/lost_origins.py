@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
+from jsplan.documents.plan import Hazard
 from jsplan.facts.duplicates import DuplicateRequest
 from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream
 from jsplan.planning.replication.removed_sources import uncopied_measurement
@@ -50,6 +51,25 @@ def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
             assert decision.after is not None
             decision.continues_at = last + 1
             decision.after = decision.after | {"first_seq": last + 1}
+
+
+def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Hazard]:
+    """Yield the hazard of a lost stream that streams read which cannot be asked for their copy."""
+    if decision.entry is None or not _is_lost(inputs, decision):
+        return
+    readers = [
+        str(reader)
+        for reader in sorted(managed_downstream(inputs, decision.address))
+        if reader in inputs.entries and not inputs.live.is_reachable(reader.domain)
+    ]
+    if readers:
+        last = int((decision.after or {}).get("first_seq") or 1) - 1
+        text = (
+            f"{', '.join(readers)} cannot be read: what it has copied of the lost stream beyond "
+            f"message {last:,}, it leaves out as many new messages. "
+            "Apply once it answers, or allow this"
+        )
+        yield Hazard("BREAKS_REPLICATION", text, exact=False, at_least=0, causes=readers)
 
 
 def _flows(inputs: PlanInputs, decision: ResourceDecision) -> list[Flow]:
