@@ -13,7 +13,7 @@ A case is a YAML file under tests/cases:
     tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
     again: {hub/stream/A: {…}}      # and created again outside jsplan
     entries: {hub/kv_entry/B/key: text}   # put after `streams`; in `tamper` too, null deletes the key
-    away: leaf                      # a domain that does not answer from then on
+    offline: leaf                   # a domain that does not answer from then on
     desired: {streams: […]}         # the workspace that is planned
     options: {adopt: true}          # planning options
     expect:
@@ -88,16 +88,16 @@ class Case:
         """Run the whole sequence."""
         with self.raw:
             self._prepare()
-            with self._away():
+            with self._offline():
                 self._require_expected()
 
     @contextmanager
-    def _away(self) -> Iterator[None]:
+    def _offline(self) -> Iterator[None]:
         """Let a domain not answer for a while."""
-        if "away" not in self.text:
+        if "offline" not in self.text:
             yield
             return
-        server = self.sandbox[self.text["away"]]
+        server = self.sandbox[self.text["offline"]]
         server.pause()
         try:
             yield
