@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from jsplan.address import Address
-from jsplan.flows.feeds import FeedIndex, Feeds
+from jsplan.flows.feeds import Feed, FeedIndex, Feeds, take
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode
 
 Count = int | None
@@ -39,10 +39,14 @@ class Change(Struct, frozen=True):
 
 
 class Arrival(Struct, frozen=True):
-    """Messages that come over a flow; `causes` are the streams whose change brings them."""
+    """Messages that come over a flow, of these feeds.
+
+    `causes` are the streams whose change brings them.
+    """
 
     flow: Flow
     at_most: Count
+    feeds: tuple[Feed, ...]
     causes: frozenset[Address]
 
 
@@ -94,6 +98,9 @@ class ArrivalModel:
         if (flow.downstream, flow.key) in self._change.continued:
             mirrored = self._change.after.flows_into[flow.origin]
             onward = [arrival for up in mirrored for arrival in self.arrivals(up.origin)]
+        taken = [(arrival, take(flow, arrival.feeds)) for arrival in onward]
+        onward = [arrival for arrival, feeds in taken if feeds]
+        feeds = [feed for _, feeds in taken for feed in feeds]
         counts = [arrival.at_most for arrival in onward]
         causes = frozenset[Address]().union(*(arrival.causes for arrival in onward))
         fresh = (flow.downstream, flow.key)
@@ -101,8 +108,8 @@ class ArrivalModel:
             has = 0 if flow.origin in self._change.emptied else self._change.fresh[fresh]
             counts.append(has)
             if has != 0 or not onward:
-                causes |= {flow.downstream}
-        return Arrival(flow, _add(counts), causes)
+                feeds, causes = self._after.over(flow), causes | {flow.downstream}
+        return Arrival(flow, _add(counts), tuple(dict.fromkeys(feeds)), causes)
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -127,7 +134,7 @@ class ArrivalModel:
         doubled: list[Arrival] = []
         counts: list[Count] = []
         for arrival in arrivals:
-            feeds = self._after.over(arrival.flow)
+            feeds = arrival.feeds
             roots = {feed.root for feed in feeds}
             most: list[Count] = []
             if here.shares_messages(feeds):
@@ -180,7 +187,7 @@ class ArrivalModel:
                 found.append(kept.messages)
         if _limit(limits, "max_msgs_per_subject"):
             here = FeedIndex(self._before.into(kept.address))
-            found += [a.at_most for a in arrivals if here.shares_subjects(self._after.over(a.flow))]
+            found += [a.at_most for a in arrivals if here.shares_subjects(a.feeds)]
         return None if None in found else max(n for n in found if n is not None)
 
     def _may_exceed(self, kept: StreamNode, size: int, arrivals: list[Arrival]) -> bool:

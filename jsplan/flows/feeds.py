@@ -56,20 +56,25 @@ class Feeds:
 
     def over(self, flow: Flow) -> list[Feed]:
         """Return the feeds that come over one flow."""
-        found = []
-        for feed in self.into(flow.origin):
-            for src, dest in subject_mappings(flow.config):
-                passed = intersect(feed.stored_as, src)
-                if passed is not None:
-                    same = feed.stored_as == feed.published
-                    found.append(
-                        Feed(
-                            feed.root,
-                            passed if same else feed.published,
-                            passed if dest == src else dest,
-                        )
+        return take(flow, self.into(flow.origin))
+
+
+def take(flow: Flow, feeds: Iterable[Feed]) -> list[Feed]:
+    """Return what a flow takes of the feeds of its origin, as its stream stores it."""
+    found = []
+    for feed in feeds:
+        for src, dest in subject_mappings(flow.config):
+            passed = intersect(feed.stored_as, src)
+            if passed is not None:
+                same = feed.stored_as == feed.published
+                found.append(
+                    Feed(
+                        feed.root,
+                        passed if same else feed.published,
+                        passed if dest == src else dest,
                     )
-        return _shorten(found)
+                )
+    return _shorten(found)
 
 
 def _shorten(feeds: Iterable[Feed]) -> list[Feed]:

@@ -108,8 +108,8 @@ def build_plan(
 
     `inputs.measured.deletions` must have the results of `list_measurements`.
     """
-    fix_source_starts(inputs, decisions)
     continue_lost_origins(inputs, decisions)
+    fix_source_starts(inputs, decisions)
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
     plan.deferred += _defer_backfills(inputs)

@@ -70,7 +70,8 @@ def _late_sources(
         {origin_key(s) for s in kept.compact.get("sources") or ()} if kept is not None else set()
     )
     known |= decision.sources_to_attach | decision.relocated_sources.keys()
-    gone = kept is not None and int(kept.state.get("first_seq") or 0) > 1
+    continued = int((decision.after or {}).get("first_seq") or 0) > 1
+    gone = continued if kept is None else int(kept.state.get("first_seq") or 0) > 1
     filled = kept is not None and int(kept.state.get("last_seq") or 0) > 0
     for source in sources:
         time = source.get("opt_start_time")
