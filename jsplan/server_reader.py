@@ -38,7 +38,6 @@ from jsplan.planning.relocation.contents import (
 )
 from jsplan.planning.relocation.entries import relocation_reads
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
-from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
@@ -199,25 +198,23 @@ class ServerReader(Struct, frozen=True):
         times |= list_start_times(inputs, decisions)
         seqs = dict(inputs.measured.seqs_by_time) | await self._find_seqs(inputs, times)
         found = Measurements(seqs_by_time=seqs)
-        duplicates = list_duplicates(inputs, decisions)
         removed = list_removed_sources(inputs, decisions)
         arriving = list(planned_flows(inputs, decisions).list_counts())
         positions = list(list_sourced_positions(inputs, decisions))
-        if duplicates or removed or arriving or positions:
-            from jsplan.facts.duplicate_count import (  # noqa: PLC0415 - see above
-                count_duplicates,
+        if removed or arriving or positions:
+            from jsplan.facts.flow_count import (  # noqa: PLC0415 - see above
+                count_flows,
                 find_sourced_positions,
             )
 
             sourced = await find_sourced_positions(self._pool, domains, positions, levels, limit)
             found = replace(found, sourced=sourced)
             every = add_unknown_domains(domains, removed)
-            counts = await count_duplicates(self._pool, domains, duplicates, levels, limit)
-            found = replace(found, duplicates=counts)
-            counts = await count_duplicates(self._pool, every, removed, levels, limit)
+            counts = await count_flows(self._pool, every, removed, levels, limit)
             found = replace(found, uncopied=counts)
-            counts = await count_duplicates(self._pool, domains, arriving, levels, limit)
-            found = replace(found, arriving=counts)
+            if arriving:
+                counts = await count_flows(self._pool, domains, arriving, levels, limit)
+                found = replace(found, arriving=counts)
         if requests:
             from jsplan.facts.measure import measure_all  # noqa: PLC0415 - see above
 

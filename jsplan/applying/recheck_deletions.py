@@ -17,7 +17,7 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Plan, Step, config_of_payload
 from jsplan.documents.plan_types import Op
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.duplicate_count import count_skipped
+from jsplan.facts.flow_count import count_skipped
 from jsplan.facts.interest import ConsumerChange, build_change, parse_interest
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure_deletion

@@ -29,8 +29,8 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
 from jsplan.jetstream.api import message_headers
-from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.nested import origin_key
+from jsplan.topology.replication_graph import subject_filters
 
 #: Seconds until replication runs: servers check every 10, retry after up to 30 (measured: 10-32).
 REPLICATION_TIMEOUT: Final = 90.0

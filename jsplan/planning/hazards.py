@@ -35,7 +35,6 @@ from jsplan.planning.relocation.hazards import (
     assess_target,
 )
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.duplicates import assess_duplicates
 from jsplan.planning.replication.flow_effects import (
     assess_arrivals,
     assess_drained,
@@ -85,7 +84,6 @@ def assess_hazards(
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
     found += assess_reset(decision, inputs.measured.deletions.get(decision.address, ()))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
-    found += assess_duplicates(inputs.measured.duplicates.get(decision.address, ()))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
     if decision.reason == TARGET_RELOCATED and decision.address.kind != "consumer":
         found += assess_target(inputs, decision, decisions)

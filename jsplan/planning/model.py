@@ -15,7 +15,7 @@ from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import Action
-from jsplan.facts.duplicates import DuplicateCount
+from jsplan.facts.flow_requests import FlowCount
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.merge import declared_fields
@@ -64,9 +64,8 @@ class Measurements(Struct, frozen=True):
     """The numbers that were counted on the servers for the decisions.
 
     `deletions`: the requested counts of deleted messages (`list_measurements`).
-    `duplicates`: the messages that sources would copy again.
     `uncopied`: the messages that removed sources have not copied.
-    `arriving`: the messages that new sources with a filter or a start bring, by downstream stream.
+    `arriving`: the messages that new sources bring, by downstream stream; None: not counted.
     `sourced`: the last sequence of a lost origin that a stream has by a source, by its key.
     `unreadable_origins`: the error per stream and origin that could not be read.
     `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
@@ -74,16 +73,15 @@ class Measurements(Struct, frozen=True):
     """
 
     deletions: Mapping[Address, list[Measurement]] = field(default_factory=dict)
-    duplicates: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
-    uncopied: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
-    arriving: Mapping[Address, list[DuplicateCount]] = field(default_factory=dict)
+    uncopied: Mapping[Address, list[FlowCount]] = field(default_factory=dict)
+    arriving: Mapping[Address, list[FlowCount]] | None = None
     sourced: Mapping[tuple[Address, str], int] = field(default_factory=dict)
     unreadable_origins: Mapping[Address, Mapping[Address, str]] = field(default_factory=dict)
     seqs_by_time: Mapping[tuple[Address, str], int] = field(default_factory=dict)
 
     def concern(self, address: Address) -> bool:
         """Return True if something was counted for the hazards and warnings of this resource."""
-        return address in self.deletions or address in self.duplicates or address in self.uncopied
+        return address in self.deletions or address in self.uncopied
 
 
 class PlanInputs(Struct, frozen=True):

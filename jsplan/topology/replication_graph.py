@@ -49,6 +49,11 @@ def subject_mappings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [_subject_mapping(t.get("src") or ">", t.get("dest") or "") for t in transforms]
 
 
+def subject_filters(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the subjects that a mirror or source copies, as patterns."""
+    return tuple(src for src, _ in subject_mappings(config))
+
+
 def _subject_mapping(src: str, dest: str) -> tuple[str, str]:
     """Map one transform; one that only filters keeps the names, as `dest` ">" does."""
     return (

@@ -150,8 +150,10 @@ class RandomFlows:
             case "worker" if "mirror" not in body and not self._readers(name):
                 body |= {"retention": "interest", "consumers": [self._worker(name)]}
             case "promote" if "mirror" in body:
-                del body["mirror"]
+                mirror = body.pop("mirror")
                 body["subjects"] = [f"{name}.>"]
+                if self.rng.random() < 0.3:
+                    body["sources"] = [mirror]
             case "limit" if "mirror" not in body:
                 body["max_msgs"] = self.rng.choice([5, 12, 40])
             case "recreate":

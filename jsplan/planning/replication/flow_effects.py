@@ -9,17 +9,17 @@ from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard, Step
-from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.duplicates import list_duplicates, subject_filters
 from jsplan.planning.replication.impact import begins_to_queue
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
+from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Decisions = Mapping[Address, ResourceDecision]
 
 #: The counts of what flows take of their origins, by downstream stream.
-Arriving = Mapping[Address, Sequence[DuplicateCount]]
+Arriving = Mapping[Address, Sequence[FlowCount]]
 
 
 class PlannedFlows:
@@ -101,9 +101,10 @@ class PlannedFlows:
             decision = self.decision(stream)
             if decision is None or decision.after is None or not decision.writes:
                 continue
-            known = {flow.key for flow in self.before.flows_into.get(stream, ())}
+            known = {(flow.kind, flow.key) for flow in self.before.flows_into.get(stream, ())}
             for flow in flows:
-                if stream in self.emptied or flow.key not in known or self._starts_again(flow):
+                is_known = stream not in self.emptied and (flow.kind, flow.key) in known
+                if not is_known or self._starts_again(flow):
                     yield flow
 
     def _continues(self, flow: Flow) -> bool:
@@ -149,37 +150,35 @@ class PlannedFlows:
 
     # --- counts -----------------------------------------------------------------------------------
 
-    def list_counts(self) -> Iterator[DuplicateRequest]:
-        """Request the number of messages that a flow takes, where INFO does not have it."""
+    def list_counts(self) -> Iterator[FlowRequest]:
+        """Request the number of messages that flows take, if all of their origins would do harm."""
+        model = ArrivalModel(self.build_change(None))
+        if not any(True for find in (model.duplicates, model.pushed_out) for _ in find()):
+            return
         for flow in self.fresh:
-            origin = self.before.nodes.get(flow.origin)
-            if origin is None or not origin.messages or flow.origin in self.emptied:
-                continue
-            if _is_partial(flow) and self._matters(flow):
-                taken = subject_filters(flow.config)
-                yield DuplicateRequest(
+            if self._is_counted(flow):
+                yield FlowRequest(
                     self._real[flow.downstream],
                     flow.key,
                     flow.origin,
-                    taken,
-                    taken,
+                    subject_filters(flow.config),
                     source_name(flow.config),
-                    recreated=True,
+                    recreated=flow.downstream in self.emptied,
                     start_seq=flow.config.get("opt_start_seq") or 0,
                     start_time=flow.config.get("opt_start_time") or "",
                 )
 
-    def _matters(self, flow: Flow) -> bool:
-        """Check whether what the flow brings may meet other messages."""
-        node = self.before.nodes.get(flow.downstream)
-        return (
-            (node is not None and node.messages > 0)
-            or len(self.after.flows_into.get(flow.downstream, ())) > 1
-            or flow.downstream in self.after.flows_from
-        )
+    def _is_counted(self, flow: Flow) -> bool:
+        """Check whether a flow may take fewer messages than its origin has."""
+        origin = self.before.nodes.get(flow.origin)
+        if origin is None or not origin.messages or flow.origin in self.emptied:
+            return False
+        had = self.before.nodes.get(flow.downstream)
+        continues = had is not None and had.messages and flow.downstream not in self.emptied
+        return _is_partial(flow) or (flow.kind == "source" and bool(continues))
 
-    def build_change(self, arriving: Arriving) -> Change:
-        """Return the change for the model, with the answers to `list_counts`."""
+    def build_change(self, arriving: Arriving | None) -> Change:
+        """Return the change for the model, with the answers to `list_counts`; None: not asked."""
         counts = {(flow.downstream, flow.key): self._count(flow, arriving) for flow in self.fresh}
         return Change(
             self.before,
@@ -199,9 +198,10 @@ class PlannedFlows:
         for origin in self.emptied:
             if not self._mirrors_the_same(origin):
                 continue
-            known = {(f.downstream, f.key) for f in self.before.flows_from.get(origin, ())}
+            before = self.before.flows_from.get(origin, ())
+            known = {(flow.downstream, flow.kind, flow.key) for flow in before}
             for flow in self.after.flows_from.get(origin, ()):
-                if (flow.downstream, flow.key) not in known:
+                if (flow.downstream, flow.kind, flow.key) not in known:
                     continue
                 reader = self.decision(flow.downstream)
                 attached = reader is not None and flow.key in reader.sources_to_attach
@@ -217,13 +217,13 @@ class PlannedFlows:
         keys = {origin_key(mirror) for mirror in mirrors if mirror}
         return all(mirrors) and len(keys) == 1
 
-    def _count(self, flow: Flow, arriving: Arriving) -> Count:
-        for answer in arriving.get(self._real[flow.downstream], ()):
+    def _count(self, flow: Flow, arriving: Arriving | None) -> Count:
+        for answer in (arriving or {}).get(self._real[flow.downstream], ()):
             if answer.request.name == flow.key:
                 return answer.at_most
         origin = self.before.nodes.get(flow.origin)
         if origin is not None and origin.is_read:
-            return 0 if _is_partial(flow) and self._matters(flow) else origin.messages
+            return 0 if arriving is not None and self._is_counted(flow) else origin.messages
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
         return 0 if is_empty else None
 
@@ -357,21 +357,11 @@ def _find_effects(
         return found
     effects: list[tuple[Kind, Effect]] = [("twice", effect) for effect in model.duplicates()]
     effects += [("pushed out", effect) for effect in model.pushed_out()]
-    compared: dict[Address, set[str]] = {}  # counted exactly, and reported by `duplicates`
-    for request in list_duplicates(inputs, decisions):
-        real = inputs.topology.canonicalize(request.downstream)
-        compared.setdefault(real, set()).add(request.name)
     for kind, effect in effects:
-        if kind == "twice" and _names(effect) <= compared.get(effect.stream, set()):
-            continue
         own = planned.decision(effect.stream)
         at = effect.stream if own is not None and not own.is_untouched else min(effect.causes)
         found.setdefault(inputs.topology.find_declared(at), []).append((kind, effect))
     return found
-
-
-def _names(effect: Effect) -> set[str]:
-    return {arrival.flow.key for arrival in effect.arrivals}
 
 
 def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
-from jsplan.facts.duplicates import MAX_SEARCHED
+from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
 from jsplan.flows.graph import FlowKind, list_origins
 from jsplan.resources.fields import Config

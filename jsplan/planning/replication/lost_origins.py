@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
-from jsplan.facts.duplicates import DuplicateRequest
+from jsplan.facts.flow_requests import FlowRequest
 from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.resources.nested import origin_key
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Decisions = Mapping[Address, ResourceDecision]
 
 
-def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[DuplicateRequest]:
+def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[FlowRequest]:
     """Request what sources have copied of lost streams."""
     for decision in decisions.values():
         for downstream, kind, source in _flows(inputs, decision):

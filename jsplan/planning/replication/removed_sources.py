@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Hazard, Step
-from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import source_name
+from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 
 def list_removed_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[DuplicateRequest]:
+) -> list[FlowRequest]:
     """Return a request for each source or mirror that an update removes and nothing replaces."""
     updated = (
         v for v in decisions.values() if v.actions == ["update"] and v.address.kind != "consumer"
@@ -36,7 +36,7 @@ def list_removed_sources(
 
 def _list_for_stream(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
-) -> Iterable[DuplicateRequest]:
+) -> Iterable[FlowRequest]:
     live, after = decision.live.compact if decision.live is not None else {}, decision.after or {}
     remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
     if (mirror := live.get("mirror")) and not after.get("mirror"):
@@ -63,28 +63,24 @@ def _api_prefix(origin: Config) -> str | None:
     return api
 
 
-def uncopied_measurement(
-    downstream: Address, origin: Config, domain: str | None
-) -> DuplicateRequest:
+def uncopied_measurement(downstream: Address, origin: Config, domain: str | None) -> FlowRequest:
     """Return the request to count what is not copied yet.
 
     `domain` is None for one that is not in the files any more: the API prefix is used.
     """
-    taken = subject_filters(origin)
     address = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
-    return DuplicateRequest(
+    return FlowRequest(
         downstream,
         origin_key(origin),
         address,
-        taken,
-        taken,
+        subject_filters(origin),
         source_name(origin),
         recreated=False,
     )
 
 
 def add_unknown_domains(
-    domains: Mapping[str, Domain], asked: Iterable[DuplicateRequest]
+    domains: Mapping[str, Domain], asked: Iterable[FlowRequest]
 ) -> dict[str, Domain]:
     """Return the domains, and those known only by a prefix, over the downstream's connection."""
     found = dict(domains)
@@ -97,7 +93,7 @@ def add_unknown_domains(
     return found
 
 
-def assess_removed_sources(answers: Sequence[DuplicateCount]) -> Iterable[Hazard]:
+def assess_removed_sources(answers: Sequence[FlowCount]) -> Iterable[Hazard]:
     """Yield the hazard for one stream, for all sources together that it loses."""
     if not answers:
         return
@@ -115,7 +111,7 @@ def assess_removed_sources(answers: Sequence[DuplicateCount]) -> Iterable[Hazard
     )
 
 
-def _describe_uncopied(answer: DuplicateCount) -> str:
+def _describe_uncopied(answer: FlowCount) -> str:
     request = answer.request
     name = f"{'mirror' if request.mirror else 'source'} {request.name}"
     if answer.at_most is None:
@@ -131,7 +127,7 @@ def bound_uncopied(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
     """Write into each step that removes sources how much may be uncopied; None if unknown."""
-    by_downstream: dict[Address, list[DuplicateRequest]] = {}
+    by_downstream: dict[Address, list[FlowRequest]] = {}
     for request in list_removed_sources(inputs, decisions):
         by_downstream.setdefault(request.downstream, []).append(request)
     for step in steps:

@@ -1,4 +1,4 @@
-"""Count of the messages that a new source copies although another one does, or did.
+"""Counts of the messages that a mirror or source takes.
 
 To the server a source with another filter or transform is a new one: it copies from the start, or
 from behind the last message that the downstream stream still has of it (server_semantics,
@@ -14,7 +14,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.duplicates import DuplicateCount, DuplicateRequest
+from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.facts.messages import (
     MessageReader,
     ReadLimitExceeded,
@@ -28,13 +28,13 @@ from jsplan.subjects import is_covered
 from jsplan.units import parse_instant
 
 
-async def count_duplicates(
+async def count_flows(
     pool: Pool,
     domains: Mapping[str, Domain],
-    requests: Iterable[DuplicateRequest],
+    requests: Iterable[FlowRequest],
     levels: Mapping[str, int],
     limit: int,
-) -> dict[Address, list[DuplicateCount]]:
+) -> dict[Address, list[FlowCount]]:
     """Count each request, by downstream stream; omit those without messages. Raises nothing.
 
     An origin that does not answer is a result with a reason. `limit` bounds the reads of each.
@@ -47,18 +47,18 @@ async def count_duplicates(
         if address is not None
     )
 
-    async def count(request: DuplicateRequest) -> DuplicateCount:
+    async def count(request: FlowRequest) -> FlowCount:
         if request.origin is None or request.origin.domain not in domains:
-            return DuplicateCount(request, 0, None, reason="the files do not say where it is")
+            return FlowCount(request, 0, None, reason="the files do not say where it is")
         try:
             api = pool.api(domains[request.origin.domain])
             return await _count_for_request(
                 api, pool.api(domains[request.downstream.domain]), request, levels, limit
             )
         except (ApiError, ConnectError) as error:
-            return DuplicateCount(request, 0, None, reason=str(error))
+            return FlowCount(request, 0, None, reason=str(error))
 
-    counts: dict[Address, list[DuplicateCount]] = {}
+    counts: dict[Address, list[FlowCount]] = {}
     for result in await asyncio.gather(*map(count, requests)):
         if result.at_most != 0:
             counts.setdefault(result.request.downstream, []).append(result)
@@ -68,7 +68,7 @@ async def count_duplicates(
 async def find_sourced_positions(
     pool: Pool,
     domains: Mapping[str, Domain],
-    requests: Iterable[DuplicateRequest],
+    requests: Iterable[FlowRequest],
     levels: Mapping[str, int],
     limit: int,
 ) -> dict[tuple[Address, str], int]:
@@ -79,7 +79,7 @@ async def find_sourced_positions(
     requests = list(requests)
     await pool.open(domains[request.downstream.domain].connection for request in requests)
 
-    async def find(request: DuplicateRequest) -> tuple[int, bool]:
+    async def find(request: FlowRequest) -> tuple[int, bool]:
         domain = request.downstream.domain
         return await _last_sourced_seq(
             pool.api(domains[domain]), request, levels.get(domain, 0), limit
@@ -95,19 +95,19 @@ async def find_sourced_positions(
 async def _count_for_request(
     origins: DomainApi,
     downstream: DomainApi,
-    request: DuplicateRequest,
+    request: FlowRequest,
     levels: Mapping[str, int],
     limit: int,
-) -> DuplicateCount:
+) -> FlowCount:
     assert request.origin is not None
     level = levels.get(request.origin.domain, 0)
     copy = await downstream.stream_info(request.downstream.stream) if request.mirror else None
     info = await origins.stream_info(request.origin.stream)
     if info is None:
-        return DuplicateCount(request, 0, 0)
+        return FlowCount(request, 0, 0)
     if copy is not None and request.origin_goes:
         missing, exact = await _count_only_here(origins, info, downstream, copy, limit)
-        return DuplicateCount(request, missing if exact else 0, missing, as_of=_as_of(info))
+        return FlowCount(request, missing if exact else 0, missing, as_of=_as_of(info))
     reader = await open_reader(origins, info, level, limit)
     if copy is not None:
         last = int(copy["state"]["last_seq"])
@@ -127,10 +127,10 @@ async def _count_for_request(
             )
             start = max(start, first.seq if first else state["last_seq"] + 1)
         count = await _count_matching(origins, info, request, start, reader, limit)
-        bounds = (count if certain and not request.starts_later else 0, count)
+        bounds = (count if certain else 0, count)
     except ReadLimitExceeded:
         bounds = (0, int(state["messages"]))
-    return DuplicateCount(request, *bounds, as_of=_as_of(info))
+    return FlowCount(request, *bounds, as_of=_as_of(info))
 
 
 def _as_of(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ async def _list_gaps(api: DomainApi, info: Mapping[str, Any]) -> set[int]:
 
 
 async def count_skipped(
-    origins: DomainApi, downstream: DomainApi, request: DuplicateRequest, limit: int
+    origins: DomainApi, downstream: DomainApi, request: FlowRequest, limit: int
 ) -> int | None:
     """Count the messages that a source still has to copy; None if unknown. Raises ApiError."""
     return (await _count_for_request(origins, downstream, request, {}, limit)).at_most
@@ -177,12 +177,12 @@ async def count_skipped(
 async def _count_matching(
     api: DomainApi,
     info: Mapping[str, Any],
-    request: DuplicateRequest,
+    request: FlowRequest,
     start: int,
     reader: MessageReader,
     limit: int,
 ) -> int:
-    """Count the messages from a sequence on that both take.
+    """Count the messages from a sequence on that the flow takes.
 
     Raises ReadLimitExceeded and ApiError.
     """
@@ -190,25 +190,19 @@ async def _count_matching(
     if start > state["last_seq"]:
         return 0
     if start <= state["first_seq"]:
-        if ">" in request.subjects and ">" in request.other_subjects:
+        if ">" in request.subjects:
             return int(state["messages"])
         counts = await count_by_subject(api, info, reader.budget, 10 * limit)
         if counts is not None:
-            return sum(
-                count for subject, count in counts.items() if _is_taken_by_both(request, subject)
-            )
+            return sum(n for subject, n in counts.items() if is_covered(subject, request.subjects))
     matching = 0
     async for message in reader.read_forward(start):
-        matching += _is_taken_by_both(request, message.subject)
+        matching += is_covered(message.subject, request.subjects)
     return matching
 
 
-def _is_taken_by_both(request: DuplicateRequest, subject: str) -> bool:
-    return is_covered(subject, request.subjects) and is_covered(subject, request.other_subjects)
-
-
 async def _last_sourced_seq(
-    api: DomainApi, request: DuplicateRequest, level: int, limit: int
+    api: DomainApi, request: FlowRequest, level: int, limit: int
 ) -> tuple[int, bool]:
     """Find the origin's last sequence of just this source downstream, and if that is certain."""
     info = await api.stream_info(request.downstream.stream)

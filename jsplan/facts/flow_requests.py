@@ -1,4 +1,4 @@
-"""Requests for and counts of messages that a stream copies again, as plain data."""
+"""Requests for and counts of the messages that a mirror or source takes, as plain data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from jsplan.resources.source_header import SourceName
 MAX_SEARCHED = 100_000
 
 
-class DuplicateRequest(Struct, frozen=True):
-    """A source that is new to the server although another source copies the same origin.
+class FlowRequest(Struct, frozen=True):
+    """A mirror or source of `downstream` whose messages are counted; `name` is its key.
 
-    `origin` is None where the files do not say which stream the source `name` is. `subjects` are
-    its subjects, `other_subjects` those of the others. `recreated`: the downstream stream is
-    recreated, with all of them; else it may hold earlier messages of just this source, behind which
-    the server continues, and `source` is how those name it. It begins at `start_seq` or
-    `start_time`. `starts_later`: another source did not begin with the first message.
+    `origin` is None where the files do not say which stream that is. It takes `subjects`, from
+    `start_seq` or `start_time` on. `recreated`: the downstream stream is new or recreated, so it
+    takes all of them; else it may hold earlier messages of just this source, behind which the
+    server continues, and `source` is how those name it.
 
     `mirror`: the downstream stream is a mirror that has the origin's sequences; what it lacks is
     counted. With `origin_goes` that is all that only the origin has, else what the mirror would
@@ -31,23 +30,21 @@ class DuplicateRequest(Struct, frozen=True):
     name: str
     origin: Address | None
     subjects: tuple[str, ...]
-    other_subjects: tuple[str, ...]
     source: SourceName
     recreated: bool
     start_seq: int = 0
     start_time: str = ""
-    starts_later: bool = False
     mirror: bool = False
     origin_goes: bool = False
 
 
-class DuplicateCount(Struct, frozen=True):
-    """Messages of the origin that both the source and another one copy.
+class FlowCount(Struct, frozen=True):
+    """The messages of the origin that the flow takes.
 
     `at_most` is None where it is unknown, for a `reason`.
     """
 
-    request: DuplicateRequest
+    request: FlowRequest
     at_least: int
     at_most: int | None
     as_of: dict[str, Any] = field(default_factory=dict)
