@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from jsplan.address import Address
+from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic, SourceRange
 
 OnReplace = Literal["refuse", "recreate", "preserve"]
@@ -324,6 +324,17 @@ class Workspace(Struct, frozen=True):
     def state_name(self) -> str:
         """`<workspace>[.<env>]`: the key of the state in every backend."""
         return f"{self.name}.{self.environment}" if self.environment else self.name
+
+    def forgets(self, address: Address) -> bool:
+        """Return True if a `removed` entry leaves the resource on the server.
+
+        The entry of a stream or bucket holds for what is in it, unless that has one of its own.
+        """
+        for each in filter(None, (address, address.parent)):
+            for block in self.removed:
+                if matches(block.address, each):
+                    return not block.destroy
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,7 @@ def _decide_undeclared(
 ) -> ResourceDecision:
     if entry is None:
         return ResourceDecision(address, ["no-op"], "not_managed", live)
-    removed = next((r for r in inputs.workspace.removed if matches(r.address, address)), None)
-    if removed is not None and not removed.destroy:
+    if inputs.workspace.forgets(address):
         return ResourceDecision(address, ["forget"], "forget_because_removed_block", live, entry)
     if live is None:
         return ResourceDecision(address, ["forget"], "forget_because_missing", None, entry)

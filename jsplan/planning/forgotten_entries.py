@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jsplan.address import Address, is_selected, matches_any
+from jsplan.address import Address, is_selected
 from jsplan.documents.plan import Change, ResourceChange, Step
 from jsplan.planning.model import PlanInputs
 
@@ -13,15 +13,14 @@ FORGET_REASON = "forget_because_removed_block"
 
 def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     """Return the addresses in undeclared domains that a `destroy: false` block matches."""
-    globs = [block.address for block in inputs.workspace.removed if not block.destroy]
-    if not globs:
+    if not inputs.workspace.removed:
         return frozenset()
     lost = (
         a
         for a in {*inputs.entries, *inputs.interrupted.steps}
         if a.domain not in inputs.workspace.domains
     )
-    return frozenset(a for a in lost if matches_any(globs, a))
+    return frozenset(filter(inputs.workspace.forgets, lost))
 
 
 def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:

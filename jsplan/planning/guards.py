@@ -314,10 +314,7 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
     lost: dict[str, int] = {}
     for address in {*inputs.entries, *inputs.interrupted.steps}:
-        forgotten = any(
-            matches(r.address, address) and not r.destroy for r in inputs.workspace.removed
-        )
-        if address.domain not in inputs.workspace.domains and not forgotten:
+        if address.domain not in inputs.workspace.domains and not inputs.workspace.forgets(address):
             lost[address.domain] = lost.get(address.domain, 0) + 1
     return [
         Diagnostic(

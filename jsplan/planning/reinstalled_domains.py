@@ -76,14 +76,13 @@ def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
 
     Those that a `removed` block releases are omitted.
     """
-    given_up = [block.address for block in inputs.workspace.removed if not block.destroy]
     found: dict[str, dict[Address, Entry]] = {
         key: {} for key, facts in inputs.live.domains.items() if facts.reachable
     }
     for address, entry in inputs.entries.items():
         if address.kind == "consumer" or address not in inputs.selected:
             continue
-        if address.domain in found and not (given_up and matches_any(given_up, address)):
+        if address.domain in found and not inputs.workspace.forgets(address):
             found[address.domain][address] = entry
     return {key: entries for key, entries in found.items() if entries}
 

@@ -4,6 +4,7 @@ A case is a YAML file under tests/cases:
 
     about: one sentence that says what is expected
     level: 2                        # API level the case needs (0: every server)
+    below: 5                        # and the one that it must not have
     streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
     publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
     flowed: {hub/stream/B: n}       # what the flows have brought before the plan

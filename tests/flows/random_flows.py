@@ -355,6 +355,15 @@ class RandomFlows:
             for origin in origins(self.streams[name])
         )
 
+    def _reads_recreated(self, name: str) -> bool:
+        """Check whether a mirror of a stream that a client recreated may begin again."""
+        body = self.streams.get(name, {})
+        return any(
+            origin["name"] == self.recreated or self._reads_recreated(origin["name"])
+            for origin in origins(body)
+            if "mirror" in body
+        )
+
     def _passes(self, origin: Body, number: str) -> bool:
         """Check whether a mirror or source takes a message of its origin."""
         subject = self.stored_as[origin["name"], number]
@@ -433,6 +442,7 @@ class RandomFlows:
             name: lost
             for name, messages in before.items()
             if name not in emptied
+            and not self._reads_recreated(name)
             and (lost := (Counter(messages) - Counter(after.get(name, []))).total())
             and name in self.streams
         }

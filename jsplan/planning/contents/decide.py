@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from jsplan.address import Address, is_selected, matches
+from jsplan.address import Address, is_selected
 from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
@@ -157,14 +157,13 @@ def _decide_pruned(inputs: PlanInputs, buckets: PlanInputs) -> Iterable[Resource
     options = inputs.options
     if options.destroy or options.refresh_only or options.imports:
         return
-    kept = [block for block in inputs.workspace.removed if not block.destroy]
     for address, live in inputs.live.objects.items():
         if (
             is_pruned(inputs, address)
             and is_content_name(address)
             and address not in inputs.workspace.resources
             and is_selected(address, options.targets, options.excludes)
-            and not any(matches(r.address, address) for r in kept)
+            and not inputs.workspace.forgets(address)
             and not deferral(inputs, buckets, address)
         ):
             entry = inputs.entries.get(address)

@@ -108,12 +108,18 @@ class PlannedFlows:
                     yield flow
 
     def _continues(self, flow: Flow) -> bool:
-        """Check whether the plan lets a source begin behind what the stream has of it."""
+        """Check whether the plan lets a source begin behind what the stream has had of it.
+
+        What it has is known, what it has had only to nats-server 2.15.
+        """
         decision = self.decision(flow.downstream)
         assert decision is not None
         return (
             decision.relocation is not None
-            or flow.key in decision.relocated_sources
+            or (
+                flow.key in decision.relocated_sources
+                and (flow.downstream not in self.worked_off or not self._is_old(flow.downstream))
+            )
             or (decision.entry is not None and flow.key in decision.entry.starts)
             or (decision.preserves and flow.kind == "mirror")
         )
@@ -129,8 +135,12 @@ class PlannedFlows:
             and decision.preserves
             and flow.kind == "source"
             and flow.downstream in self.worked_off
-            and self._inputs.level(self._real[flow.downstream]) < ORIGIN_IDENTITY_LEVEL
+            and self._is_old(flow.downstream)
         )
+
+    def _is_old(self, stream: Address) -> bool:
+        """Check whether the server of a stream does not know how far its sources are."""
+        return self._inputs.level(self._real[stream]) < ORIGIN_IDENTITY_LEVEL
 
     def find_unread(self) -> set[Address]:
         """Return the streams that new messages may come from, and that were not read yet."""
@@ -205,8 +215,7 @@ class PlannedFlows:
                     continue
                 reader = self.decision(flow.downstream)
                 attached = reader is not None and flow.key in reader.sources_to_attach
-                old = self._inputs.level(self._real[flow.downstream]) < ORIGIN_IDENTITY_LEVEL
-                if flow.kind == "mirror" or attached or old:
+                if flow.kind == "mirror" or attached or self._is_old(flow.downstream):
                     found.add((flow.downstream, flow.key))
         return frozenset(found)
 
