@@ -46,20 +46,18 @@ def build_create(table: Table, body: Mapping[str, Any], level: int) -> Config:
 
 
 def _normalize_origin(origin: Config) -> Config:
-    """Remove an empty list of transforms, and give a single transform its source.
+    """Remove an empty list of transforms, and give each transform its source.
 
     A mirror that is created with an empty list can never be updated (10055). 2.10 rejects an
-    empty source (10145, 10151).
+    empty source (10145, 10151). Later servers take it, and a source that an update adds with it
+    never copies anything (measured on 2.12 to 2.15).
     """
     transforms = origin.get("subject_transforms")
-    if transforms is None or len(transforms) > 1:
+    if transforms is None:
         return origin
     rest = {name: value for name, value in origin.items() if name != "subject_transforms"}
-    return rest | (
-        {"subject_transforms": [transforms[0] | {"src": transforms[0].get("src") or ">"}]}
-        if transforms
-        else {}
-    )
+    with_sources = [transform | {"src": transform.get("src") or ">"} for transform in transforms]
+    return rest | ({"subject_transforms": with_sources} if transforms else {})
 
 
 def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
@@ -303,7 +301,7 @@ def build_update(
         elif name in wanted and table.compact({name: wanted[name]}).get(name) == after[name]:
             out[name] = wanted[name]
         else:
-            out[name] = after[name]
+            out |= explicit_fields({name: after[name]})
     if table is CONSUMER:
         _write_filters(out, live_raw)
     return _with_server_metadata(out, live_raw)
