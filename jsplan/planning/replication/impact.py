@@ -175,11 +175,15 @@ def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     live = decision.live
     if live is None or not decision.preserves or not (decision.after or {}).get("sources"):
         return False
-    state = live.state
-    return inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL and (
-        get_retention(live.compact) != "limits"
-        or not state.get("messages")
-        or bool(state.get("num_deleted"))
+    return inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL and may_lack_newest(live)
+
+
+def may_lack_newest(stream: LiveObject) -> bool:
+    """Check whether a stream may have deleted the newest message that it had of a source."""
+    return (
+        get_retention(stream.compact) != "limits"
+        or not stream.state.get("messages")
+        or bool(stream.state.get("num_deleted"))
     )
 
 
@@ -451,7 +455,7 @@ def _copies_origin_again(
         if reads_origin(inputs, downstream.address, s, origin)
     }
     planned = decisions.get(downstream.address)
-    if planned is None:
+    if planned is None or planned.actions == ["forget"]:
         return bool(keys)
     if (
         not planned.deletes

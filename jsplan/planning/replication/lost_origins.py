@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.flow_requests import FlowRequest
-from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream
+from jsplan.planning.replication.impact import (
+    Flow,
+    flows_from,
+    managed_downstream,
+    may_lack_newest,
+)
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -54,22 +60,37 @@ def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
 
 
 def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Hazard]:
-    """Yield the hazard of a lost stream that streams read which cannot be asked for their copy."""
+    """Yield the hazard of a lost stream with readers of which it is not known how far they were.
+
+    They do not answer, or may have deleted the newest message that they copied. nats-server 2.15
+    looks at the origin itself.
+    """
     if decision.entry is None or not _is_lost(inputs, decision):
         return
-    readers = [
-        str(reader)
-        for reader in sorted(managed_downstream(inputs, decision.address))
+    offline = {
+        reader: "does not answer"
+        for reader in managed_downstream(inputs, decision.address)
         if reader in inputs.entries and not inputs.live.is_reachable(reader.domain)
-    ]
-    if readers:
+    }
+    emptied = {
+        reader: "may have deleted the newest of it"
+        for reader, kind, _ in _flows(inputs, decision)
+        if kind == "source"
+        and inputs.level(reader) < ORIGIN_IDENTITY_LEVEL
+        and (live := inputs.live.get(reader)) is not None
+        and int(live.state.get("last_seq") or 0)
+        and may_lack_newest(live)
+    }
+    if readers := offline | emptied:
         last = int((decision.after or {}).get("first_seq") or 1) - 1
+        why = " and ".join(f"{reader} {readers[reader]}" for reader in sorted(readers))
         text = (
-            f"{', '.join(readers)} cannot be read: what it has copied of the lost stream beyond "
-            f"message {last:,}, it leaves out as many new messages. "
-            "Apply once it answers, or allow this"
+            f"{why}: as many messages as it has copied of the lost stream beyond message {last:,}, "
+            "it leaves out of the new one. Remove that source, apply, and add it again; "
+            "or set a later first_seq"
         )
-        yield Hazard("BREAKS_REPLICATION", text, exact=False, at_least=0, causes=readers)
+        causes = [str(reader) for reader in sorted(readers)]
+        yield Hazard("BREAKS_REPLICATION", text, exact=False, at_least=0, causes=causes)
 
 
 def _flows(inputs: PlanInputs, decision: ResourceDecision) -> list[Flow]:
