@@ -20,8 +20,9 @@ from jsplan.documents.base import MAX_DEPTH, is_deeper
 from jsplan.documents.reading import convert, explain, fits
 from jsplan.jetstream.answers import Refusal, answer_types
 
-#: Levels of a configuration: its unknown fields are stored, compared and written again.
-MAX_CONFIG_DEPTH: Final = MAX_DEPTH
+#: Levels of a configuration: its unknown fields are stored, compared and written again. A document
+#: has some levels more around it.
+MAX_CONFIG_DEPTH: Final = MAX_DEPTH // 2
 #: Characters of a wrong value that an error shows.
 _MAX_SHOWN: Final = 40
 #: A verb of two words, with the dot before the names.
