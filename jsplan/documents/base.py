@@ -109,7 +109,7 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise DocumentError(f"{where} {wrong}: {error}", hint=hint) from None
-    if _is_deeper(document, MAX_DEPTH):
+    if is_deeper(document, MAX_DEPTH):
         raise DocumentError(
             f"{where} is damaged: it is nested more than {MAX_DEPTH} levels deep", hint=hint
         )
@@ -119,8 +119,8 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
 _CONTAINERS: Final = frozenset((dict, list))
 
 
-def _is_deeper(document: Any, levels: int) -> bool:
-    """Check level by level, without recursion."""
+def is_deeper(document: Any, levels: int) -> bool:
+    """Check plain data for more levels of lists and objects, without recursion."""
     level: list[Any] = [[document]]
     for _ in range(levels + 1):
         level = [

@@ -1,6 +1,6 @@
-"""Convert plain data to the structs of documents; errors name the place in the document.
+"""Convert plain data to structs, such as those of documents; a flaw names its place.
 
-Each struct is prepared when the first document with it is read, so that a command prepares only
+Each struct is prepared when the first data of its kind is read, so that a command prepares only
 what it reads.
 """
 
@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from jsplan.documents.base import Document, DocumentError, check_format
 from jsplan.documents.types import PATTERNS
@@ -25,12 +26,27 @@ MAX_QUOTE: Final = 200
 _ONE_THREAD: Final = RLock()
 _WORDS: Final = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false",
-    "object": "an object", "array": "a list", "null": "null",
+    "object": "an object", "array": "a list", "null": "null", "bytes": "base64",
 }  # fmt: skip
 _PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`\Z")
 _STEP: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|([^.\[\]]+)")
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _PATTERN_NAMES: Final = re.compile(r"`str` matching regex (.*)", re.DOTALL)
-_EXPECTED: Final = re.compile(r"(Expected|got) `([a-z]+(?: \| [a-z]+)*)`")
+_KINDS: Final = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
+
+
+class Flaw(Struct, frozen=True):
+    """The first place where plain data does not fit a type, such as `$.steps[3].op`.
+
+    `value` is what is there. `expected` is such as `a whole number`, `actual` the kind of the value
+    if no value of that kind fits. `missing` is instead a field that an object lacks.
+    """
+
+    place: str
+    value: Any
+    expected: str = ""
+    actual: str = ""
+    missing: str = ""
 
 
 def read_document(kind: type[D], raw: Any, where: str, hint: str) -> D:
@@ -45,9 +61,9 @@ def read_document(kind: type[D], raw: Any, where: str, hint: str) -> D:
 def decode(kind: type[T], raw: Any, where: str, hint: str) -> T:
     """Convert plain data. Raises DocumentError that names the place where it does not fit."""
     try:
-        found: T = _convert(raw, kind)
+        found: T = convert(raw, kind)
     except msgspec.ValidationError as error:
-        flaw = _explain(error, raw, kind)
+        flaw = _describe(explain(error, raw, kind))
         raise DocumentError(f"{where} is damaged: {flaw}", hint=hint) from None
     return found
 
@@ -55,13 +71,24 @@ def decode(kind: type[T], raw: Any, where: str, hint: str) -> T:
 def find_flaw(raw: Any, kind: Any) -> str | None:
     """Describe where plain data does not fit and what is expected; None if it fits."""
     try:
-        _convert(raw, kind)
+        convert(raw, kind)
     except msgspec.ValidationError as error:
-        return _explain(error, raw, kind)
+        return _describe(explain(error, raw, kind))
     return None
 
 
-def _convert(raw: Any, kind: Any) -> Any:
+def fits(raw: Any, kind: Any) -> bool:
+    """Check whether plain data fits a type in which nothing is `kept`. Quicker than `convert`."""
+    try:
+        with _ONE_THREAD:
+            msgspec.convert(raw, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def convert(raw: Any, kind: Any) -> Any:
+    """Convert plain data. Raises msgspec.ValidationError, which `explain` puts into words."""
     with _ONE_THREAD:
         return msgspec.convert(raw, kind, dec_hook=_check_kept)
 
@@ -81,8 +108,15 @@ def _check_kept(kind: Any, value: Any) -> Any:
     return value
 
 
-def _explain(error: msgspec.ValidationError, raw: Any, kind: Any) -> str:
+def _describe(flaw: Flaw) -> str:
     """Return what is expected and where, such as `expected text, got null at $.steps[3].op`."""
+    expected = f'the field "{flaw.missing}"' if flaw.missing else flaw.expected
+    rule = f"expected {expected}" + (f", got {flaw.actual}" if flaw.actual else "")
+    return f"{_truncate(rule)} at {_truncate(flaw.place)}"
+
+
+def explain(error: msgspec.ValidationError, raw: Any, kind: Any) -> Flaw:
+    """Return the flaw for which `convert` raised the error."""
     rest, place = str(error), ""
     while found := _PLACE.search(rest):
         rest = rest[: found.start()]
@@ -90,33 +124,38 @@ def _explain(error: msgspec.ValidationError, raw: Any, kind: Any) -> str:
 
     def fails_so(other: Any) -> bool:
         try:
-            _convert(other, kind)
+            convert(other, kind)
         except msgspec.ValidationError as another:
             return str(another) == str(error)
         return False
 
-    return f"{_truncate(_translate(rest))} at {_truncate(_name_keys(raw, place, fails_so))}"
+    shown, value = _name_keys(raw, place, fails_so)
+    if missing := _MISSING.fullmatch(rest):
+        return Flaw(shown, value, missing=missing[1])
+    expected, _, actual = _translate(rest).partition(", got ")
+    return Flaw(shown, value, expected, actual)
 
 
 def _translate(rule: str) -> str:
+    if rule.startswith("Invalid base64"):
+        return "base64"
     if rule.startswith("Invalid "):  # and the value
-        return "expected one of the values that are allowed"
+        return "one of the values that are allowed"
     if pattern := _PATTERN_NAMES.search(rule):
         names = {repr(known): what for known, what in PATTERNS.items()}
-        return f"expected {names.get(pattern[1], 'another text')}"
-    if rule.startswith("Object missing"):
-        return "expected the field " + rule.rpartition(" ")[2].replace("`", '"')
-    words = _EXPECTED.sub(
-        lambda found: (
-            f"{found[1]} " + " or ".join(_WORDS.get(word, word) for word in found[2].split(" | "))
-        ),
-        rule,
+        return names.get(pattern[1], "another text")
+    words = _KINDS.sub(
+        lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")), rule
     )
-    return words[:1].lower() + words[1:]
+    return (
+        words.removeprefix("Expected ")
+        .replace("Object contains unknown", "no")
+        .replace(" >= ", " of at least ")
+    )
 
 
-def _name_keys(raw: Any, place: str, fails_so: Callable[[Any], bool]) -> str:
-    """Return the place with the key of each map, for which msgspec says `[...]`.
+def _name_keys(raw: Any, place: str, fails_so: Callable[[Any], bool]) -> tuple[str, Any]:
+    """Return the place with the key of each map, for which msgspec says `[...]`, and its value.
 
     The first wrong key is found by halves: the data fails in the same way with its half alone.
     """
@@ -135,7 +174,7 @@ def _name_keys(raw: Any, place: str, fails_so: Callable[[Any], bool]) -> str:
         raw = _replace(raw, path, {keys[0]: values[keys[0]]})
         path.append(keys[0])
         shown += f"[{keys[0]!r}]"
-    return shown
+    return shown, _look_up(raw, path)
 
 
 def _look_up(raw: Any, path: list[Any]) -> Any:

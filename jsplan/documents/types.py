@@ -26,8 +26,17 @@ _ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
 _OBJECT = rf"^{_DOMAIN}/object/{_NAME}(/[^/*?\x00-\x1f\x7f]+)+{_END}"
 _SCHEDULE = rf"^{_DOMAIN}/schedule/{_NAME}/[^/*?> \x00-\x1f\x7f]+{_END}"
 ADDRESS_PATTERN: Final = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}|{_SCHEDULE}"
+_MONTH = "(?:0[1-9]|1[0-2])"
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+#: Nearly all dates have a day that is in every month, so these come first.
+_DATE = (
+    rf"(?:[0-9]{{4}}-(?:{_MONTH}-(?:0[1-9]|1[0-9]|2[0-8])|(?!02){_MONTH}-(?:29|30)"
+    rf"|(?:0[13578]|1[02])-31)|{_LEAP_YEAR}-02-29)"
+)
+_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_DATE}T{_CLOCK}:[0-5][0-9](?:\.[0-9]{{1,9}})?"
 #: In the first and the last year an offset could leave the range of dates.
-_TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
+_INSTANT = rf"^(?!0000|(?:0001|9999).{{15,}}[+-]){_TIME}(?:Z|[+-]{_CLOCK}){_END}"
 #: What a text must be, by the pattern that it must match: for errors.
 PATTERNS: Final[dict[str, str]] = {}
 
@@ -49,9 +58,9 @@ Name = Annotated[str, text("a name", f"^{_NAME}{_END}")]
 AnyAddress = Annotated[str, text("an address", ADDRESS_PATTERN)]
 StreamAddress = Annotated[str, text("the address of a stream or bucket", _STREAM)]
 ConsumerAddress = Annotated[str, text("the address of a consumer", _CONSUMER)]
-Time = Annotated[str, text("a time in UTC", rf"{_TIME}Z{_END}", "date-time")]
+Time = Annotated[str, text("a time in UTC", f"^(?!0000){_TIME}Z{_END}", "date-time")]
 #: A server's own: any offset.
-Instant = Annotated[str, text("a time", rf"{_TIME}(Z|[+-]\d\d:\d\d){_END}", "date-time")]
+Instant = Annotated[str, text("a time", _INSTANT, "date-time")]
 Sha256 = Annotated[str, text("a SHA-256", f"^[0-9a-f]{{64}}{_END}")]
 Fingerprint = Annotated[str, text("a fingerprint", f"^(absent|sha256:[0-9a-f]{{64}}){_END}")]
 #: The id of an upload of an object (`resources.stored_object`): part of the filter of a purge.

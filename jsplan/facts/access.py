@@ -30,6 +30,7 @@ from jsplan.errors import (
     NotPermittedError,
 )
 from jsplan.jetstream import DomainApi, Pool, answer_schema
+from jsplan.jetstream.answers import ACCOUNT_INFO, USER_INFO
 from jsplan.jetstream.api import unreadable_answer_error
 from jsplan.jetstream.connection import Inbox, NatsConnection
 from jsplan.subjects import is_literal, is_subset
@@ -319,7 +320,7 @@ async def _read_accounts(
             # Only from this server: a leaf's different view of the account may arrive first.
             subject = f"$SYS.REQ.SERVER.{system.server['server_id']}.ACCOUNTZ"
             answer = answer_schema.parse_system_answer(
-                answer_schema.ACCOUNT_INFO,
+                ACCOUNT_INFO,
                 await system.request(subject, orjson.dumps({"account": name})),
             )
         except OFFLINE_ERRORS as error:
@@ -342,7 +343,7 @@ async def _read_account_name(link: NatsConnection | None) -> str | None:
     for _ in range(MIN_TRIES):
         try:
             answer = answer_schema.parse_system_answer(
-                answer_schema.USER_INFO, await link.request(answer_schema.USER_INFO, b"")
+                USER_INFO, await link.request(USER_INFO, b"")
             )
         except (ApiError, answer_schema.InvalidAnswer):
             return None

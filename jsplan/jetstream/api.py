@@ -360,7 +360,7 @@ class DomainApi:
         try:
             error = answer.get("error")
             if error is not None:
-                answer_schema.check_error(error)
+                answer_schema.check_refusal(answer)
                 raise self._refused_error(api, error)
             answer_schema.check_answer(shape or api, answer)
         except answer_schema.InvalidAnswer as wrong:

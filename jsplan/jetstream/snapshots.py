@@ -19,7 +19,7 @@ from jsplan.errors import (
     NoRespondersError,
     ServerRefusedError,
 )
-from jsplan.jetstream.answer_schema import RESTORE_DONE
+from jsplan.jetstream.answers import RESTORE_DONE
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import Inbox, InboxMessage
 from jsplan.jetstream.s2_frames import S2Frames

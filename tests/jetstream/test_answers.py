@@ -13,10 +13,12 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.jetstream import api as api_module
+from jsplan.jetstream.answer_schema import MAX_CONFIG_DEPTH
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import ConnectionSettings
 from tests.support.buckets import new_bucket
 from tests.support.fake_api import DOMAIN, FakeApi, unchanged_answer
+from tests.support.mutations import nested_lists
 from tests.support.raw import Raw, delete_all_streams
 
 if TYPE_CHECKING:
@@ -273,6 +275,21 @@ def test_a_newer_configuration(
     shown = "".join(capfd.readouterr())
     assert "bug in jsplan" not in shown
     assert code == (0 if "config" in more else code), shown
+
+
+@pytest.mark.parametrize("levels", [MAX_CONFIG_DEPTH - 1, MAX_CONFIG_DEPTH])
+def test_a_deep_field(scene: Scene, levels: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """An unknown field is refused if it is too deep, and every other can be read again."""
+    place = ("config", "newer")
+    scene.impostor.change_answer = lambda api, real: (
+        replace_at(real, place, nested_lists(levels - 1)) if api == "STREAM.INFO.OTHER" else real
+    )
+
+    is_too_deep = levels == MAX_CONFIG_DEPTH
+    assert scene.run("import") == int(is_too_deep)
+    shown = " ".join("".join(capfd.readouterr()).split())
+    assert ("config is '…', expected at most 32 levels" in shown) == is_too_deep
+    assert scene.run("state") == 0
 
 
 def test_an_invalid_time(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
