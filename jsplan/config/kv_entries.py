@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, Kind
 from jsplan.config import lifecycle, parsing
-from jsplan.config.connections import resolve_file_path
+from jsplan.config.file_paths import resolve_file_path
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix

@@ -10,7 +10,7 @@ from msgspec import field
 
 from jsplan.address import Kind
 from jsplan.config import parsing
-from jsplan.config.connections import resolve_file_path
+from jsplan.config.file_paths import resolve_file_path
 from jsplan.config.kv_entries import OBJECT_KEYS, KvEntryReader
 from jsplan.config.model import ContentFile, DeclaredResource, Lifecycle
 from jsplan.config.node import Node, Place, source_range

@@ -133,6 +133,18 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     return "" if host else "it names no host"
 
 
+def parse_subject_prefix(value: object) -> str:
+    """Parse a subject without wildcards, blanks or a dot at its end; raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    prefix = value.removesuffix(".")
+    if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
+        raise ValueError(
+            f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts'
+        )
+    return prefix
+
+
 def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
     """Return a boolean; None when there is no value, or after a finding."""
     if node is None or node.value is None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from jsplan.address import Kind
 from jsplan.config import parsing
-from jsplan.config.connections import resolve_file_path
+from jsplan.config.file_paths import resolve_file_path
 from jsplan.config.findings import is_placeholder
 from jsplan.config.kv_entries import KvEntryReader, is_secret
 from jsplan.config.model import DeclaredResource

@@ -6,6 +6,7 @@ rules between keys and files.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from jsplan.config.files import TOP_LEVEL_KEYS
@@ -24,9 +25,13 @@ from jsplan.config.schema_parts import (
     text,
     texts,
 )
+from jsplan.config.sections import Key, Section
+from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
 from jsplan.documents.json_schema import DIALECT
 from jsplan.resources import TABLES
 
+_SECTIONS: Final = (CONNECTION, DOMAINS, IMPORT, BACKEND)
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 
@@ -49,6 +54,9 @@ def _definitions() -> dict[str, Schema]:
     size = r"^\s*-?\d+(\.\d+)?\s*([KMGTPEkmgtpe]([iI]?[bB])?|[bB])?\s*$"
     time = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$"
     return {
+        "text": {"type": ["string", "null"]},
+        "flag": or_reference({"type": "boolean"}),
+        "duration_or_reference": or_reference(ref("duration")),
         "reference": {
             "description": "A value of ${var.x}, ${domain} or ${domain.key}.",
             "type": "string",
@@ -77,7 +85,35 @@ def _definitions() -> dict[str, Schema]:
         "domains": texts(
             'The domains: a name, a list, a glob, label:edge, or "!store-099" to leave one out.'
         ),
-    } | resource_definitions()
+        **resource_definitions(),
+        **{name: section_schema(section) for name, section in all_sections().items()},
+    }
+
+
+def all_sections() -> dict[str, Section]:
+    """Return every table by its id."""
+    found: dict[str, Section] = {}
+    waiting = list(_SECTIONS)
+    while waiting:
+        section = waiting.pop()
+        if found.setdefault(section.id, section) is section:
+            waiting += [inner for key in section.keys for inner in key.type.sections]
+    return found
+
+
+def section_schema(section: Section) -> Schema:
+    """Return the schema of a mapping from its table."""
+    out = closed_object(
+        {key.name: _key_schema(key) for key in section.keys},
+        (key.name for key in section.keys if key.required),
+    )
+    return out | {"anyOf": [{"required": [n]} for n in section.one_of]} if section.one_of else out
+
+
+def _key_schema(key: Key) -> Schema:
+    schema = key.type.schema | {"description": _LINK.sub(r"\1", key.doc)}
+    default = key.shown_default
+    return schema if default in (None, ()) else schema | {"default": default}
 
 
 def _top_level() -> dict[str, Schema]:
@@ -95,7 +131,7 @@ def _top_level() -> dict[str, Schema]:
             "Laid over the sections of the same names with -e NAME.",
         ),
         **_environment_sections(),
-        "imports": list_of(_import_row(), "How one domain's account reaches another's JetStream."),
+        "imports": list_of(ref(IMPORT.id), "How one domain's account reaches another's JetStream."),
         "defaults": _defaults(),
         "streams": list_of(ref("stream"), "Streams with their consumers."),
         "overrides": list_of(
@@ -127,80 +163,17 @@ def _environment_sections() -> dict[str, Schema]:
     """Return the sections that an environment may overlay."""
     return {
         "vars": map_of({}, "Variables with their defaults; ~ is a variable that must be given."),
-        "connections": map_of(_connection(), "How to reach NATS accounts."),
+        "connections": map_of(
+            any_of(ref(CONNECTION.id), {"type": "null"}), "How to reach NATS accounts."
+        ),
         "domains": map_of(
-            any_of(_domain(), {"type": "null"}),
+            any_of(ref(DOMAINS.id), {"type": "null"}),
             "JetStreams by name; store-{001..200} is two hundred.",
         ),
-        "backend": any_of(_backend(), {"type": "null"}, description="Where the state is kept."),
+        "backend": any_of(
+            ref(BACKEND.id), {"type": "null"}, description="Where the state is kept."
+        ),
     }
-
-
-def _connection() -> Schema:
-    names = (
-        "url",
-        "context",
-        "user",
-        "password",
-        "token",
-        "creds",
-        "nkey",
-        "inbox_prefix",
-        "account",
-    )
-    tls = closed_object({"ca": text(), "cert": text(), "key": text(), "handshake_first": flag()})
-    properties = {name: text() for name in names} | {
-        "tls": tls,
-        "timeout": or_reference(ref("duration")),
-    }
-    return any_of(closed_object(properties), {"type": "null"})
-
-
-def _domain() -> Schema:
-    return closed_object(
-        {
-            "connection": text("The connection that leads to it."),
-            "js_domain": text("The server's own name for it, null for none. Default: the key."),
-            "api_prefix": text("The prefix of its API. Default: $JS.<js_domain>.API."),
-            "labels": texts("Labels, which label:NAME selects."),
-            "vars": map_of({}, "The values of ${domain.x}."),
-            "may_be_offline": or_reference(ref("duration"), "How long offline is no error."),
-            "same_as": text("The domain that this is, over another connection."),
-        }
-    )
-
-
-def _backend() -> Schema:
-    return closed_object(
-        {
-            "local": any_of(
-                closed_object({"path": text("Relative to jsplan.yaml.")}), {"type": "null"}
-            ),
-            "kv": closed_object(
-                {
-                    "domain": text(
-                        "The domain of the bucket. Default: `defaults.domain`, or the only one."
-                    ),
-                    "bucket": text("The KV bucket. It is created if missing."),
-                    "lock_ttl": or_reference(
-                        ref("duration"), "How long a lock outlives its holder. Default: 1m."
-                    ),
-                },
-                ("bucket",),
-            ),
-        }
-    )
-
-
-def _import_row() -> Schema:
-    properties = {
-        "from": text(),
-        "into": text(),
-        "api": text(),
-        "deliver": text(),
-        "consumers": texts(),
-    }
-    return closed_object(properties, ("from", "into", "api"))
 
 
 def _defaults() -> Schema:

@@ -12,8 +12,6 @@ import pytest
 from jsplan import units
 from jsplan.config import (
     backfills,
-    connections,
-    domains,
     environments,
     files,
     lifecycle,
@@ -258,12 +256,10 @@ def test_every_key_of_the_grammar_is_known() -> None:
         )
 
     assert set(top) == set(files.TOP_LEVEL_KEYS)
-    assert keys(top["connections"]["additionalProperties"]) == set(connections._KEYS)  # noqa: SLF001 - what the test is about
-    assert keys(top["domains"]["additionalProperties"]) == set(domains._KEYS)  # noqa: SLF001
     assert keys(top["environments"]["additionalProperties"]) == set(
         environments.ENVIRONMENT_SECTIONS
     )
-    assert keys(top["backfills"]) == set(backfills._KEYS)  # noqa: SLF001
+    assert keys(top["backfills"]) == set(backfills._KEYS)  # noqa: SLF001 - what the test is about
     assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001
     assert keys(top["drift"]) == {"ignore", "mute", "sinks"}
     assert set(settings._LEVELS) == set(top["lint"]["additionalProperties"]["anyOf"][0]["enum"])  # noqa: SLF001

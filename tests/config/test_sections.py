@@ -1,0 +1,93 @@
+"""The tables of the keys of a workspace file: reader, schema and page agree on each row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import jsonschema
+
+from jsplan.config.workspace_schema import all_sections, workspace_schema
+from jsplan.errors import ConfigError
+from tests.config.conftest import Loader
+
+_VALIDATOR: Final = jsonschema.Draft202012Validator(workspace_schema())
+_BASE: Final[dict[str, Any]] = {
+    "jsplan": 1,
+    "workspace": "shop",
+    "connections": {"n": {"url": "nats://h:4222"}},
+    "domains": {"hub": {"connection": "n"}, "leaf": {"connection": "n"}},
+    "defaults": {"domain": "hub"},
+}
+#: What places a mapping in a workspace, and mappings of the table that together have each key.
+_Example = tuple[Callable[[Any], dict[str, Any]], list[dict[str, Any]]]
+_EXAMPLES: Final[dict[str, _Example]] = {
+    "connection": (
+        lambda it: {"connections": {"n": it}},
+        [
+            {"url": "tls://h:4222", "user": "u", "password": "p", "tls": {"ca": "ca.pem"}},
+            {"context": "shop", "timeout": "2s", "inbox_prefix": "_IN", "account": "ACC"},
+            {"token": "t"},
+            {"creds": "a.creds"},
+            {"nkey": "n.nk"},
+        ],
+    ),
+    "tls": (
+        lambda it: {"connections": {"n": {"url": "tls://h:4222", "tls": it}}},
+        [{"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"}, {"handshake_first": True}],
+    ),
+    "domain": (
+        lambda it: {"domains": {"hub": {}, "leaf": it}},
+        [
+            {"connection": "n", "js_domain": "edge", "labels": ["a"], "vars": {"size": 1}},
+            {"api_prefix": "JS.leaf", "may_be_offline": "7d"},
+            {"same_as": "hub", "labels": "a"},
+        ],
+    ),
+    "import": (
+        lambda it: {"imports": [it]},
+        [{"from": "hub", "into": "leaf", "api": "JS.a", "deliver": "d", "consumers": ["S/C"]}],
+    ),
+    "backend": (lambda it: {"backend": it}, [{"local": None}, {"kv": {"bucket": "B"}}]),
+    "backend.local": (lambda it: {"backend": {"local": it}}, [{"path": "state.json"}]),
+    "backend.kv": (
+        lambda it: {"backend": {"kv": it}},
+        [{"domain": "leaf", "bucket": "B", "lock_ttl": "30s"}],
+    ),
+}
+
+
+def _is_read(workspace: Loader, document: dict[str, Any]) -> bool:
+    try:
+        workspace(json.dumps(document), head="", files={"a.txt": "1", "folder/b": "2"})
+    except ConfigError:
+        return False
+    return True
+
+
+def test_reader_and_schema_take_the_same_keys(workspace: Loader) -> None:
+    """Both take each key of each table with a real value, and refuse any other key."""
+    assert _EXAMPLES.keys() == all_sections().keys()
+    for name, section in all_sections().items():
+        place, examples = _EXAMPLES[name]
+        assert {key for example in examples for key in example} == section.by_name.keys(), name
+        for example in examples:
+            document = _BASE | place(example)
+            assert list(_VALIDATOR.iter_errors(document)) == [], (name, example)
+            assert _is_read(workspace, document), (name, example)
+            unknown = _BASE | place(example | {"no_such_key": 1})
+            assert not _VALIDATOR.is_valid(unknown), (name, example)
+            assert not _is_read(workspace, unknown), (name, example)
+
+
+def test_reader_and_schema_require_the_same_keys(workspace: Loader) -> None:
+    """Both refuse a mapping without one of its required keys."""
+    for name, section in all_sections().items():
+        place, examples = _EXAMPLES[name]
+        for key in section.keys:
+            if key.required:
+                less = {given: value for given, value in examples[0].items() if given != key.name}
+                document = _BASE | place(less)
+                assert not _VALIDATOR.is_valid(document), (name, key.name)
+                assert not _is_read(workspace, document), (name, key.name)
