@@ -677,15 +677,15 @@ def workspace() -> str:
     """Return the page of workspace files with the tables of its keys; the rest is by hand."""
     page, sections = (FOLDER / "workspace.md").read_text(encoding="utf-8"), all_sections()
     return re.sub(
-        r"(<!-- keys: (\S+) -->\n).*?(?=<!-- end -->)",
-        lambda found: f"{found[1]}\n{keys(sections[found[2]])}\n",
+        r"(<!-- keys: ([^>\n]+) -->\n).*?(?=<!-- end -->)",
+        lambda found: f"{found[1]}\n{keys(*map(sections.__getitem__, found[2].split()))}\n",
         page,
         flags=re.DOTALL,
     )
 
 
-def keys(section: Section) -> str:
-    """Return the table of the keys of a mapping."""
+def keys(*sections: Section) -> str:
+    """Return one table of the keys of mappings."""
     rows = [
         (
             f"`{key.name}`",
@@ -693,6 +693,7 @@ def keys(section: Section) -> str:
             f"`{json.dumps(default).strip(chr(34))}`" if (default := key.shown_default) else "",
             key.doc,
         )
+        for section in sections
         for key in section.keys
     ]
     if any(row[2] for row in rows):

@@ -62,8 +62,8 @@ class Key(Struct, frozen=True):
 
     `doc` may have links, relative to the reference pages. `default` is the value of a key that is
     left out. A required key that is left out is a finding, with `missing` as its advice. `check`
-    reports what is wrong with a value of the right type. `label` is how findings name the key, with
-    the name of its mapping as `{what}`.
+    reports what is wrong with a value of the right type. `label` is that of the section, or another
+    one for this key.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Key(Struct, frozen=True):
     missing: str = ""
     default: Any = None
     check: Callable[[Any, Node, Reading], None] | None = None
-    label: str = "`{key}`"
+    label: str = ""
 
     @property
     def shown_default(self) -> Any:
@@ -88,13 +88,15 @@ class Section:
     """The table of one mapping.
 
     `id` is its name in the schema and on the page, `what` its name in findings. `hints` say what to
-    write in place of keys that others use. Of `one_of`, an editor wants one at least.
+    write in place of keys that others use. `label` is how findings name a key, with `what` as
+    `{what}`. Of `one_of`, an editor wants one at least.
     """
 
     id: str
     what: str
     keys: tuple[Key, ...]
     hints: Mapping[str, str] = field(default_factory=dict)
+    label: str = "`{key}`"
     one_of: tuple[str, ...] = ()
 
     @cached_property
@@ -117,7 +119,7 @@ class Section:
             if key.required:
                 findings.missing(node, key.name, what, key.missing)
             if item is not None and (item.value is not None or key.type.refuses_null):
-                label = key.label.format(key=key.name, what=what)
+                label = (key.label or self.label).format(key=key.name, what=what)
                 value = key.type.read(item, label, reading)
                 if value is not None and key.check is not None:
                     key.check(value, item, reading)
@@ -225,6 +227,12 @@ def _read_domain(node: Node, label: str, reading: Reading) -> str | None:
     return name
 
 
+def _parse_time(value: object) -> str:
+    if isinstance(value, dict | list):
+        raise ValueError("a time is text such as 2026-01-31T12:00:00Z")
+    return units.normalize_time(value)
+
+
 _TEXT: Final[Schema] = ref("text")
 TEXT: Final = plain("text", parsing.read_text, _TEXT)
 TEXTS: Final = plain("text, or a list of it", parsing.read_texts, texts())
@@ -232,7 +240,7 @@ FLAG: Final = plain("true or false", parsing.read_flag, ref("flag"))
 DATE: Final = plain("day", parsing.read_date, ref("date"))
 ADDRESS: Final = plain("address", parsing.read_address, ref("address"))
 DURATION: Final = parsed("duration", units.parse_duration, ref("duration_or_reference"))
-TIME: Final = parsed("time", units.normalize_time, or_reference(ref("time")))
+TIME: Final = parsed("time", _parse_time, or_reference(ref("time")))
 #: A path as written; a path that is absolute; text that may be one.
 PATH: Final = plain("path", parsing.read_path, _TEXT)
 FILE: Final = ValueType("path", _read_file, _TEXT)

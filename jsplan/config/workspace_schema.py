@@ -15,22 +15,23 @@ from jsplan.config.resource_schema import fields_schema, resource_definitions, s
 from jsplan.config.schema_parts import (
     Schema,
     any_of,
-    choice,
     closed_object,
-    flag,
     list_of,
     map_of,
     or_reference,
     ref,
-    text,
     texts,
 )
-from jsplan.config.sections import Key, Section
+from jsplan.config.sections import Key, Section, mapping
+from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
 from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
+from jsplan.config.tables.settings import DRIFT, LEVEL, OWNERSHIP
 from jsplan.documents.json_schema import DIALECT
 from jsplan.resources import TABLES
 
-_SECTIONS: Final = (CONNECTION, DOMAINS, IMPORT, BACKEND)
+_SECTIONS: Final = (
+    CONNECTION, DOMAINS, IMPORT, BACKEND, BACKFILL, MOVED, RELOCATE, REMOVED, DRIFT, OWNERSHIP,
+)  # fmt: skip
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
@@ -141,21 +142,21 @@ def _top_level() -> dict[str, Schema]:
         "consumers": list_of(ref("consumer"), "Consumers of streams that another team owns."),
         "kv": list_of(ref("kv"), "KV buckets."),
         "object_stores": list_of(ref("object_store"), "Object stores."),
-        "backfills": list_of(_backfill(), "Ranges of one stream to copy into another."),
+        "backfills": list_of(ref(BACKFILL.id), "Ranges of one stream to copy into another."),
         "moved": list_of(
-            closed_object({"from": ref("address"), "to": ref("address")}, ("from", "to")),
+            ref(MOVED.id),
             "Addresses that changed while the resource did not.",
         ),
         "relocate": list_of(
-            closed_object({"from": ref("address"), "to": ref("address")}, ("from", "to")),
+            ref(RELOCATE.id),
             "Streams that move with their messages and consumers.",
         ),
-        "removed": list_of(_removed(), "Resources that left the files: destroyed or forgotten."),
-        "drift": _drift(),
-        "lint": map_of(choice("ignore", "warning", "error"), "The level of each finding."),
-        "ownership": closed_object(
-            {"marker": flag("Write an owner into metadata, so that two workspaces cannot fight.")}
+        "removed": list_of(
+            ref(REMOVED.id), "Resources that left the files: destroyed or forgotten."
         ),
+        "drift": mapping(DRIFT).schema,
+        "lint": map_of(LEVEL.schema, "The level of each finding."),
+        "ownership": mapping(OWNERSHIP).schema,
     }
 
 
@@ -206,76 +207,3 @@ def _override() -> Schema:
     }
     own = {"address": ref("address"), POSITION: ref(POSITION)}
     return closed_object(fields | settings_schema() | own, ("address",))
-
-
-def _removed() -> Schema:
-    properties = {
-        "address": ref("address"),
-        "destroy": flag("false forgets it and leaves it on the server."),
-        "prevent_destroy": flag("false removes the guard that is kept in state."),
-    }
-    return closed_object(properties, ("address", "destroy"))
-
-
-def _drift() -> Schema:
-    mute = {
-        "address": ref("address"),
-        "fields": texts(),
-        "owner": text(),
-        "reason": text(),
-        "until": ref("date"),
-    }
-    hook = closed_object({"url": text(), "headers": map_of({"type": "string"})}, ("url",))
-    sinks = [
-        closed_object({"webhook": hook}, ("webhook",)),
-        closed_object({"subject": text(), "domain": text()}, ("subject",)),
-        closed_object({"file": text()}, ("file",)),
-    ]
-    return closed_object(
-        {
-            "ignore": list_of(ref("address"), "Never compared."),
-            "mute": list_of(
-                closed_object(mute, ("address", "owner", "reason")),
-                "Known drift that is not reported, until a date.",
-            ),
-            "sinks": list_of(any_of(*sinks), "Where the scheduled job reports."),
-        }
-    )
-
-
-def _backfill() -> Schema:
-    origin, target = any_of(_side(_BOUNDS), {"type": "array", "items": _side(_BOUNDS)}), _side({})
-    return closed_object(
-        {
-            "name": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_-]*$|\$\{"},
-            "from": origin,
-            "to": target,
-            "order": choice("stream", "subject", "none"),
-            "strategy": choice("auto", "snapshot", "spark"),
-            "mode": choice("tagged", "exact"),
-            "oversize": choice("error", "skip"),
-            "rate": any_of({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
-            "where": text("SQL over the message columns."),
-            "transform": text("FILE.py:FUNCTION, from DataFrame to DataFrame."),
-            "subject_transform": closed_object({"src": text(), "dest": text()}, ("src", "dest")),
-            "environments": texts("Only in these environments."),
-        },
-        ("name", "from", "to"),
-    )
-
-
-_SEQUENCE: Final[Schema] = {
-    "anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
-}
-_TIME: Final[Schema] = {
-    "anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
-}
-_BOUNDS: Final[dict[str, Schema]] = {
-    "start_seq": _SEQUENCE, "end_seq": _SEQUENCE, "start_time": _TIME, "end_time": _TIME,
-    "filter_subject": {"type": ["string", "null"]}, "filter_subjects": texts(),
-}  # fmt: skip
-
-
-def _side(more: dict[str, Schema]) -> Schema:
-    stream = closed_object({"domain": text(), "stream": text(), **more, "parquet": text()})
-    return stream | {"anyOf": [{"required": ["stream"]}, {"required": ["parquet"]}]}

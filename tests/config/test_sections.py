@@ -20,6 +20,7 @@ _BASE: Final[dict[str, Any]] = {
     "domains": {"hub": {"connection": "n"}, "leaf": {"connection": "n"}},
     "defaults": {"domain": "hub"},
 }
+_SIDE: Final = {"stream": "A"}
 #: What places a mapping in a workspace, and mappings of the table that together have each key.
 _Example = tuple[Callable[[Any], dict[str, Any]], list[dict[str, Any]]]
 _EXAMPLES: Final[dict[str, _Example]] = {
@@ -55,12 +56,93 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         lambda it: {"backend": {"kv": it}},
         [{"domain": "leaf", "bucket": "B", "lock_ttl": "30s"}],
     ),
+    "moved": (lambda it: {"moved": [it]}, [{"from": "old/stream/A", "to": "hub/stream/A"}]),
+    "relocate": (
+        lambda it: {"streams": [{"name": "A"}], "relocate": [it]},
+        [{"from": "leaf/stream/A", "to": "hub/stream/A"}],
+    ),
+    "removed": (
+        lambda it: {"removed": [it]},
+        [{"address": "hub/stream/A", "destroy": True, "prevent_destroy": False}],
+    ),
+    "backfill": (
+        lambda it: {"environments": {"dev": None}, "backfills": [it]},
+        [
+            {
+                "name": "b",
+                "from": [{"domain": "leaf", "stream": "A"}],
+                "to": {"stream": "A"},
+                "order": "subject",
+                "strategy": "spark",
+                "mode": "exact",
+                "oversize": "skip",
+                "rate": "2MB/s",
+                "where": "subject LIKE 'a.%'",
+                "transform": "clean.py:run",
+                "subject_transform": {"src": "a", "dest": "b"},
+                "environments": ["dev"],
+            }
+        ],
+    ),
+    "backfill.from": (
+        lambda it: {"backfills": [{"name": "b", "from": it, "to": {"stream": "B"}}]},
+        [
+            {"domain": ["hub", "leaf"], "stream": "A", "start_seq": 2, "end_seq": 3},
+            {"stream": "A", "start_time": "2026-01-01T00:00:00Z", "filter_subject": "a"},
+            {"stream": "A", "end_time": "2026-01-01T00:00:00Z", "filter_subjects": ["a"]},
+            {"parquet": "s3://b/a"},
+        ],
+    ),
+    "backfill.to": (
+        lambda it: {"backfills": [{"name": "b", "from": {"stream": "A"}, "to": it}]},
+        [{"domain": "leaf", "stream": "A"}, {"parquet": "archive"}],
+    ),
+    "backfill.subject_transform": (
+        lambda it: {
+            "backfills": [
+                {"name": "b", "from": _SIDE, "to": {"stream": "B"}, "subject_transform": it}
+            ]
+        },
+        [{"src": "a", "dest": "b"}],
+    ),
+    "drift": (
+        lambda it: {"drift": it},
+        [{"ignore": ["hub/stream/T_*"], "mute": [], "sinks": [{"file": "d.jsonl"}]}],
+    ),
+    "drift.mute": (
+        lambda it: {"drift": {"mute": [it]}},
+        [
+            {
+                "address": "hub/stream/A",
+                "reason": "r",
+                "owner": "o",
+                "until": "2026-12-31",
+                "fields": ["max_age"],
+            }
+        ],
+    ),
+    "drift.sink.webhook": (
+        lambda it: {"drift": {"sinks": [it]}},
+        [{"webhook": {"url": "https://h/x"}}],
+    ),
+    "drift.sink.subject": (
+        lambda it: {"drift": {"sinks": [it]}},
+        [{"subject": "ops.drift", "domain": "hub"}],
+    ),
+    "drift.sink.file": (lambda it: {"drift": {"sinks": [it]}}, [{"file": "d.jsonl"}]),
+    "drift.webhook": (
+        lambda it: {"drift": {"sinks": [{"webhook": it}]}},
+        [{"url": "https://h/x", "headers": {"X-Key": "k"}}],
+    ),
+    "ownership": (lambda it: {"ownership": it}, [{"marker": True}]),
 }
 
 
 def _is_read(workspace: Loader, document: dict[str, Any]) -> bool:
     try:
-        workspace(json.dumps(document), head="", files={"a.txt": "1", "folder/b": "2"})
+        chosen = next(iter(document.get("environments", {})), None)
+        files = {"a.txt": "1", "folder/b": "2"}
+        workspace(json.dumps(document), head="", files=files, environment=chosen)
     except ConfigError:
         return False
     return True

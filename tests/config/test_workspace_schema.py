@@ -11,12 +11,10 @@ import pytest
 
 from jsplan import units
 from jsplan.config import (
-    backfills,
     environments,
     files,
     lifecycle,
     resource_resolver,
-    settings,
 )
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source, to_plain
@@ -259,10 +257,7 @@ def test_every_key_of_the_grammar_is_known() -> None:
     assert keys(top["environments"]["additionalProperties"]) == set(
         environments.ENVIRONMENT_SECTIONS
     )
-    assert keys(top["backfills"]) == set(backfills._KEYS)  # noqa: SLF001 - what the test is about
-    assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001
-    assert keys(top["drift"]) == {"ignore", "mute", "sinks"}
-    assert set(settings._LEVELS) == set(top["lint"]["additionalProperties"]["anyOf"][0]["enum"])  # noqa: SLF001
+    assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001 - what the test is about
     for kind, section in (
         ("stream", "streams"),
         ("consumer", "consumers"),
