@@ -167,7 +167,11 @@ def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
 
 
 def read_parsed(
-    node: Node | None, what: str, parse: Callable[[object], T], findings: Findings
+    node: Node | None,
+    what: str,
+    parse: Callable[[object], T],
+    findings: Findings,
+    detail: str = "Correct the value.",
 ) -> T | None:
     """Return the value as `parse` reads it; its ValueError becomes a finding without secrets."""
     if node is None or node.value is None:
@@ -176,7 +180,7 @@ def read_parsed(
         return parse(node.value)
     except ValueError as error:
         reason = "the secret value is not accepted" if node.secret else str(error)
-        findings.error("JS130", node, f"{what}: {reason}", "Correct the value.")
+        findings.error("JS130", node, f"{what}: {reason}", detail)
         return None
 
 
@@ -197,9 +201,9 @@ def read_choice(
     return None
 
 
-def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
+def read_code(node: Node | None, what: str, findings: Findings) -> str | None:
     """Return a code such as JS201."""
-    value = read_text(node, parent_key, findings)
+    value = read_text(node, what, findings)
     if value is None or _CODE.fullmatch(value):
         return value
     findings.error(

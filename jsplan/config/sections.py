@@ -21,7 +21,7 @@ from jsplan.config import parsing
 from jsplan.config.file_paths import is_file_content, resolve_file_path
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.node import Node
+from jsplan.config.node import Node, make_mapping
 from jsplan.config.schema_parts import Schema, any_of, list_of, map_of, or_reference, ref, texts
 from jsplan.diagnostics import did_you_mean
 
@@ -88,8 +88,8 @@ class Section:
     """The table of one mapping.
 
     `id` is its name in the schema and on the page, `what` its name in findings. `hints` say what to
-    write in place of keys that others use. `label` is how findings name a key, with `what` as
-    `{what}`. Of `one_of`, an editor wants one at least.
+    write in place of keys that others use, `advice` in place of any other key. `label` is how
+    findings name a key, with `what` as `{what}`. Of `one_of`, an editor wants one at least.
     """
 
     id: str
@@ -98,6 +98,7 @@ class Section:
     hints: Mapping[str, str] = field(default_factory=dict)
     label: str = "`{key}`"
     one_of: tuple[str, ...] = ()
+    advice: str = ""
 
     @cached_property
     def by_name(self) -> Mapping[str, Key]:
@@ -110,14 +111,34 @@ class Section:
         `what` is the name of this one in findings. Unknown keys, wrong types and required keys that
         are left out are reported.
         """
-        what, findings = what or self.what, reading.findings
-        if not parsing.check_mapping(node, what, self.by_name, findings, self._hint):
+        what = what or self.what
+        if not self._check_keys(node, reading, what):
             return None
+        return self._read_values(node, reading, what)
+
+    def read_layers(self, layers: Collection[Node], reading: Reading) -> tuple[Node, Values] | None:
+        """Return one mapping of several, and its values. A key of a later layer replaces others.
+
+        It is None if no layer has a known key.
+        """
+        found: dict[str, Node] = {}
+        for node in layers:
+            if node.value is not None and self._check_keys(node, reading, self.what):
+                found |= {key: item for key, item in node.value.items() if key in self.by_name}
+        if not found:
+            return None
+        merged = make_mapping(next(iter(layers)).place, found, {})
+        return merged, self._read_values(merged, reading, self.what)
+
+    def _check_keys(self, node: Node, reading: Reading, what: str) -> bool:
+        return parsing.check_mapping(node, what, self.by_name, reading.findings, self._hint)
+
+    def _read_values(self, node: Node, reading: Reading, what: str) -> Values:
         found: Values = {}
         for key in self.keys:
             item, value = node.value.get(key.name), None
             if key.required:
-                findings.missing(node, key.name, what, key.missing)
+                reading.findings.missing(node, key.name, what, key.missing)
             if item is not None and (item.value is not None or key.type.refuses_null):
                 label = (key.label or self.label).format(key=key.name, what=what)
                 value = key.type.read(item, label, reading)
@@ -127,7 +148,7 @@ class Section:
         return found
 
     def _hint(self, key: str) -> str:
-        return self.hints.get(key, "")
+        return self.hints.get(key, self.advice)
 
     def read_all(
         self, listed: Node | None, label: str, reading: Reading, scope: Scope
@@ -152,11 +173,16 @@ def plain(word: str, read: Parser, schema: Schema) -> ValueType:
     return ValueType(word, lambda node, label, reading: read(node, label, reading.findings), schema)
 
 
-def parsed(word: str, parse: Callable[[object], Any], schema: Schema) -> ValueType:
+def parsed(
+    word: str,
+    parse: Callable[[object], Any],
+    schema: Schema,
+    detail: str = "Correct the value.",
+) -> ValueType:
     """Return a type of values that `parse` reads; its ValueError becomes a finding."""
     return plain(
         word,
-        lambda node, label, findings: parsing.read_parsed(node, label, parse, findings),
+        lambda node, label, findings: parsing.read_parsed(node, label, parse, findings, detail),
         schema,
     )
 

@@ -28,8 +28,9 @@ def read_drift(
     The rest is read without it.
     """
     reading, plain_scope = Reading(findings, domains=domains), Scope(scope.variables)
-    values = DRIFT.read(section, reading) if section is not None and section.value else None
-    if values is None:
+    if section is None or section.value is None:
+        return DriftSettings()
+    if (values := DRIFT.read(section, reading)) is None:
         return DriftSettings()
     ignore = [
         parsing.read_address(interpolate(item, plain_scope, findings), "`drift.ignore`", findings)

@@ -10,7 +10,6 @@ import re
 from typing import Final
 
 from jsplan.config.files import TOP_LEVEL_KEYS
-from jsplan.config.position import POSITION
 from jsplan.config.resource_schema import fields_schema, resource_definitions, settings_schema
 from jsplan.config.schema_parts import (
     Schema,
@@ -25,12 +24,24 @@ from jsplan.config.schema_parts import (
 from jsplan.config.sections import Key, Section, mapping
 from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
 from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
+from jsplan.config.tables.resources import (
+    KV_FOLDER,
+    KV_VALUE,
+    LIFECYCLE,
+    MESSAGE_SCHEDULE,
+    OBJECT_FOLDER,
+    POSITION,
+    RESOURCE_LINT,
+    STORED_OBJECT,
+)
 from jsplan.config.tables.settings import DRIFT, LEVEL, OWNERSHIP
 from jsplan.documents.json_schema import DIALECT
 from jsplan.resources import TABLES
 
 _SECTIONS: Final = (
     CONNECTION, DOMAINS, IMPORT, BACKEND, BACKFILL, MOVED, RELOCATE, REMOVED, DRIFT, OWNERSHIP,
+    LIFECYCLE, RESOURCE_LINT, POSITION, KV_VALUE, KV_FOLDER, STORED_OBJECT, OBJECT_FOLDER,
+    MESSAGE_SCHEDULE,
 )  # fmt: skip
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
@@ -205,5 +216,5 @@ def _override() -> Schema:
         for name, found in shapes.items()
         if found
     }
-    own = {"address": ref("address"), POSITION: ref(POSITION)}
+    own = {"address": ref("address"), POSITION.id: ref(POSITION.id)}
     return closed_object(fields | settings_schema() | own, ("address",))

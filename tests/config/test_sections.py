@@ -21,6 +21,13 @@ _BASE: Final[dict[str, Any]] = {
     "defaults": {"domain": "hub"},
 }
 _SIDE: Final = {"stream": "A"}
+_GUARDED: Final = {"prevent_destroy": True}
+_SCHEDULING: Final = {
+    "name": "S",
+    "subjects": ["s.>"],
+    "allow_msg_schedules": True,
+    "allow_msg_ttl": True,
+}
 #: What places a mapping in a workspace, and mappings of the table that together have each key.
 _Example = tuple[Callable[[Any], dict[str, Any]], list[dict[str, Any]]]
 _EXAMPLES: Final[dict[str, _Example]] = {
@@ -135,6 +142,64 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         [{"url": "https://h/x", "headers": {"X-Key": "k"}}],
     ),
     "ownership": (lambda it: {"ownership": it}, [{"marker": True}]),
+    "lifecycle": (
+        lambda it: {"streams": [{"name": "A", "lifecycle": it}]},
+        [
+            {
+                "prevent_destroy": True,
+                "ignore_changes": ["max_age"],
+                "on_replace": "preserve",
+                "allow_hazards": [{"code": "DELETES_MESSAGES", "reason": "r"}],
+            }
+        ],
+    ),
+    "allowed_hazard": (
+        lambda it: {"streams": [{"name": "A", "lifecycle": {"allow_hazards": [it]}}]},
+        [{"code": "DELETES_MESSAGES", "reason": "r", "until": "2026-12-31"}],
+    ),
+    "resource_lint": (
+        lambda it: {"streams": [{"name": "A", "lint": it}]},
+        [{"ignore": [{"code": "JS201", "reason": "r"}]}],
+    ),
+    "ignored_finding": (
+        lambda it: {"streams": [{"name": "A", "lint": {"ignore": [it]}}]},
+        [{"code": "JS201", "reason": "r"}],
+    ),
+    "position": (
+        lambda it: {"consumers": [{"name": "C", "stream": "A", "position": it}]},
+        [
+            {"seq": 5, "once": "a"},
+            {"time": "2026-01-01T00:00:00Z", "once": "a"},
+            {"new": True, "once": "a"},
+        ],
+    ),
+    "kv_value": (
+        lambda it: {"kv": [{"bucket": "K", "limit_marker_ttl": "1h", "entries": {"a": it}}]},
+        [
+            {"value": {"b": 1}, "ttl": "1m", "sensitive": True, "lifecycle": _GUARDED},
+            {"file": "a.txt"},
+        ],
+    ),
+    "kv_folder": (
+        lambda it: {"kv": [{"bucket": "K", "entries_from": it}]},
+        [{"dir": "folder", "prefix": "a.", "prune": True, "sensitive": True, "lifecycle": None}],
+    ),
+    "stored_object": (
+        lambda it: {"object_stores": [{"bucket": "O", "objects": {"a": it}}]},
+        [{"file": "a.txt", "lifecycle": _GUARDED}],
+    ),
+    "object_folder": (
+        lambda it: {"object_stores": [{"bucket": "O", "objects_from": [it]}]},
+        [{"dir": "folder", "prefix": "a/", "prune": True, "lifecycle": _GUARDED}],
+    ),
+    "schedule": (
+        lambda it: {"streams": [_SCHEDULING | {"schedules": {"s.a": it}}]},
+        [
+            {"at": "2030-01-01T00:00:00Z", "target": "s.t", "payload": "p", "sensitive": True},
+            {"every": "1m", "target": "s.t", "file": "a.txt", "ttl": "1m", "lifecycle": _GUARDED},
+            {"cron": "0 0 0 * * *", "time_zone": "Europe/Berlin", "target": "s.t"},
+        ],
+    ),
 }
 
 

@@ -13,13 +13,12 @@ from jsplan import units
 from jsplan.config import (
     environments,
     files,
-    lifecycle,
     resource_resolver,
 )
+from jsplan.config.field_schema import field_schema
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source, to_plain
 from jsplan.config.read import parse_document
-from jsplan.config.resource_schema import field_schema
 from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.resources import KV, TABLES
@@ -257,14 +256,13 @@ def test_every_key_of_the_grammar_is_known() -> None:
     assert keys(top["environments"]["additionalProperties"]) == set(
         environments.ENVIRONMENT_SECTIONS
     )
-    assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001 - what the test is about
     for kind, section in (
         ("stream", "streams"),
         ("consumer", "consumers"),
         ("kv", "kv"),
         ("object_store", "object_stores"),
     ):
-        own = resource_resolver._KEYS[kind]  # noqa: SLF001
+        own = resource_resolver._KEYS[kind]  # noqa: SLF001 - what the test is about
         fields = TABLES[kind].by_name  # type: ignore[index]
         assert keys(top[section]) == {*fields, *own}, section
     assert keys(SCHEMA["$defs"]["nested_consumer"]) == {
