@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import root
 from jsplan.cli.settings import GlobalOption
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
+from jsplan.config.sections import Section
+from jsplan.config.workspace_schema import all_sections
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.health.thresholds import ROWS as THRESHOLDS
@@ -88,6 +91,7 @@ def pages() -> dict[str, str]:
         "consumers.md": consumers(),
         "buckets.md": buckets(),
         "documents.md": documents(),
+        "workspace.md": workspace(),
         "contexts.md": contexts(),
         "benchmarks.md": benchmarks(),
         "compatibility.md": compatibility(),
@@ -664,6 +668,37 @@ def _leveled(rows: Table) -> Iterator[tuple[str, int]]:
             yield f"{row.name}: {value}", level
         if row.table is not None:
             yield from ((f"{row.name}.{path}", level) for path, level in _leveled(row.table))
+
+
+# --- workspace files ------------------------------------------------------------------------------
+
+
+def workspace() -> str:
+    """Return the page of workspace files with the tables of its keys; the rest is by hand."""
+    page, sections = (FOLDER / "workspace.md").read_text(encoding="utf-8"), all_sections()
+    return re.sub(
+        r"(<!-- keys: ([^>\n]+) -->\n).*?(?=<!-- end -->)",
+        lambda found: f"{found[1]}\n{keys(*map(sections.__getitem__, found[2].split()))}\n",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def keys(*sections: Section) -> str:
+    """Return one table of the keys of mappings."""
+    rows = [
+        (
+            f"`{key.name}`",
+            key.type.word + (", **required**" if key.required else ""),
+            f"`{json.dumps(default).strip(chr(34))}`" if (default := key.shown_default) else "",
+            key.doc,
+        )
+        for section in sections
+        for key in section.keys
+    ]
+    if any(row[2] for row in rows):
+        return table(("key", "value", "default", "meaning"), rows)
+    return table(("key", "value", "meaning"), ((key, value, doc) for key, value, _, doc in rows))
 
 
 # --- documents ------------------------------------------------------------------------------------

@@ -3,61 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
 from msgspec import Struct
 
-from jsplan import units
-from jsplan.config import environments, parsing
+from jsplan.config import environments
 from jsplan.config.archive_url import PLACE_HINT, archive_url_problem
 from jsplan.config.expand import DomainSelectors, choose_only_domain
 from jsplan.config.findings import Findings
-from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.interpolate import Scope
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, source_range
+from jsplan.config.sections import Reading, Section, Values
+from jsplan.config.tables.changes import BACKFILL, BACKFILL_FROM, BACKFILL_TO
 
-_KEYS: Final = (
-    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "where",
-    "transform", "subject_transform", "environments",
-)  # fmt: skip
-_FROM: Final = (
-    "domain",
-    "stream",
-    "start_seq",
-    "start_time",
-    "end_seq",
-    "end_time",
-    "filter_subject",
-    "filter_subjects",
-    "parquet",
-)
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "order": ("stream", "subject", "none"),
-    "strategy": ("auto", "snapshot", "spark"),
-    "mode": ("tagged", "exact"),
-    "oversize": ("error", "skip"),
-}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
-
-
-class _EntryOptions(TypedDict):
-    order: str
-    strategy: str
-    mode: str
-    oversize: str
-
-
-#: The values of an entry that does not set them.
-_DEFAULTS: Final[_EntryOptions] = {
-    "order": "stream",
-    "strategy": "auto",
-    "mode": "tagged",
-    "oversize": "error",
-}
+_BOUNDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
 
 
 class EntryContext(Struct, frozen=True):
@@ -78,22 +40,13 @@ def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Bac
     found: dict[str, Backfill] = {}
     findings = context.findings
     seen: set[str] = set()
-    for written in parsing.read_list(section, "`backfills`", findings):
-        node = interpolate(written, context.scope, findings)
-        if not parsing.check_mapping(node, "a backfill", _KEYS, findings):
-            continue
-        name = parsing.read_required_text(node, "name", "a backfill", findings) or ""
-        if name and not _NAME.fullmatch(name):
-            findings.error(
-                "JS131",
-                node.value["name"],
-                f'"{name}" is not a name for a backfill',
-                "Use letters, digits, - and _.",
-            )
+    reading = Reading(findings)
+    for node, values in BACKFILL.read_all(section, "`backfills`", reading, context.scope):
+        name = values["name"] or ""
         if name and name in seen:
             findings.error("JS110", node, f"backfill {name} is declared twice", "Keep one.")
         seen.add(name)
-        entry = _read_entry(name, node, context)
+        entry = _make_entry(name, node, values, context)
         if _is_in_environment(node.get("environments"), context) and entry is not None:
             found[name] = entry
     return found
@@ -105,69 +58,46 @@ def _is_in_environment(node: Node | None, context: EntryContext) -> bool:
     return not wanted or context.environment in wanted
 
 
-def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None:
-    findings = context.findings
-    choices = _DEFAULTS.copy()
-    for key, values in _CHOICES.items():
-        if (value := parsing.read_choice(node.get(key), f"`{key}`", values, findings)) is not None:
-            choices[key] = value  # type: ignore[literal-required]  # both have the same four keys
-    origins, targets = (
-        _read_sides(node, "from", _FROM, context),
-        _read_sides(node, "to", ("domain", "stream", "parquet"), context),
-    )
-    where = parsing.read_text(node.get("where"), "`where`", findings)
-    transform = _read_transform(node.get("transform"), context)
-    rate = parsing.read_parsed(node.get("rate"), "`rate`", _parse_rate, findings)
-    renamed = _read_subject_transform(node.get("subject_transform"), findings)
+def _make_entry(name: str, node: Node, values: Values, context: EntryContext) -> Backfill | None:
+    origins = _read_sides(node, "from", BACKFILL_FROM, context)
+    targets = _read_sides(node, "to", BACKFILL_TO, context)
+    renamed = values["subject_transform"] or {}
+    src, dest = renamed.get("src"), renamed.get("dest")
     if not origins or len(targets) != 1:
         return None
     return Backfill(
         name,
         tuple(origins),
         targets[0],
-        rate=rate,
-        where=where,
-        transform=transform,
-        subject_transform=renamed,
-        range=source_range(node.place),
-        **choices,
+        values["order"],
+        values["strategy"],
+        values["mode"],
+        values["oversize"],
+        values["rate"],
+        values["where"],
+        _relative_transform(values["transform"], node, context),
+        (src, dest) if src and dest else None,
+        source_range(node.place),
     )
 
 
-def _read_transform(node: Node | None, context: EntryContext) -> str | None:
+def _relative_transform(text: str | None, node: Node, context: EntryContext) -> str | None:
     """Return FILE.py:FUNCTION with the file relative to the workspace."""
-    text = parsing.read_path(node, "`transform`", context.findings)
-    if text is None or node is None:
+    if text is None:
         return None
-    folder = node.place[0].path.parent.absolute()
+    folder = node.value["transform"].place[0].path.parent.absolute()
     below = Path(os.path.relpath(folder, context.root.absolute())).as_posix()
     return text if Path(text).is_absolute() or below == "." else f"{below}/{text}"
 
 
-def _read_subject_transform(node: Node | None, findings: Findings) -> tuple[str, str] | None:
-    if node is None or not parsing.check_mapping(
-        node, "`subject_transform`", ("src", "dest"), findings
-    ):
-        return None
-    src, dest = (
-        parsing.read_required_text(node, key, "`subject_transform`", findings)
-        for key in ("src", "dest")
-    )
-    return (src, dest) if src and dest else None
-
-
-def _read_sides(
-    node: Node, key: str, keys: Collection[str], context: EntryContext
-) -> list[BackfillSide]:
-    side, findings = node.get(key), context.findings
+def _read_sides(node: Node, key: str, table: Section, context: EntryContext) -> list[BackfillSide]:
+    side = node.get(key)
     if side is None or side.value is None:
-        detail = f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}."
-        findings.missing(node, key, "a backfill", detail)
         return []
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
-    found = [one for item in items for one in _read_side(item, keys, context)]
+    found = [one for item in items for one in _read_side(item, table, context)]
     if key == "to" and len(found) > 1:
-        findings.error(
+        context.findings.error(
             "JS104",
             side,
             f"a backfill has one target, and this names {len(found)}",
@@ -176,10 +106,10 @@ def _read_sides(
     return found
 
 
-def _read_archive(node: Node, findings: Findings) -> list[BackfillSide]:
+def _read_archive(node: Node, path: str | None, findings: Findings) -> list[BackfillSide]:
     """Return the side that is an archive, without its text in a message about a URL."""
-    path = parsing.read_required_text(node, "parquet", "a side of a backfill", findings)
-    if not path or not parsing.read_path(node.get("parquet"), "`parquet`", findings):
+    findings.missing(node, "parquet", "a side of a backfill")
+    if path is None:
         return []
     if problem := archive_url_problem(path):
         findings.error("JS130", node, f"`parquet` of a backfill: {problem}", PLACE_HINT)
@@ -187,32 +117,25 @@ def _read_archive(node: Node, findings: Findings) -> list[BackfillSide]:
     return [BackfillSide(parquet=path)]
 
 
-def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
+def _read_side(node: Node, table: Section, context: EntryContext) -> list[BackfillSide]:
     """Return one side for each domain that it names."""
     findings = context.findings
-    if not parsing.check_mapping(node, "a side of a backfill", keys, findings):
+    values = table.read(node, Reading(findings))
+    if values is None:
         return []
     if "parquet" in node.value:
-        return _read_archive(node, findings)
-    stream = parsing.read_required_text(node, "stream", "a side of a backfill", findings)
+        return _read_archive(node, values["parquet"], findings)
+    findings.missing(node, "stream", "a side of a backfill")
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:
             findings.error(
                 "JS104", node, f"both {bound}_seq and {bound}_time are given", "Keep one."
             )
-    start_seq, end_seq = (
-        parsing.read_parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _parse_sequence, findings)
-        for b in ("start", "end")
-    )
-    start_time, end_time = (
-        parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.normalize_time, findings)
-        for b in ("start", "end")
-    )
-    filters = parsing.read_texts(node.get("filter_subjects"), "`filter_subjects`", findings)
-    one = parsing.read_text(node.get("filter_subject"), "`filter_subject`", findings)
-    every = (*([one] if one else []), *filters)
+    one = values.get("filter_subject")
+    filters = (*([one] if one else []), *values.get("filter_subjects", ()))
+    bounds = {name: values.get(name) for name in _BOUNDS}
     return [
-        BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every)
+        BackfillSide(domain, values["stream"] or "", filters=filters, **bounds)
         for domain in _select_domains(node, context)
     ]
 
@@ -226,15 +149,3 @@ def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
     if selector is not None:
         return context.selectors.select(selector)
     return choose_only_domain(node, context.own_domains, context.findings)
-
-
-def _parse_sequence(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("a sequence is a whole number from 1")
-    return value
-
-
-def _parse_rate(value: object) -> int:
-    if isinstance(value, str) and not value.endswith("/s"):
-        raise ValueError(f'"{value}" is not a rate; write 2MB/s')
-    return units.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from jsplan.address import Kind
-from jsplan.config.connections import resolve_file_path
+from jsplan.config.file_paths import resolve_file_path
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.node import Node, from_plain, make_mapping
 from jsplan.resources import STREAM, TABLES, buckets

@@ -18,35 +18,12 @@ from jsplan.config.node import Node, source_range
 from jsplan.config.secret_fields import (
     CONNECTION_SECRETS,
     conceal_login,
-    describe,
-    is_content,
     mark_secret,
     url_problem,
 )
+from jsplan.config.sections import Reading, Values
+from jsplan.config.tables.connectivity import CONNECTION
 
-_KEYS: Final = (
-    "url",
-    "context",
-    "user",
-    "password",
-    "token",
-    "creds",
-    "nkey",
-    "tls",
-    "inbox_prefix",
-    "timeout",
-    "account",
-)
-_TLS: Final = ("ca", "cert", "key", "handshake_first")
-_HINTS: Final = {
-    "credentials": 'Did you mean "creds"?',
-    "servers": 'Did you mean "url"? It takes several, separated by commas.',
-    "username": 'Did you mean "user"?', "pass": 'Did you mean "password"?',
-    "nats_context": 'Did you mean "context"?',
-    "domain": "A domain is declared under `domains:`, with `connection:`.",
-    "js_domain": "A domain is declared under `domains:`.",
-    "jetstream_domain": "A domain is declared under `domains:`.",
-}  # fmt: skip
 _SENT_TEXTS: Final = ("url", "context", "user", "password", "token", "inbox_prefix")
 _REFERENCE: Final = re.compile(r"\$\{env\.[^{}]*\}")
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
@@ -71,48 +48,39 @@ def read_connections(
             )
         elif node.value is None:
             out[key] = Connection(key, range=source_range(section.key_place(key)))
-        elif parsing.check_mapping(
-            node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")
-        ):
-            out[key] = _read_connection(key, node, environ, findings)
+        elif (found := _read_connection(key, node, environ, findings)) is not None:
+            out[key] = found
         out.setdefault(key, Connection(key))  # domains may name one that has a finding
     return out
 
 
 def _read_connection(
     key: str, node: Node, environ: Mapping[str, str], findings: Findings
-) -> Connection:
-    def text(name: str) -> str | None:
-        return parsing.read_text(node.get(name), f"`{name}`", findings)
-
-    def path(name: str) -> Path | None:
-        return resolve_file_path(node.get(name), f"`{name}`", environ, findings)
-
+) -> Connection | None:
     mark_secret(node.get("password"), node.get("token"))
     conceal_login(node.get("url"))
+    values = CONNECTION.read(node, Reading(findings, environ), f"connection {key}")
+    if values is None:
+        return None
     _check_login(key, node, findings)
     _check_url(key, node.get("url"), findings)
     found = Connection(
         key,
-        url=text("url"),
-        context=None
-        if _is_file_content(node.get("context"), "`context`", findings)
-        else text("context"),
-        user=text("user"),
-        password=text("password"),
-        token=text("token"),
-        creds=path("creds"),
-        nkey=path("nkey"),
-        tls=_tls(node.get("tls"), environ, findings),
-        inbox_prefix=parsing.read_parsed(
-            node.get("inbox_prefix"), "`inbox_prefix`", parse_subject_prefix, findings
-        ),
-        timeout=parsing.read_parsed(node.get("timeout"), "`timeout`", _parse_timeout, findings),
-        account=text("account"),
+        **values | {"tls": _make_tls(node.get("tls"), values["tls"], findings)},
         range=source_range(node.place),
         folder=node.place[0].path.parent.absolute(),
     )
     return dataclasses.replace(found, declared=_declare(node, found))
+
+
+def _make_tls(node: Node | None, values: Values | None, findings: Findings) -> Tls | None:
+    if node is None or values is None:
+        return None
+    if node.is_given("cert") != node.is_given("key"):
+        findings.error(
+            "JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one."
+        )
+    return Tls(**values)
 
 
 def _declare(node: Node, found: Connection) -> str:
@@ -187,84 +155,3 @@ def _check_url(key: str, node: Node | None, findings: Findings) -> None:
                 f"`url` of connection {key}: {what}",
                 "Write nats://HOST:PORT, or tls://, ws://, wss://.",
             )
-
-
-def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
-    if (
-        node is None
-        or node.value is None
-        or not parsing.check_mapping(node, "`tls`", _TLS, findings)
-    ):
-        return None
-    files = {
-        name: resolve_file_path(node.get(name), f"`tls.{name}`", environ, findings)
-        for name in ("ca", "cert", "key")
-    }
-    if node.is_given("cert") != node.is_given("key"):
-        findings.error(
-            "JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one."
-        )
-    return Tls(
-        **files,
-        handshake_first=parsing.read_flag(
-            node.get("handshake_first"), "`tls.handshake_first`", findings
-        )
-        or False,
-    )
-
-
-def resolve_file_path(
-    node: Node | None,
-    what: str,
-    environ: Mapping[str, str],
-    findings: Findings,
-    base: Path | None = None,
-) -> Path | None:
-    """Return a path as absolute, relative to `base` or to the file that names it; `~` is HOME."""
-    if _is_file_content(node, what, findings):
-        return None
-    value = parsing.read_path(node, what, findings)
-    if value is None or node is None:
-        return None
-    return _make_absolute(value, node, environ, base)
-
-
-def _is_file_content(node: Node | None, what: str, findings: Findings) -> bool:
-    """Report text that should be a path and is what a file of credentials holds."""
-    if node is None or not isinstance(node.value, str) or not is_content(node.value):
-        return False
-    findings.error(
-        "JS120",
-        node,
-        f"{what} must be a path,"
-        f" and {describe(node) if node.references else 'this'} is the content of a file",
-        "Put the content into a file that only you can read, and give its path.",
-    )
-    return True
-
-
-def _make_absolute(value: str, node: Node, environ: Mapping[str, str], base: Path | None) -> Path:
-    if value.startswith("~/") and environ.get("HOME"):
-        return Path(environ["HOME"]) / value[2:]
-    return (base or node.place[0].path.parent).absolute() / value
-
-
-def _parse_timeout(value: object) -> int:
-    duration = units.parse_duration(value)
-    if duration <= 0:
-        raise ValueError("must be greater than 0s")
-    if duration > 24 * 3600 * units.SECOND:
-        raise ValueError("must not be longer than a day")
-    return duration
-
-
-def parse_subject_prefix(value: object) -> str:
-    """Parse a subject without wildcards, blanks or a dot at its end; raises ValueError."""
-    if not isinstance(value, str):
-        raise ValueError("must be text")
-    prefix = value.removesuffix(".")
-    if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
-        raise ValueError(
-            f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts'
-        )
-    return prefix

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
-from jsplan import units
-from jsplan.config import parsing
-from jsplan.config.connections import IMPLIED_CONNECTION, NAME_PATTERN, parse_subject_prefix
+from jsplan.config.connections import IMPLIED_CONNECTION, NAME_PATTERN
 from jsplan.config.expand import expand_range
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -24,19 +21,10 @@ from jsplan.config.node import (
     source_range,
     to_plain,
 )
+from jsplan.config.sections import Reading
+from jsplan.config.tables.connectivity import DOMAINS, IMPORT
 from jsplan.diagnostics import did_you_mean, list_known
 
-_KEYS: Final = (
-    "connection",
-    "js_domain",
-    "api_prefix",
-    "labels",
-    "vars",
-    "may_be_offline",
-    "same_as",
-)
-_CONSUMER = re.compile(r"[^.*>\s/]+/[^.*>\s/]+")
-_JS_DOMAIN = re.compile(r"[^.*>\s]+")
 _DOMAIN_HELP: Final = (
     "A domain is one JetStream. Write, with the name in the server's `jetstream { domain: hub }`:\n"
     "  domains:\n    hub: {connection: %s}\n"
@@ -169,48 +157,24 @@ class DomainBuilder:
         self.vars[key] = {}
         if node.value is None:
             node = from_plain({}, place)
-        if not parsing.check_mapping(node, what, _KEYS, self.findings, _key_hint):
+        values = DOMAINS.read(node, Reading(self.findings), what)
+        if values is None:
             return Domain(key, "", key, f"$JS.{key}.API", range=source_range(place))
-        self.vars[key] = dict(
-            parsing.read_mapping(node.get("vars"), f"`vars` of {what}", self.findings)
-        )
-        js_domain = self._read_js_domain(key, node)
-        prefix = parsing.read_parsed(
-            node.get("api_prefix"), "`api_prefix`", parse_subject_prefix, self.findings
-        )
+        self.vars[key] = values["vars"] or {}
+        js_domain = values["js_domain"] if "js_domain" in node.value else key
         return Domain(
             key,
-            self._read_connection(node, what),
+            self._choose_connection(values["connection"], node, what),
             js_domain,
-            prefix or (f"$JS.{js_domain}.API" if js_domain else "$JS.API"),
-            labels=frozenset(
-                parsing.read_texts(node.get("labels"), f"`labels` of {what}", self.findings)
-            ),
+            values["api_prefix"] or (f"$JS.{js_domain}.API" if js_domain else "$JS.API"),
+            labels=frozenset(values["labels"]),
             vars={name: to_plain(value) for name, value in self.vars[key].items()},
-            may_be_offline=parsing.read_parsed(
-                node.get("may_be_offline"), "`may_be_offline`", units.parse_duration, self.findings
-            ),
-            same_as=parsing.read_text(node.get("same_as"), f"`same_as` of {what}", self.findings),
+            may_be_offline=values["may_be_offline"],
+            same_as=values["same_as"],
             range=source_range(place),
         )
 
-    def _read_js_domain(self, key: str, node: Node) -> str | None:
-        item = node.get("js_domain")
-        if item is None:
-            return key
-        name = parsing.read_text(item, "`js_domain`", self.findings)
-        if name is not None and not _JS_DOMAIN.fullmatch(name):
-            self.findings.error(
-                "JS121",
-                item,
-                f'"{name}" is not a JetStream domain',
-                "It is one word without dots, blanks and wildcards.",
-            )
-        return name
-
-    def _read_connection(self, node: Node, what: str) -> str:
-        item = node.get("connection")
-        key = parsing.read_text(item, f"`connection` of {what}", self.findings)
+    def _choose_connection(self, key: str | None, node: Node, what: str) -> str:
         if key is None:
             if len(self.connections) != 1:
                 known = list_known("connections", self.connections)
@@ -219,7 +183,7 @@ class DomainBuilder:
         if key not in self.connections:
             self.findings.error(
                 "JS122",
-                item,
+                node.value["connection"],
                 f'there is no connection "{key}"',
                 list_known("connections", self.connections, key),
             )
@@ -277,73 +241,23 @@ class DomainBuilder:
         )
 
 
-def _key_hint(key: str) -> str:
-    return {
-        "domain": 'Did you mean "js_domain"?',
-        "label": 'Did you mean "labels"?',
-        "url": "A URL belongs to a connection.",
-    }.get(key, "")
-
-
 def read_imports(
     section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings
 ) -> tuple[ImportRow, ...]:
     """Read the rows of `imports:`, and report unknown domains and rows between the same domains."""
     out: dict[tuple[str, str], ImportRow] = {}
-    for written in parsing.read_list(section, "`imports`", findings):
-        node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(
-            node, "an import", ("from", "into", "api", "deliver", "consumers"), findings
-        ):
+    reading = Reading(findings, domains=domains)
+    for node, values in IMPORT.read_all(section, "`imports`", reading, scope):
+        origin, into, api = values["from"], values["into"], values["api"]
+        if not (origin and into and api):
             continue
-        row = _read_import(node, domains, findings)
-        if row is None:
-            continue
-        first = out.setdefault((row.from_domain, row.into_domain), row)
+        consumers, place = tuple(values["consumers"]), source_range(node.place)
+        row = ImportRow(origin, into, api, values["deliver"], consumers, place)
+        first = out.setdefault((origin, into), row)
         if first is not row:
             detail = (
                 f"The first one is at {first.range}. Keep one:"
                 " mirrors and sources would not know which to use."
             )
-            findings.error(
-                "JS110", node, f"two imports from {row.from_domain} into {row.into_domain}", detail
-            )
+            findings.error("JS110", node, f"two imports from {origin} into {into}", detail)
     return tuple(out.values())
-
-
-def _read_import(node: Node, domains: Mapping[str, Domain], findings: Findings) -> ImportRow | None:
-    origin, into = (_read_existing_domain(node, key, domains, findings) for key in ("from", "into"))
-    api = parsing.read_parsed(node.get("api"), "`api`", parse_subject_prefix, findings)
-    detail = (
-        'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".'
-    )
-    findings.missing(node, "api", "an import", detail)
-    deliver = parsing.read_parsed(node.get("deliver"), "`deliver`", parse_subject_prefix, findings)
-    consumers = tuple(parsing.read_texts(node.get("consumers"), "`consumers`", findings))
-    for name in consumers:
-        if not _CONSUMER.fullmatch(name):
-            findings.error(
-                "JS143",
-                node.value["consumers"],
-                f'"{name}" is not STREAM/CONSUMER',
-                "Write it as in ORDERS/NEW.",
-            )
-    return (
-        ImportRow(origin, into, api, deliver, consumers, source_range(node.place))
-        if origin and into and api
-        else None
-    )
-
-
-def _read_existing_domain(
-    node: Node, key: str, domains: Mapping[str, Domain], findings: Findings
-) -> str | None:
-    name = parsing.read_required_text(node, key, "an import", findings)
-    if name is not None and name not in domains:
-        findings.error(
-            "JS122",
-            node.value[key],
-            f'there is no domain "{name}"',
-            f"Declare it under `domains:`.{did_you_mean(name, domains)}",
-        )
-    return name

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, Kind
 from jsplan.config import lifecycle, parsing
-from jsplan.config.connections import resolve_file_path
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
 from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
 from jsplan.config.read import read_bytes
 from jsplan.config.secret_fields import mark_secret
+from jsplan.config.sections import Reading, Section
+from jsplan.config.tables.resources import KV_FOLDER, KV_VALUE
 from jsplan.disk import is_file, is_folder
 from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.kv_entry import (
-    KV_ENTRY,
     MAX_PAYLOAD,
     TTL,
     TTL_HEADER_SIZE,
@@ -41,8 +41,6 @@ OBJECT_KEYS: Final = ("objects", "objects_from")
 #: The files of one `entries_from`, and the bytes of all files of a workspace.
 MAX_FILES: Final = 20_000
 MAX_BYTES: Final = 256 << 20
-_LONG_FORM: Final = ("value", "file", "ttl", "sensitive", "lifecycle")
-_FOLDER_KEYS: Final = ("dir", "prefix", "prune", "sensitive", "lifecycle")
 _EMPTY: Final = 'Write "" for an empty value, or remove the key.'
 
 
@@ -60,7 +58,8 @@ class KvEntryReader(Struct):
     _bytes: int = 0
     kind: ClassVar[Kind] = "kv_entry"
     keys: ClassVar[tuple[str, ...]] = ENTRY_KEYS
-    folder_keys: ClassVar[tuple[str, ...]] = _FOLDER_KEYS
+    #: The table of a folder whose files are entries.
+    folder: ClassVar[Section] = KV_FOLDER
     #: What separates the folders of a path in a key.
     separator: ClassVar[str] = "."
 
@@ -125,15 +124,14 @@ class KvEntryReader(Struct):
         findings, settings, value = self.files.findings, Lifecycle(), node
         sensitive, fields = False, dict[str, Any]()
         if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
-            hint = "To store a mapping with this key, write it below `value:`."
-            if not parsing.check_mapping(
-                node, f"entry {key}", _LONG_FORM, findings, lambda _: hint
-            ):
+            values = KV_VALUE.read(node, Reading(findings), f"entry {key}")
+            if values is None:
                 return
-            settings = self._read_lifecycle(node)
-            sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
-            ttl = self._read_ttl(bucket, key, node.get("ttl"))
-            fields = {TTL: ttl} if ttl else {}
+            settings = self._read_lifecycle(values["lifecycle"])
+            sensitive, ttl = values["sensitive"], values["ttl"]
+            if ttl:
+                self._check_ttl(bucket, key, ttl, node.value[TTL])
+                fields[TTL] = ttl
             if node.is_given("value") and node.is_given("file"):
                 findings.error(
                     "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
@@ -144,7 +142,7 @@ class KvEntryReader(Struct):
                 findings.error("JS104", node, f"entry {key} has no value", _EMPTY)
                 return
             if file is not None and file.value is not None:
-                path = resolve_file_path(file, "`file`", {}, findings)
+                path = values["file"]
                 content = self._read_file(path, file.place) if path is not None else None
                 if content is not None and path is not None:
                     hidden = sensitive or file.secret or not self.files.shown.may_show(path)
@@ -161,16 +159,9 @@ class KvEntryReader(Struct):
             hidden = is_secret(value) or sensitive
             self._declare(bucket, key, content, at, settings, sensitive=hidden, fields=fields)
 
-    def _read_ttl(self, bucket: DeclaredResource, key: str, node: Node | None) -> int:
-        """Read the `ttl` of an entry in ns; 0 for none. Its bucket must let messages have one."""
-        if node is None or node.value is None:
-            return 0
+    def _check_ttl(self, bucket: DeclaredResource, key: str, ttl: int, node: Node) -> None:
+        """Check the `ttl` (ns) of an entry. Its bucket must let messages have one."""
         findings = self.files.findings
-        try:
-            ttl = int(KV_ENTRY.by_name[TTL].parse(node.value))
-        except ValueError as error:
-            findings.error("JS130", node, f"`ttl` of entry {key}: {error}", "Write it as in 30m.")
-            return 0
         if ttl % SECOND or ttl < 0:
             findings.error(
                 "JS138", node, f"`ttl` of entry {key} is not a number of seconds", "Round it."
@@ -183,12 +174,10 @@ class KvEntryReader(Struct):
                 "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11.",
                 str(bucket.address),
             )
-        return ttl
 
-    def _read_lifecycle(self, node: Node) -> Lifecycle:
-        found = node.get("lifecycle")
+    def _read_lifecycle(self, node: Node | None) -> Lifecycle:
         return lifecycle.read_lifecycle(
-            (found,) if found is not None else (),
+            (node,) if node is not None else (),
             CONTENT_TABLES[self.kind].by_name,
             self.files.findings,
         )
@@ -235,15 +224,11 @@ class KvEntryReader(Struct):
 
     def _read_folder(self, bucket: DeclaredResource, node: Node) -> None:
         findings = self.files.findings
-        what = f"`{self.keys[1]}`"
-        if not parsing.check_mapping(node, what, self.folder_keys, findings):
+        values = self.folder.read(node, Reading(findings))
+        if values is None:
             return
-        prefix = self._read_prefix(node)
-        folder = resolve_file_path(node.get("dir"), "`dir`", {}, findings)
-        findings.missing(node, "dir", what)
-        prune = parsing.read_flag(node.get("prune"), "`prune`", findings)
-        settings = self._read_lifecycle(node)
-        sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
+        folder, prefix = values["dir"], self._read_prefix(node)
+        settings = self._read_lifecycle(values["lifecycle"])
         if folder is not None and not is_folder(folder):
             shown = self.files.source_of(folder).shown
             findings.error(
@@ -252,7 +237,7 @@ class KvEntryReader(Struct):
             return
         if folder is None or prefix is None:
             return
-        if prune:
+        if values["prune"]:
             self.pruned.append(PrunedPrefix(bucket.address, prefix, source_range(node.place)))
         files = list_files(folder)
         if len(files) > MAX_FILES:
@@ -266,7 +251,8 @@ class KvEntryReader(Struct):
             return
         for path in files:
             key = prefix + self.separator.join(path.relative_to(folder).parts)
-            self._read_folder_file(bucket, key, path, node.place, settings, sensitive=sensitive)
+            hidden = values.get("sensitive", False)
+            self._read_folder_file(bucket, key, path, node.place, settings, sensitive=hidden)
 
     def _read_folder_file(
         self,

@@ -13,12 +13,13 @@ from jsplan.address import (
     matches,
     move_address,
 )
-from jsplan.config import parsing
 from jsplan.config.findings import Findings
-from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.interpolate import Scope
 from jsplan.config.model import DeclaredResource, Domain, Moved, Relocate, Removed
 from jsplan.config.node import Node, source_range
 from jsplan.config.resource_names import may_be_declared
+from jsplan.config.sections import Reading, Section
+from jsplan.config.tables.changes import MOVED, RELOCATE, REMOVED
 from jsplan.diagnostics import did_you_mean
 
 
@@ -34,7 +35,7 @@ def read_moved(
     Both sides have the same shape, and nothing is declared under the old address.
     """
     out = []
-    for node, origin, to in _read_sides(section, "moved", scope, findings):
+    for node, origin, to in _read_sides(section, MOVED, scope, findings):
         if to is not None:
             _check_domain(node.value["to"], to, "`to` is what is declared now.", domains, findings)
         if origin is not None:
@@ -58,7 +59,7 @@ def read_relocate(
     Both sides have the same shape. `from` is declared nowhere, and `to` is.
     """
     out: list[Relocate] = []
-    for node, origin, to in _read_sides(section, "relocate", scope, findings):
+    for node, origin, to in _read_sides(section, RELOCATE, scope, findings):
         for key, text in (("from", origin), ("to", to)):
             if text is not None:
                 _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
@@ -156,43 +157,22 @@ def read_removed(
 ) -> tuple[Removed, ...]:
     """Read the entries of `removed:`; each says whether to destroy the resource or to forget it."""
     out = []
-    for written in parsing.read_list(section, "`removed`", findings):
-        node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(
-            node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings
-        ):
-            continue
-        address = _read_address(node, "address", "a removed entry", findings)
+    for node, values in REMOVED.read_all(section, "`removed`", Reading(findings), scope):
+        address, destroy = values["address"], values["destroy"]
         if address is not None:
             _refuse_declared(node.value["address"], address, "removed", declared, findings)
-        destroy = parsing.read_flag(node.get("destroy"), "`destroy`", findings)
-        detail = "Write destroy: false to leave it on the server, or destroy: true."
-        findings.missing(node, "destroy", "a removed entry", detail)
-        guard = parsing.read_flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
         if address is not None and destroy is not None:
-            out.append(Removed(address, destroy, source_range(node.place), guard))
+            place, guard = source_range(node.place), values["prevent_destroy"]
+            out.append(Removed(address, destroy, place, guard))
     return tuple(out)
 
 
 def _read_sides(
-    section: Node | None, key: str, scope: Scope, findings: Findings
+    section: Node | None, table: Section, scope: Scope, findings: Findings
 ) -> Iterator[tuple[Node, str | None, str | None]]:
     """Yield the entries of `moved:` or `relocate:` with `from` and `to`; None after a finding."""
-    what = f"a {key} entry"
-    for written in parsing.read_list(section, f"`{key}`", findings):
-        node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(node, what, ("from", "to"), findings):
-            continue
-        origin, to = (_read_address(node, side, what, findings) for side in ("from", "to"))
-        yield node, origin, to
-
-
-def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | None:
-    item = node.get(key)
-    if item is None or item.value is None:
-        findings.missing(node, key, what)
-        return None
-    return parsing.read_address(item, f"`{key}`", findings)
+    for node, values in table.read_all(section, f"`{table.id}`", Reading(findings), scope):
+        yield node, values["from"], values["to"]
 
 
 def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:

@@ -9,16 +9,15 @@ from typing import ClassVar, Final
 from msgspec import field
 
 from jsplan.address import Kind
-from jsplan.config import parsing
-from jsplan.config.connections import resolve_file_path
 from jsplan.config.kv_entries import OBJECT_KEYS, KvEntryReader
 from jsplan.config.model import ContentFile, DeclaredResource, Lifecycle
 from jsplan.config.node import Node, Place, source_range
+from jsplan.config.sections import Reading, Section
+from jsplan.config.tables.resources import OBJECT_FOLDER, STORED_OBJECT
 from jsplan.disk import MEGABYTE, open_regular
 from jsplan.resources.kv_entry import VALUE
 from jsplan.resources.stored_object import is_object_name
 
-_KEYS: Final = ("file", "lifecycle")
 #: The bytes of the files of all objects of a workspace: each plan reads all of them.
 MAX_BYTES: Final = 16 << 30
 
@@ -30,7 +29,7 @@ class ObjectReader(KvEntryReader):
     _total: int = 0
     kind: ClassVar[Kind] = "object"
     keys: ClassVar[tuple[str, ...]] = OBJECT_KEYS
-    folder_keys: ClassVar[tuple[str, ...]] = ("dir", "prefix", "prune", "lifecycle")
+    folder: ClassVar[Section] = OBJECT_FOLDER
     separator: ClassVar[str] = "/"
     name_hint: ClassVar[str] = (
         "Use no * and ?, and no control characters; no slash begins or ends it or follows another."
@@ -45,15 +44,10 @@ class ObjectReader(KvEntryReader):
         if not isinstance(node.value, dict):
             findings.wrong_type(node, f"object {key}", "a mapping with `file`")
             return
-        if not parsing.check_mapping(node, f"object {key}", _KEYS, findings):
-            return
-        file = node.get("file")
-        if file is None or file.value is None:
-            findings.missing(node, "file", f"object {key}")
-            return
-        path = resolve_file_path(file, "`file`", {}, findings)
-        if path is not None:
-            self._declare_file(bucket, key, path, at, self._read_lifecycle(node))
+        values = STORED_OBJECT.read(node, Reading(findings), f"object {key}")
+        if values is not None and values["file"] is not None:
+            settings = self._read_lifecycle(values["lifecycle"])
+            self._declare_file(bucket, key, values["file"], at, settings)
 
     def _read_folder_file(
         self,

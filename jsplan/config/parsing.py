@@ -133,6 +133,18 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     return "" if host else "it names no host"
 
 
+def parse_subject_prefix(value: object) -> str:
+    """Parse a subject without wildcards, blanks or a dot at its end; raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    prefix = value.removesuffix(".")
+    if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
+        raise ValueError(
+            f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts'
+        )
+    return prefix
+
+
 def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
     """Return a boolean; None when there is no value, or after a finding."""
     if node is None or node.value is None:
@@ -155,7 +167,11 @@ def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
 
 
 def read_parsed(
-    node: Node | None, what: str, parse: Callable[[object], T], findings: Findings
+    node: Node | None,
+    what: str,
+    parse: Callable[[object], T],
+    findings: Findings,
+    detail: str = "Correct the value.",
 ) -> T | None:
     """Return the value as `parse` reads it; its ValueError becomes a finding without secrets."""
     if node is None or node.value is None:
@@ -164,7 +180,7 @@ def read_parsed(
         return parse(node.value)
     except ValueError as error:
         reason = "the secret value is not accepted" if node.secret else str(error)
-        findings.error("JS130", node, f"{what}: {reason}", "Correct the value.")
+        findings.error("JS130", node, f"{what}: {reason}", detail)
         return None
 
 
@@ -185,9 +201,9 @@ def read_choice(
     return None
 
 
-def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
+def read_code(node: Node | None, what: str, findings: Findings) -> str | None:
     """Return a code such as JS201."""
-    value = read_text(node, parent_key, findings)
+    value = read_text(node, what, findings)
     if value is None or _CODE.fullmatch(value):
         return value
     findings.error(

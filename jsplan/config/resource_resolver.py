@@ -43,7 +43,7 @@ from jsplan.config.node import (
 )
 from jsplan.config.origins import OriginExpander
 from jsplan.config.overrides import Override, refuse_names
-from jsplan.config.position import POSITION, SETTING_KEYS, read_position, settings_of
+from jsplan.config.position import SETTING_KEYS, read_position, settings_of
 from jsplan.config.problem import Problem
 from jsplan.config.resource_names import (
     is_name_allowed,
@@ -53,6 +53,7 @@ from jsplan.config.resource_names import (
     set_consumer_names,
 )
 from jsplan.config.schedules import SCHEDULE_KEYS
+from jsplan.config.tables.resources import POSITION
 from jsplan.resources import TABLES, buckets
 
 _ENTRY_KEYS: Final = (*SETTING_KEYS, "domain", "environments", "config_file")
@@ -60,8 +61,8 @@ _NESTED_KEYS: Final = (*SETTING_KEYS, "environments", "config_file")
 #: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "stream": (*_ENTRY_KEYS, "consumers", "copy_of", *SCHEDULE_KEYS),
-    "consumer": (*_ENTRY_KEYS, POSITION, "stream"),
-    "nested": (*_NESTED_KEYS, POSITION), "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
+    "consumer": (*_ENTRY_KEYS, POSITION.id, "stream"),
+    "nested": (*_NESTED_KEYS, POSITION.id), "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
     "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
 }  # fmt: skip
 #: The cost of one resource besides its values, counted in values.
@@ -346,7 +347,7 @@ class ResourceResolver:
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),
             depends_on=lifecycle.read_depends_on(under("depends_on"), self.findings),
-            position=read_position(under(POSITION), self.findings),
+            position=read_position(under(POSITION.id), self.findings),
         )
 
     # --- rules between fields ---------------------------------------------------------------------

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from jsplan.address import Kind
-from jsplan.config import parsing
-from jsplan.config.connections import resolve_file_path
 from jsplan.config.findings import is_placeholder
 from jsplan.config.kv_entries import KvEntryReader, is_secret
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import Node, Place
+from jsplan.config.sections import Reading
+from jsplan.config.tables.resources import MESSAGE_SCHEDULE, SCHEDULE_FIELDS
 from jsplan.resources.message_schedule import (
     CRON,
     EVERY,
     RESULT_TTL,
-    SCHEDULE,
     TARGET,
     TIME_ZONE,
     WHEN,
@@ -27,9 +27,6 @@ from jsplan.subjects import is_covered
 from jsplan.units import SECOND
 
 SCHEDULE_KEYS: Final = ("schedules",)
-#: The fields that the files may have.
-SCHEDULE_FIELDS: Final = (*WHEN, TARGET, TIME_ZONE, RESULT_TTL)
-_KEYS: Final = (*SCHEDULE_FIELDS, "payload", "file", "sensitive", "lifecycle")
 #: What servers keep in a header, and an address can name.
 _SUBJECT_RULE: Final = "It has no blank, none of / * ? and >, and no control character."
 
@@ -53,27 +50,30 @@ class ScheduleReader(KvEntryReader):
         if not isinstance(node.value, dict):
             findings.wrong_type(node, what, "a mapping")
             return
-        if not parsing.check_mapping(node, what, _KEYS, findings):
+        values = MESSAGE_SCHEDULE.read(node, Reading(findings), what)
+        if values is None:
             return
-        fields = self._read_fields(node)
+        fields = {name: values[name] for name in SCHEDULE_FIELDS if values[name] is not None}
+        if CRON in fields:
+            fields[CRON] = " ".join(fields[CRON].split())
         for problem, hint in _find_problems(bucket, key, fields, node):
             if not findings.is_misspelt(node, *WHEN, TARGET):
                 findings.error("JS138", node, f"{what} {problem}", hint, str(bucket.address))
-        content, hidden = self._read_payload(key, node) or (b"", False)
-        sensitive = bool(parsing.read_flag(node.get("sensitive"), "`sensitive`", findings))
-        settings = self._read_lifecycle(node)
+        content, hidden = self._read_payload(key, node, values["file"]) or (b"", False)
+        settings, sensitive = self._read_lifecycle(values["lifecycle"]), values["sensitive"]
         self._declare(
             bucket, key, content, at, settings, sensitive=sensitive or hidden, fields=fields
         )
 
-    def _read_payload(self, key: str, node: Node) -> tuple[bytes | None, bool] | None:
+    def _read_payload(
+        self, key: str, node: Node, path: Path | None
+    ) -> tuple[bytes | None, bool] | None:
         """Read the payload and whether plans may not show it; None after a finding.
 
         The payload itself is None where it needs an environment variable that is not set.
         """
         payload, file = node.get("payload"), node.get("file")
         if file is not None and file.value is not None:
-            path = resolve_file_path(file, "`file`", {}, self.files.findings)
             content = self._read_file(path, file.place) if path is not None else None
             if content is None or path is None:
                 return None
@@ -84,21 +84,6 @@ class ScheduleReader(KvEntryReader):
             return None, True
         encoded = self._encode(key, payload)
         return None if encoded is None else (encoded, is_secret(payload))
-
-    def _read_fields(self, node: Node) -> dict[str, Any]:
-        """Read the fields of a schedule in API units, without those that have a finding."""
-        found: dict[str, Any] = {}
-        for name in SCHEDULE_FIELDS:
-            item = node.get(name)
-            if item is None or item.value is None:
-                continue
-            try:
-                found[name] = SCHEDULE.by_name[name].parse(item.value)
-            except ValueError as error:
-                self.files.findings.error("JS130", item, f"`{name}`: {error}", "Correct it.")
-        if CRON in found:
-            found[CRON] = " ".join(found[CRON].split())
-        return found
 
 
 def _find_problems(

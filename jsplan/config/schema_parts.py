@@ -26,11 +26,9 @@ def ref(name: str, description: str = "") -> Schema:
     return {"$ref": f"#/$defs/{name}"} | ({"description": description} if description else {})
 
 
-def text(description: str = "", **more: Any) -> Schema:
-    """Return the schema of text; `more` are keywords such as `pattern`."""
-    return (
-        ({"description": description} if description else {}) | {"type": ["string", "null"]} | more
-    )
+def text(description: str = "") -> Schema:
+    """Return the schema of text."""
+    return ref("text", description)
 
 
 def any_of(*schemas: Schema, description: str = "") -> Schema:
@@ -50,7 +48,7 @@ def choice(*values: str, description: str = "") -> Schema:
 
 def flag(description: str = "") -> Schema:
     """Return the schema of true or false."""
-    return or_reference({"type": "boolean"}, description)
+    return ref("flag", description)
 
 
 def list_of(items: Schema, description: str = "") -> Schema:

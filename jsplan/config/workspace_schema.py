@@ -6,27 +6,44 @@ rules between keys and files.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from jsplan.config.files import TOP_LEVEL_KEYS
-from jsplan.config.position import POSITION
 from jsplan.config.resource_schema import fields_schema, resource_definitions, settings_schema
 from jsplan.config.schema_parts import (
     Schema,
     any_of,
-    choice,
     closed_object,
-    flag,
     list_of,
     map_of,
     or_reference,
     ref,
-    text,
     texts,
 )
+from jsplan.config.sections import Key, Section, mapping
+from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
+from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
+from jsplan.config.tables.resources import (
+    KV_FOLDER,
+    KV_VALUE,
+    LIFECYCLE,
+    MESSAGE_SCHEDULE,
+    OBJECT_FOLDER,
+    POSITION,
+    RESOURCE_LINT,
+    STORED_OBJECT,
+)
+from jsplan.config.tables.settings import DRIFT, LEVEL, OWNERSHIP
 from jsplan.documents.json_schema import DIALECT
 from jsplan.resources import TABLES
 
+_SECTIONS: Final = (
+    CONNECTION, DOMAINS, IMPORT, BACKEND, BACKFILL, MOVED, RELOCATE, REMOVED, DRIFT, OWNERSHIP,
+    LIFECYCLE, RESOURCE_LINT, POSITION, KV_VALUE, KV_FOLDER, STORED_OBJECT, OBJECT_FOLDER,
+    MESSAGE_SCHEDULE,
+)  # fmt: skip
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 
@@ -49,6 +66,9 @@ def _definitions() -> dict[str, Schema]:
     size = r"^\s*-?\d+(\.\d+)?\s*([KMGTPEkmgtpe]([iI]?[bB])?|[bB])?\s*$"
     time = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$"
     return {
+        "text": {"type": ["string", "null"]},
+        "flag": or_reference({"type": "boolean"}),
+        "duration_or_reference": or_reference(ref("duration")),
         "reference": {
             "description": "A value of ${var.x}, ${domain} or ${domain.key}.",
             "type": "string",
@@ -77,7 +97,35 @@ def _definitions() -> dict[str, Schema]:
         "domains": texts(
             'The domains: a name, a list, a glob, label:edge, or "!store-099" to leave one out.'
         ),
-    } | resource_definitions()
+        **resource_definitions(),
+        **{name: section_schema(section) for name, section in all_sections().items()},
+    }
+
+
+def all_sections() -> dict[str, Section]:
+    """Return every table by its id."""
+    found: dict[str, Section] = {}
+    waiting = list(_SECTIONS)
+    while waiting:
+        section = waiting.pop()
+        if found.setdefault(section.id, section) is section:
+            waiting += [inner for key in section.keys for inner in key.type.sections]
+    return found
+
+
+def section_schema(section: Section) -> Schema:
+    """Return the schema of a mapping from its table."""
+    out = closed_object(
+        {key.name: _key_schema(key) for key in section.keys},
+        (key.name for key in section.keys if key.required),
+    )
+    return out | {"anyOf": [{"required": [n]} for n in section.one_of]} if section.one_of else out
+
+
+def _key_schema(key: Key) -> Schema:
+    schema = key.type.schema | {"description": _LINK.sub(r"\1", key.doc)}
+    default = key.shown_default
+    return schema if default in (None, ()) else schema | {"default": default}
 
 
 def _top_level() -> dict[str, Schema]:
@@ -95,7 +143,7 @@ def _top_level() -> dict[str, Schema]:
             "Laid over the sections of the same names with -e NAME.",
         ),
         **_environment_sections(),
-        "imports": list_of(_import_row(), "How one domain's account reaches another's JetStream."),
+        "imports": list_of(ref(IMPORT.id), "How one domain's account reaches another's JetStream."),
         "defaults": _defaults(),
         "streams": list_of(ref("stream"), "Streams with their consumers."),
         "overrides": list_of(
@@ -105,21 +153,21 @@ def _top_level() -> dict[str, Schema]:
         "consumers": list_of(ref("consumer"), "Consumers of streams that another team owns."),
         "kv": list_of(ref("kv"), "KV buckets."),
         "object_stores": list_of(ref("object_store"), "Object stores."),
-        "backfills": list_of(_backfill(), "Ranges of one stream to copy into another."),
+        "backfills": list_of(ref(BACKFILL.id), "Ranges of one stream to copy into another."),
         "moved": list_of(
-            closed_object({"from": ref("address"), "to": ref("address")}, ("from", "to")),
+            ref(MOVED.id),
             "Addresses that changed while the resource did not.",
         ),
         "relocate": list_of(
-            closed_object({"from": ref("address"), "to": ref("address")}, ("from", "to")),
+            ref(RELOCATE.id),
             "Streams that move with their messages and consumers.",
         ),
-        "removed": list_of(_removed(), "Resources that left the files: destroyed or forgotten."),
-        "drift": _drift(),
-        "lint": map_of(choice("ignore", "warning", "error"), "The level of each finding."),
-        "ownership": closed_object(
-            {"marker": flag("Write an owner into metadata, so that two workspaces cannot fight.")}
+        "removed": list_of(
+            ref(REMOVED.id), "Resources that left the files: destroyed or forgotten."
         ),
+        "drift": mapping(DRIFT).schema,
+        "lint": map_of(LEVEL.schema, "The level of each finding."),
+        "ownership": mapping(OWNERSHIP).schema,
     }
 
 
@@ -127,80 +175,17 @@ def _environment_sections() -> dict[str, Schema]:
     """Return the sections that an environment may overlay."""
     return {
         "vars": map_of({}, "Variables with their defaults; ~ is a variable that must be given."),
-        "connections": map_of(_connection(), "How to reach NATS accounts."),
+        "connections": map_of(
+            any_of(ref(CONNECTION.id), {"type": "null"}), "How to reach NATS accounts."
+        ),
         "domains": map_of(
-            any_of(_domain(), {"type": "null"}),
+            any_of(ref(DOMAINS.id), {"type": "null"}),
             "JetStreams by name; store-{001..200} is two hundred.",
         ),
-        "backend": any_of(_backend(), {"type": "null"}, description="Where the state is kept."),
+        "backend": any_of(
+            ref(BACKEND.id), {"type": "null"}, description="Where the state is kept."
+        ),
     }
-
-
-def _connection() -> Schema:
-    names = (
-        "url",
-        "context",
-        "user",
-        "password",
-        "token",
-        "creds",
-        "nkey",
-        "inbox_prefix",
-        "account",
-    )
-    tls = closed_object({"ca": text(), "cert": text(), "key": text(), "handshake_first": flag()})
-    properties = {name: text() for name in names} | {
-        "tls": tls,
-        "timeout": or_reference(ref("duration")),
-    }
-    return any_of(closed_object(properties), {"type": "null"})
-
-
-def _domain() -> Schema:
-    return closed_object(
-        {
-            "connection": text("The connection that leads to it."),
-            "js_domain": text("The server's own name for it, null for none. Default: the key."),
-            "api_prefix": text("The prefix of its API. Default: $JS.<js_domain>.API."),
-            "labels": texts("Labels, which label:NAME selects."),
-            "vars": map_of({}, "The values of ${domain.x}."),
-            "may_be_offline": or_reference(ref("duration"), "How long offline is no error."),
-            "same_as": text("The domain that this is, over another connection."),
-        }
-    )
-
-
-def _backend() -> Schema:
-    return closed_object(
-        {
-            "local": any_of(
-                closed_object({"path": text("Relative to jsplan.yaml.")}), {"type": "null"}
-            ),
-            "kv": closed_object(
-                {
-                    "domain": text(
-                        "The domain of the bucket. Default: `defaults.domain`, or the only one."
-                    ),
-                    "bucket": text("The KV bucket. It is created if missing."),
-                    "lock_ttl": or_reference(
-                        ref("duration"), "How long a lock outlives its holder. Default: 1m."
-                    ),
-                },
-                ("bucket",),
-            ),
-        }
-    )
-
-
-def _import_row() -> Schema:
-    properties = {
-        "from": text(),
-        "into": text(),
-        "api": text(),
-        "deliver": text(),
-        "consumers": texts(),
-    }
-    return closed_object(properties, ("from", "into", "api"))
 
 
 def _defaults() -> Schema:
@@ -231,78 +216,5 @@ def _override() -> Schema:
         for name, found in shapes.items()
         if found
     }
-    own = {"address": ref("address"), POSITION: ref(POSITION)}
+    own = {"address": ref("address"), POSITION.id: ref(POSITION.id)}
     return closed_object(fields | settings_schema() | own, ("address",))
-
-
-def _removed() -> Schema:
-    properties = {
-        "address": ref("address"),
-        "destroy": flag("false forgets it and leaves it on the server."),
-        "prevent_destroy": flag("false removes the guard that is kept in state."),
-    }
-    return closed_object(properties, ("address", "destroy"))
-
-
-def _drift() -> Schema:
-    mute = {
-        "address": ref("address"),
-        "fields": texts(),
-        "owner": text(),
-        "reason": text(),
-        "until": ref("date"),
-    }
-    hook = closed_object({"url": text(), "headers": map_of({"type": "string"})}, ("url",))
-    sinks = [
-        closed_object({"webhook": hook}, ("webhook",)),
-        closed_object({"subject": text(), "domain": text()}, ("subject",)),
-        closed_object({"file": text()}, ("file",)),
-    ]
-    return closed_object(
-        {
-            "ignore": list_of(ref("address"), "Never compared."),
-            "mute": list_of(
-                closed_object(mute, ("address", "owner", "reason")),
-                "Known drift that is not reported, until a date.",
-            ),
-            "sinks": list_of(any_of(*sinks), "Where the scheduled job reports."),
-        }
-    )
-
-
-def _backfill() -> Schema:
-    origin, target = any_of(_side(_BOUNDS), {"type": "array", "items": _side(_BOUNDS)}), _side({})
-    return closed_object(
-        {
-            "name": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_-]*$|\$\{"},
-            "from": origin,
-            "to": target,
-            "order": choice("stream", "subject", "none"),
-            "strategy": choice("auto", "snapshot", "spark"),
-            "mode": choice("tagged", "exact"),
-            "oversize": choice("error", "skip"),
-            "rate": any_of({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
-            "where": text("SQL over the message columns."),
-            "transform": text("FILE.py:FUNCTION, from DataFrame to DataFrame."),
-            "subject_transform": closed_object({"src": text(), "dest": text()}, ("src", "dest")),
-            "environments": texts("Only in these environments."),
-        },
-        ("name", "from", "to"),
-    )
-
-
-_SEQUENCE: Final[Schema] = {
-    "anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
-}
-_TIME: Final[Schema] = {
-    "anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
-}
-_BOUNDS: Final[dict[str, Schema]] = {
-    "start_seq": _SEQUENCE, "end_seq": _SEQUENCE, "start_time": _TIME, "end_time": _TIME,
-    "filter_subject": {"type": ["string", "null"]}, "filter_subjects": texts(),
-}  # fmt: skip
-
-
-def _side(more: dict[str, Schema]) -> Schema:
-    stream = closed_object({"domain": text(), "stream": text(), **more, "parquet": text()})
-    return stream | {"anyOf": [{"required": ["stream"]}, {"required": ["parquet"]}]}

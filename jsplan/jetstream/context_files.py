@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from jsplan.config.connections import parse_subject_prefix
-from jsplan.config.parsing import url_problem
+from jsplan.config.parsing import parse_subject_prefix, url_problem
 from jsplan.disk import MEGABYTE, expand_user, find_repository, is_file, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.context_keys import (

@@ -245,7 +245,7 @@ def test_every_code_that_is_used_is_explained() -> None:
     """The table of codes has the same codes as the sources."""
     package = Path(load.__code__.co_filename).parent.parent
     used: set[str] = set()
-    for path in [*package.glob("config/*.py"), *package.glob("converting/*.py")]:
+    for path in [*package.glob("config/**/*.py"), *package.glob("converting/*.py")]:
         text = path.read_text(encoding="utf-8")
         used |= {
             code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text

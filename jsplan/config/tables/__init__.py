@@ -1,0 +1,1 @@
+"""Tables of all keys of a workspace file. Fields of resources are in `jsplan.resources`."""
