@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
+
+#: The parts of the change of one object. A key of a draft is the address and one of them.
+Part = Literal[
+    # an object: before, while and after it is written
+    "first", "park", "leave", "create", "update", "last", "pause", "reset", "delete", "forget",
+    "state", "settle", "tidy", "verify",
+    # a placeholder around the consumers of a stream
+    "hold", "release",
+    # a replacement that keeps messages, and a relocation
+    "probe", "stop", "positions", "copy", "compare", "retire", "refill", "recompare", "resume",
+    "clear", "mirror", "precompare", "rest", "ended", "cleared",
+]  # fmt: skip
+Key = tuple[Address, Part]
+#: The parts of the same object that come before each part. They order a change that has several.
+EARLIER_PARTS: Final[Mapping[Part, tuple[Part, ...]]] = {
+    "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
+    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
+    "last": ("first", "park", "leave", "update"), "reset": ("park", "update", "pause"),
+}  # fmt: skip
 
 
 class Draft(Struct):
@@ -22,7 +42,7 @@ class Draft(Struct):
     are the step's `object` and `params`.
     """
 
-    key: tuple[Address, str]
+    key: Key
     op: Op
     title: str
     request: dict[str, Any] | None
@@ -31,8 +51,8 @@ class Draft(Struct):
     record: dict[str, Any] | None = None
     freed_subjects: list[str] = field(default_factory=list)
     taken_subjects: list[str] = field(default_factory=list)
-    depends_on: set[tuple[Address, str]] = field(default_factory=set)
-    soft_dependencies: set[tuple[Address, str]] = field(default_factory=set)
+    depends_on: set[Key] = field(default_factory=set)
+    soft_dependencies: set[Key] = field(default_factory=set)
     stable_stream: Address | None = None
     object_address: Address | None = None
     params: dict[str, Any] | None = None
@@ -44,4 +64,4 @@ class Draft(Struct):
         return address.domain if address.parent is None else str(address.parent)
 
 
-Drafts = dict[tuple[Address, str], Draft]
+Drafts = dict[Key, Draft]

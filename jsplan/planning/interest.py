@@ -25,7 +25,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.field_levels import needs_newer_server, old_server
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.consumer import filters_of
@@ -407,9 +407,8 @@ def _add_placeholder(
             if parent.domain in inputs.workspace.domains
             else parent
         )
-        hold.depends_on |= {
-            key for kind in ("first", "update") if (key := (stream, kind)) in drafts
-        }
+        before: set[Key] = {(stream, "first"), (stream, "update")}
+        hold.depends_on |= before & drafts.keys()
         hold.soft_dependencies |= hold.depends_on
         if (stream, "update") in drafts:
             hold.stable_stream = drafts[stream, "update"].stable_stream

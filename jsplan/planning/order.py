@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.drafts import EARLIER_PARTS, Draft, Drafts, Key, Part
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.split_updates import delay_limit_updates
 from jsplan.subjects import SubjectTree
 
 #: Steps around those of all consumers of a stream. `interest` sets their order.
-PLACEHOLDER_KINDS = ("hold", "release")
+PLACEHOLDER_PARTS: Final = ("hold", "release")
 #: The step that ends a relocation without an origin. `relocation.order` sets its order.
-RELOCATION_END = "ended"
+RELOCATION_END: Final = "ended"
 
 
 def order_steps(
@@ -75,13 +75,13 @@ def _add_dependencies(
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
     for (address, kind), draft in drafts.items():
-        if kind in (*PLACEHOLDER_KINDS, RELOCATION_END):
+        if kind in (*PLACEHOLDER_PARTS, RELOCATION_END):
             continue
         if kind == "create" and address.parent in deletions:
             draft.depends_on |= deletions[address.parent] - {draft.key}
             draft.soft_dependencies |= deletions[address.parent] - {draft.key}
         if kind != "delete":
-            _depend_on(draft, drafts, address, "delete", *_EARLIER_KINDS.get(kind, ()))
+            _depend_on(draft, drafts, address, "delete", *EARLIER_PARTS.get(kind, ()))
             for other in inputs.topology.dependencies.get(address, ()) if kind != "leave" else ():
                 _depend_on(
                     draft,
@@ -128,12 +128,12 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
         draft.precondition = ""
 
 
-def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[tuple[Address, str]]]:
+def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[Key]]:
     """Return the consumers that each stream loses.
 
     New consumers wait for them, since the number of consumers may be limited (10026).
     """
-    found: dict[Address | None, set[tuple[Address, str]]] = {}
+    found: dict[Address | None, set[Key]] = {}
     for address, kind in drafts:
         if kind == "delete" and address.parent is not None:
             found.setdefault(address.parent, set()).add((address, kind))
@@ -158,16 +158,8 @@ def _order_reorganisation(draft: Draft, drafts: Drafts) -> None:
         draft.stable_stream = last.stable_stream
 
 
-#: For each call of one update, the calls that come before it.
-_EARLIER_KINDS = {
-    "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
-    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
-    "last": ("first", "park", "leave", "update"), "reset": ("park", "update", "pause"),
-}  # fmt: skip
-
-
 def _depend_on(
-    draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False
+    draft: Draft, drafts: Drafts, address: Address, *kinds: Part, soft: bool = False
 ) -> None:
     found = {
         (address, kind)
@@ -217,7 +209,7 @@ def _depend_on_subjects(drafts: Drafts) -> None:
                 draft.soft_dependencies.discard(other.key)
 
 
-def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[tuple[Address, str]]:
+def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[Key]:
     while True:
         graph = {key: sorted(draft.depends_on) for key, draft in sorted(drafts.items())}
         try:
@@ -227,7 +219,7 @@ def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[tuple[Address, str]
                 _break_subject_swap(inputs, drafts, error.args[1])
 
 
-def _drop_soft_dependency(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
+def _drop_soft_dependency(drafts: Drafts, cycle: list[Key]) -> bool:
     """Drop a dependency that the server does not require, as for sources in both directions."""
     for before, after in pairwise(cycle):
         if before in drafts[after].soft_dependencies:
@@ -242,9 +234,7 @@ def partial_update_params(inputs: PlanInputs, address: Address) -> dict[str, Any
     return {"state_address": str(inputs.moved_from.get(address, address))}
 
 
-def _break_subject_swap(
-    inputs: PlanInputs, drafts: Drafts, cycle: list[tuple[Address, str]]
-) -> None:
+def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[Key]) -> None:
     """Let one of the streams that exchange subjects give up its own in an earlier step."""
     key = next(
         (
@@ -316,12 +306,12 @@ def _draft_consumer_parking(inputs: PlanInputs, final: Draft) -> Draft:
     )
 
 
-def _number_steps(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
+def _number_steps(drafts: Drafts, order: list[Key]) -> list[Step]:
     ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
     return [_build_step(drafts[key], ids) for key in order]
 
 
-def _is_optional_if_offline(downstream: Draft, origin: tuple[Address, str]) -> bool:
+def _is_optional_if_offline(downstream: Draft, origin: Key) -> bool:
     """Check whether a stream may be created before its origin.
 
     The server accepts it, and starts to copy when the origin exists.
@@ -334,11 +324,11 @@ def _is_optional_if_offline(downstream: Draft, origin: tuple[Address, str]) -> b
     )
 
 
-def _build_step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
+def _build_step(draft: Draft, ids: dict[Key, str]) -> Step:
     precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
     earlier = [
         ids[key]
-        for kind in _EARLIER_KINDS.get(draft.key[1], ())
+        for kind in EARLIER_PARTS.get(draft.key[1], ())
         if (key := (draft.key[0], kind)) in ids
     ]
     if earlier:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
 from jsplan.planning.decide import table_of
-from jsplan.planning.drafts import Draft
+from jsplan.planning.drafts import Draft, Part
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import ResourceDecision
 from jsplan.planning.preserve.capacity import (
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 #: The steps in order, by the last part of their keys. The last one has the key of an update: steps
 #: that wait for the stream wait for it.
-STEP_ORDER: Final = (
+STEP_ORDER: Final[tuple[Part, ...]] = (
     "probe",
     "stop",
-    "hold",
+    "positions",
     "copy",
     "compare",
     "retire",
@@ -51,14 +51,14 @@ STEP_ORDER: Final = (
     "update",
     "clear",
 )
-STEP_OPS: Final[Mapping[str, Op]] = {
-    "probe": "stream.probe", "stop": "stream.quiesce", "hold": "stream.pause_consumers",
+STEP_OPS: Final[Mapping[Part, Op]] = {
+    "probe": "stream.probe", "stop": "stream.quiesce", "positions": "stream.pause_consumers",
     "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.delete_old",
     "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume_consumers",
     "update": "stream.activate", "clear": "stream.delete_staging",
 }  # fmt: skip
 #: The steps of a replacement that the files no longer want, while the old stream still exists.
-ROLLBACK_ORDER: Final = ("update", "resume", "clear")
+ROLLBACK_ORDER: Final[tuple[Part, ...]] = ("update", "resume", "clear")
 
 
 def draft_replacement(
@@ -116,7 +116,7 @@ def _draft_chain(
     inputs: PlanInputs,
     decision: ResourceDecision,
     final: Draft,
-    kinds: tuple[str, ...],
+    kinds: tuple[Part, ...],
     consumers: Mapping[str, Any],
 ) -> Iterable[Draft]:
     """Draft consecutive steps. The first one checks that the stream is as planning found it."""
@@ -137,7 +137,7 @@ def _draft_chain(
         yield draft
 
 
-def _draft_step(inputs: PlanInputs, decision: ResourceDecision, final: Draft, kind: str) -> Draft:
+def _draft_step(inputs: PlanInputs, decision: ResourceDecision, final: Draft, kind: Part) -> Draft:
     address, old = decision.address, decision.live
     assert old is not None
     staging = staging_address(address, old.created)
@@ -179,7 +179,7 @@ def _title(decision: ResourceDecision, kind: str, staging: Address) -> str:
     return {
         "probe": f"try the new configuration of {label} on {probe_address(staging).stream}",
         "stop": f"quiesce {label}: no message is added or removed",
-        "hold": f"pause the consumers of {label} and record their positions",
+        "positions": f"pause the consumers of {label} and record their positions",
         "copy": f"copy {label} into {staging_name}",
         "compare": f"compare {staging_name} with {label}",
         "retire": f"delete the old {label}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.order import RELOCATION_END
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.planning.relocation.steps import label_of, relocation_params
@@ -48,7 +48,8 @@ def order_relocations(
         for key in drafts:
             if relocation.target in (key[0], key[0].parent) or key[0] in downstream:
                 last.depends_on.add(key)
-        active = {(relocation.target, "update")} & drafts.keys()
+        activate: Key = (relocation.target, "update")
+        active = {activate} & drafts.keys()
         for (address, kind), draft in drafts.items():
             # A source is detached, and a mirror replaced, when the target has the subjects.
             is_first = all(before != address for before, _ in draft.depends_on)

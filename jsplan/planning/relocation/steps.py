@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
 from jsplan.planning.decide import table_of
-from jsplan.planning.drafts import Draft
+from jsplan.planning.drafts import Draft, Part
 from jsplan.planning.merge import build_create
 from jsplan.planning.preserve.capacity import with_required_max_bytes
 from jsplan.planning.preserve.staging import (
@@ -36,10 +36,18 @@ if TYPE_CHECKING:
 
 #: The steps in order, by the last part of their keys. The last one has the key of an update: steps
 #: that wait for the stream wait for it.
-STEP_ORDER: Final = ("mirror", "precompare", "stop", "rest", "compare", "update", "recompare")
+STEP_ORDER: Final[tuple[Part, ...]] = (
+    "mirror",
+    "precompare",
+    "stop",
+    "rest",
+    "compare",
+    "update",
+    "recompare",
+)
 #: The steps that only copy. Publishers, consumers and the origin notice nothing.
 PREPARE_KINDS: Final = ("mirror", "precompare")
-_STEP_OPS: Final[Mapping[str, Op]] = {
+_STEP_OPS: Final[Mapping[Part, Op]] = {
     "mirror": "relocate.mirror",
     "precompare": "relocate.compare",
     "stop": "relocate.quiesce",
@@ -109,7 +117,7 @@ def _draft_chain(inputs: PlanInputs, relocation: Relocation, final: Draft) -> It
         yield draft
 
 
-def _draft_step(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str) -> Draft:
+def _draft_step(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: Part) -> Draft:
     origin = _origin(inputs, relocation)
     draft = Draft(
         (relocation.target, kind),
@@ -179,7 +187,7 @@ def _title(relocation: Relocation, kind: str, *, is_sealed: bool = False) -> str
     }[kind]
 
 
-def _request(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: str) -> Config | None:
+def _request(inputs: PlanInputs, relocation: Relocation, final: Draft, kind: Part) -> Config | None:
     name, origin = relocation.target.stream, _origin(inputs, relocation)
     match kind:
         case "mirror":

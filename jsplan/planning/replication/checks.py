@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan_types import VERIFY_OP
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.replication.impact import (
     can_continue_sequence,
     continue_sequence,
@@ -104,7 +104,7 @@ def continue_sequence_for_unmanaged(
 
 def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
     """Add the checks: each waits for its origins and for all other steps of its stream."""
-    by_address: dict[Address, set[tuple[Address, str]]] = {}
+    by_address: dict[Address, set[Key]] = {}
     for key in drafts:
         by_address.setdefault(key[0], set()).add(key)
     for check in checks:
