@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepFailed
@@ -21,16 +21,6 @@ from jsplan.options import Observer
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_timestamp
 
-#: Steps that may delete messages without deleting their stream; a hazard says if they do.
-TRIMMING_OPERATIONS = (
-    "stream.update",
-    "consumer.update",
-    "consumer.delete",
-    "consumer.replace",
-    "consumer.create_placeholder",
-    "consumer.delete_placeholder",
-)
-
 
 def find_deleting_steps(plan: Plan) -> dict[str, Address]:
     """Return by step id the stream to save before the step."""
@@ -43,21 +33,17 @@ def find_deleting_steps(plan: Plan) -> dict[str, Address]:
     touched = {
         step.id: step.target_address
         for step in plan.steps
-        if _is_deleting(step) or (step.op in TRIMMING_OPERATIONS and step.address in counted)
+        if _is_deleting(step) or (step.kind.loses == "some" and step.address in counted)
     }
     return {
         id_: Address.of_stream(address.domain, address.stream) for id_, address in touched.items()
     }
 
 
-#: The steps that delete messages of a stream that stays.
-_EMPTYING: Final = ("stream.quiesce", "kv_entry.delete", "object.delete", "schedule.delete")
-
-
 def _is_deleting(step: Step) -> bool:
     """Return True if it deletes or empties a stream, as quiesce does, or deletes an entry of it."""
     api = str((step.request or {}).get("api") or "")
-    return step.op in _EMPTYING or (
+    return step.kind.loses == "all" or (
         api.startswith(("STREAM.DELETE.", "STREAM.PURGE."))
         and not step.target_address.stream.startswith(STAGING_PREFIX)
     )

@@ -26,7 +26,7 @@ from jsplan.documents.apply import (
     StepStatus,
 )
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import CUTOVER_OPS, VERIFY_OP
+from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.errors import ApiError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
@@ -200,7 +200,7 @@ class Execution:
             ),
             None,
         )
-        is_cutover = step.op in CUTOVER_OPS and blocker is None and bool(step.depends_on)
+        is_cutover = step.kind.is_cutover and blocker is None and bool(step.depends_on)
         if self.stop.is_set() and not is_cutover:
             return INTERRUPTED
         if self.context.state_failure is not None:

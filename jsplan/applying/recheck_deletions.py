@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.documents.plan import Hazard, Plan, Step, config_of_payload
-from jsplan.documents.plan_types import Op
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.flow_count import count_skipped
 from jsplan.facts.interest import ConsumerChange, build_change, parse_interest
@@ -39,16 +38,8 @@ from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import NEWEST_LEVEL
 
-#: Effect of each step on the position of its consumer.
-_POSITION_EFFECTS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {
-    "consumer.delete": "gone",
-    "consumer.update": "same",
-    "consumer.replace": "floor",
-    "consumer.create": "start",
-    "consumer.delete_placeholder": "gone",
-}
-#: Steps after which a consumer wants fewer messages.
-_LOSING_OPS: Final = ("consumer.update", "consumer.delete", "consumer.replace")
+#: What this step deletes is measured when its placeholder is created.
+_RELEASE: Final = "consumer.delete_placeholder"
 #: Causes that delete more only when messages arrive; time and acknowledgements change the others.
 ARRIVAL_CAUSES = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 
@@ -80,7 +71,7 @@ class DeletionCheck:
             if step.op == "consumer.create_placeholder":
                 self._placeholders.add(step.target_address)
                 self._streams_with_placeholder.add(step.target_address.parent)
-            if step.op in _POSITION_EFFECTS:
+            if step.kind.position:
                 address = step.target_address
                 self._changes.setdefault(address.parent or address, {})[address.consumer] = (
                     _consumer_change(step)
@@ -217,7 +208,7 @@ class DeletionCheck:
             measurements.append(await self._relocated_measurement(step, live))
         if step.op in ("stream.create", "stream.update") and expected:
             measurements += self._origin_measurements(step, live)
-        if step.op in _LOSING_OPS or step.op == "consumer.create_placeholder":
+        if step.kind.loses and step.kind.on == "consumer" and step.op != _RELEASE:
             measurements += await self._consumer_measurements(step, live)
         return [measurement for measurement in measurements if measurement is not None]
 
@@ -425,7 +416,7 @@ def _restored_consumer_change(
 def _consumer_change(step: Step) -> ConsumerChange:
     """Return the change of a consumer by one step."""
     config = ((step.request or {}).get("payload") or {}).get("config") or {}
-    name, effect = step.target_address.consumer, _POSITION_EFFECTS[step.op]
+    name, effect = step.target_address.consumer, step.kind.position
     if effect == "gone":
         return ConsumerChange(name, "gone")
     # An interrupted apply deleted the consumer; it continues at its position.

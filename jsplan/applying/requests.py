@@ -19,7 +19,6 @@ from jsplan.applying.preconditions import has_no_consumers
 from jsplan.applying.resume import wake_consumers
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted, closing_lines
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import DELETE_OPS, Op
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, StateError
 from jsplan.facts.bulk_read import read_infos
 from jsplan.facts.live import LiveObject
@@ -27,7 +26,6 @@ from jsplan.facts.reader import run_parallel
 
 #: What ends one step. Anything else is a bug, and ends the apply.
 FAILURES: Final = (StepNotStarted, StepFailed, ApiError, StateError)
-_TOGETHER: Final[frozenset[Op]] = frozenset({"stream.create", "consumer.create", "state.import"})
 #: Preconditions that one read of the object and of its stream decides.
 _PLAIN_PRECONDITIONS: Final = frozenset({"fingerprint", "parent"})
 
@@ -35,7 +33,7 @@ _PLAIN_PRECONDITIONS: Final = frozenset({"fingerprint", "parent"})
 def may_run_together(context: StepContext, step: Step) -> bool:
     """Return True for a step whose check is quick, so that no other one waits for it."""
     return (
-        step.op in _TOGETHER
+        step.kind.runs_together
         and step.precondition.keys() <= _PLAIN_PRECONDITIONS
         and not context.deletion_check.is_expected(step)
     )
@@ -131,7 +129,7 @@ class _Requests(Struct):
 
     async def begin(self) -> None:
         """Journal that all of them begin, in one write."""
-        steps = ((s, None if s.op in DELETE_OPS else self.live[s.id]) for s in self.steps)
+        steps = ((s, None if s.kind.does == "delete" else self.live[s.id]) for s in self.steps)
         await self._all(self.context.begin_together(steps))
 
     async def send(self) -> None:

@@ -21,7 +21,6 @@ from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS
 from jsplan.errors import ApiError, UsageError
 from jsplan.facts.last_seen import matches_edge
 from jsplan.facts.reader import open_answering, read_object, run_parallel
@@ -272,7 +271,7 @@ class Rollout(Struct):
             live = await read_object(self.apis[address.domain], address)
         except ApiError as error:
             return str(error)
-        if step.op in DELETE_OPS:
+        if step.kind.does == "delete":
             return f"{address} is there again" if live is not None else ""
         if live is None:
             return f"{address} is gone again"

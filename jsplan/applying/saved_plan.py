@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from jsplan.address import Address
 from jsplan.applying.kv_entries import find_content
-from jsplan.applying.step_consistency import OP_RULES
 from jsplan.config.model import ContentFile, Workspace
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import RefusedError, StalePlanError, UsageError
@@ -44,7 +43,7 @@ def require_unguarded(plan: Plan, workspace: Workspace, state: State) -> None:
         address = Address.parse(step.address)
         recorded = Address.parse(str((step.record or {}).get("previous_address") or step.address))
         entry = state.resources.get(recorded)
-        if OP_RULES[step.op].deletes and is_guarded(
+        if step.kind.deletes and is_guarded(
             workspace, address, guarded=entry is not None and entry.prevent_destroy
         ):
             raise RefusedError(

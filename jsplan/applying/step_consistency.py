@@ -1,162 +1,19 @@
 """Check that op, address, request and payload of each step name the same object.
 
-One table has the API verb that an op may send. Requests that an operation builds itself are not in
-the plan.
+`STEP_KINDS` has the API verb that an operation may send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS, Op
+from jsplan.documents.step_kinds import StepKind
 from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
-
-#: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, the
-#: server that is to lead, none.
-PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
-
-
-class OpRule(Struct, frozen=True):
-    """The request of an op: `verb` with this payload, or none; with `optional` either.
-
-    `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step
-    may touch a staging stream or a placeholder consumer of the resource. `params` are fields that
-    it needs. `deletes`: it deletes the resource's object. `relocated`: it
-    touches the origin of the relocated resource.
-    """
-
-    kind: Literal["stream", "consumer", "kv_entry", "object", "schedule", "any"]
-    verb: str = ""
-    payload: PayloadKind = "nothing"
-    action: str = ""
-    optional: bool = False
-    staging: bool = False
-    params: tuple[str, ...] = ()
-    deletes: bool = False
-    relocated: bool = False
-
-
-_COPY_PARAMS: Final = (
-    "state_address",
-    "api_level",
-    "from",
-    "method",
-    "into_new",
-    "may_grow",
-    "consumers",
-    "may_shrink",
-)
-_RELOCATION_PARAMS: Final = (
-    "state_address",
-    "relocated",
-    "target",
-    "api_level",
-    "origin_level",
-)
-OP_RULES: Final[Mapping[Op, OpRule]] = {
-    "stream.create": OpRule("stream", "STREAM.CREATE", "stream"),
-    "stream.update": OpRule("stream", "STREAM.UPDATE", "stream"),
-    "stream.delete": OpRule("stream", "STREAM.DELETE", deletes=True),
-    "stream.restore": OpRule("stream", "STREAM.RESTORE", "restore"),
-    "stream.probe": OpRule(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        staging=True,
-        params=("state_address", "api_level", "replacement", "initial_config"),
-    ),
-    "stream.quiesce": OpRule(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        optional=True,
-        params=("state_address", "api_level", "replacement"),
-    ),
-    "stream.pause_consumers": OpRule("stream", params=("state_address", "api_level")),
-    "stream.copy": OpRule("stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY_PARAMS),
-    "stream.compare": OpRule("stream", staging=True, params=_COPY_PARAMS),
-    "stream.delete_old": OpRule(
-        "stream", "STREAM.DELETE", params=("state_address", "api_level"), deletes=True
-    ),
-    "stream.resume_consumers": OpRule("stream", params=("state_address", "api_level", "consumers")),
-    "stream.activate": OpRule(
-        "stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level")
-    ),
-    "stream.delete_staging": OpRule(
-        "stream", "STREAM.DELETE", staging=True, params=("state_address",)
-    ),
-    "origin.delete": OpRule("stream", "STREAM.DELETE", params=("state_address",), deletes=True),
-    "origin.create": OpRule("stream", "STREAM.CREATE", "stream", params=("state_address",)),
-    "sources.detach": OpRule(
-        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
-    ),
-    "sources.attach": OpRule(
-        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
-    ),
-    "consumer.create": OpRule("consumer", "CONSUMER.CREATE", "consumer", "create"),
-    "consumer.update": OpRule("consumer", "CONSUMER.CREATE", "consumer", "update"),
-    "consumer.pause": OpRule("consumer", "CONSUMER.PAUSE", "pause"),
-    "consumer.delete": OpRule("consumer", "CONSUMER.DELETE", deletes=True),
-    "consumer.replace": OpRule(
-        "consumer",
-        "CONSUMER.CREATE",
-        "consumer",
-        "create",
-        params=("state_address", "api_level", PAUSE),
-    ),
-    "consumer.cleanup": OpRule("consumer", params=("state_address",)),
-    "consumer.reset": OpRule("consumer", params=("state_address", "api_level", "reset")),
-    "consumer.create_placeholder": OpRule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
-    "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
-    "consumer.verify": OpRule("consumer"),
-    "replication.verify": OpRule("stream", params=("flows", "managed")),
-    "relocate.mirror": OpRule(
-        "stream", "STREAM.CREATE", "stream", params=(*_RELOCATION_PARAMS, "relocation")
-    ),
-    "relocate.compare": OpRule("stream", params=_RELOCATION_PARAMS),
-    "relocate.quiesce": OpRule(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        optional=True,
-        params=_RELOCATION_PARAMS,
-        relocated=True,
-    ),
-    "relocate.promote": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
-    "relocate.copy": OpRule("stream", "STREAM.RESTORE", "restore", params=_RELOCATION_PARAMS),
-    "relocate.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
-    "relocate.consumer": OpRule(
-        "consumer",
-        "CONSUMER.CREATE",
-        "consumer",
-        "create",
-        params=(*_RELOCATION_PARAMS, "continues"),
-    ),
-    "relocate.delete": OpRule("stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, deletes=True),
-    "relocate.clear": OpRule("stream", params=(*_RELOCATION_PARAMS, "origin_lost")),
-    "relocate.restore": OpRule("stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS),
-    "relocate.release": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
-    "kv_entry.create": OpRule("kv_entry", params=("before",)),
-    "kv_entry.update": OpRule("kv_entry", params=("before",)),
-    "kv_entry.delete": OpRule("kv_entry", params=("before",), deletes=True),
-    "object.create": OpRule("object", params=("before",)),
-    "object.update": OpRule("object", params=("before",)),
-    "object.delete": OpRule("object", params=("before",), deletes=True),
-    "schedule.create": OpRule("schedule", params=("before",)),
-    "schedule.update": OpRule("schedule", params=("before",)),
-    "schedule.delete": OpRule("schedule", params=("before",), deletes=True),
-    "object.clean": OpRule("object", params=("leftovers",)),
-    "state.import": OpRule("any"),
-    "state.forget": OpRule("any"),
-    "state.update": OpRule("any"),
-}
 
 
 def require_consistent_steps(plan: Plan) -> None:
@@ -185,8 +42,8 @@ def _check_order(step: Step, known: set[str]) -> Iterator[str]:
 
 
 def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
-    rule, address, touched = OP_RULES[step.op], Address.parse(step.address), step.target_address
-    if rule.kind not in ("any", "stream" if address.parent is None else address.kind):
+    rule, address, touched = step.kind, Address.parse(step.address), step.target_address
+    if rule.on not in ("any", "stream" if address.parent is None else address.kind):
         yield "the address is of another kind"
         return
     params = step.params or {}
@@ -200,7 +57,8 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield f"params lack {', '.join(missing)}"
         return
     if (
-        step.op not in (*DELETE_OPS, "state.forget")
+        rule.does != "delete"
+        and step.op != "state.forget"
         and step.record is not None
         and "declared" not in step.record
     ):
@@ -223,7 +81,7 @@ def _is_staging(address: Address, touched: Address) -> bool:
     ) and touched.stream.startswith(STAGING_PREFIX)
 
 
-def _check_request(step: Step, rule: OpRule, touched: Address) -> Iterator[str]:
+def _check_request(step: Step, rule: StepKind, touched: Address) -> Iterator[str]:
     if not rule.verb or step.request is None:
         if step.request is not None or (rule.verb and not rule.optional):
             yield "it has a request" if step.request is not None else "it has no request"
@@ -235,7 +93,7 @@ def _check_request(step: Step, rule: OpRule, touched: Address) -> Iterator[str]:
         yield "its payload is of another object, or is none for this request"
 
 
-def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Address) -> bool:
+def _matches_payload(payload: dict[str, Any] | None, rule: StepKind, touched: Address) -> bool:
     """Check that the payload is of the request's kind and names the same object."""
     match rule.payload:
         case "nothing":

@@ -28,7 +28,6 @@ from jsplan.applying.step_journal import (
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import ContentFile
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import DELETE_OPS
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,
@@ -65,7 +64,6 @@ T = TypeVar("T")
 Found = Mapping[Address, LiveObject | None]
 NOTHING_READ: Found = MappingProxyType({})
 #: Operations whose one request creates a stream.
-_STREAM_CREATIONS = ("stream.create", "origin.create")
 
 
 #: Called right before a step writes; returns True if it did something. Its errors stop the step.
@@ -394,9 +392,9 @@ class StepContext(StepJournal):
         except ApiError as error:
             self.lost_domains.setdefault(step.domain, str(error))
             return False
-        if step.op in DELETE_OPS:
+        if step.kind.does == "delete":
             return live is None
-        if live is None or (step.op in _STREAM_CREATIONS and _has_leftovers(live)):
+        if live is None or (_creates_stream(step) and _has_leftovers(live)):
             return False
         return live.fingerprint != step.precondition.get("fingerprint") and not unkept_fields(
             step, live
@@ -406,7 +404,7 @@ class StepContext(StepJournal):
         """Verify and record the written object. Raises StepFailed with the lost fields."""
         live = await self.read_back(step)
         lines, failure = self.judge_write(step, live)
-        is_partial = step.record is None and live is not None and step.op not in DELETE_OPS
+        is_partial = step.record is None and live is not None and step.kind.does != "delete"
         await self.record(*lines, durable=not is_partial)
         if failure is not None:
             raise failure
@@ -418,7 +416,7 @@ class StepContext(StepJournal):
 
         Returns the journal lines that end the step, and its failure.
         """
-        if step.op in DELETE_OPS:
+        if step.kind.does == "delete":
             again = f"{step.target_address} exists again: another client created it"
             failure = StepFailed(f"{again} during the apply") if live is not None else None
             return self.deletion_lines(step), failure
@@ -457,9 +455,13 @@ class StepContext(StepJournal):
         end = time.monotonic() + READ_BACK_TIMEOUT
         while True:
             live = await read_object(self.api(step), step.target_address)
-            if live is not None or step.op in DELETE_OPS or time.monotonic() > end:
+            if live is not None or step.kind.does == "delete" or time.monotonic() > end:
                 return live
             await asyncio.sleep(0.05)
+
+
+def _creates_stream(step: Step) -> bool:
+    return step.kind.does == "create" and step.kind.on == "stream"
 
 
 def _has_leftovers(live: LiveObject) -> bool:

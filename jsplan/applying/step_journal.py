@@ -13,7 +13,8 @@ from jsplan.address import Address
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import DELETE_OPS, UPDATE_OPS, VERIFY_OP
+from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import recorded_effect
 from jsplan.errors import JsplanError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.state import Entry, Journal, State
@@ -148,7 +149,7 @@ class StepJournal:
         """
         earlier = self.state.pending.get(step.address, {})
         absent = step.precondition.get("fingerprint") == "absent"
-        return self.deletion_lines(step) if absent and earlier.get("op") in DELETE_OPS else []
+        return self.deletion_lines(step) if absent and recorded_effect(earlier) == "delete" else []
 
     def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
         """Return the journal lines of a deleted resource and of the consumers deleted with it."""
@@ -181,7 +182,7 @@ class StepJournal:
         recorded = (step.params or {}).get("state_address", step.address)
         entry = self.state.resources.get(Address.parse(recorded))
         end = {"end": step.address}
-        if step.op not in UPDATE_OPS or entry is None or entry.created != live.created:
+        if step.kind.does != "update" or entry is None or entry.created != live.created:
             return [end]
         changed = entry.with_fields(step.expect or {}, live.config)
         return [{"put": {"address": recorded, "entry": plain(changed)}} | end]

@@ -39,6 +39,7 @@ from jsplan.documents.plan_parts import (
 from jsplan.documents.plan_types import VERIFY_OP, Effect, Op, Severity
 from jsplan.documents.reading import decode
 from jsplan.documents.records import AnyRecord
+from jsplan.documents.step_kinds import STEP_KINDS, StepKind
 from jsplan.documents.types import AnyAddress, Count, Fingerprint, Sha256, Time, UInt64, written
 
 
@@ -148,6 +149,11 @@ class Step(Struct, omit_defaults=True):
     object: AnyAddress | None = None
     params: Params | None = None
     optional_if_offline: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> StepKind:
+        """The row of its operation."""
+        return STEP_KINDS[self.op]
 
     @property
     def target_address(self) -> Address:

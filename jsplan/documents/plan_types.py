@@ -30,19 +30,6 @@ Op = Literal[
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.
 VERIFY_OP: Final = "replication.verify"
-#: The operations that create, update and delete the object of a resource.
-CREATE_OPS: Final[tuple[Op, ...]] = (
-    "stream.create", "consumer.create", "origin.create", "kv_entry.create",
-    "object.create", "schedule.create",
-)  # fmt: skip
-DELETE_OPS: Final[tuple[Op, ...]] = (
-    "stream.delete", "consumer.delete", "origin.delete", "relocate.delete", "kv_entry.delete",
-    "object.delete", "schedule.delete",
-)  # fmt: skip
-UPDATE_OPS: Final[tuple[Op, ...]] = (
-    "stream.update", "consumer.update", "kv_entry.update", "object.update",
-    "schedule.update",
-)  # fmt: skip
 #: The reason of a change that copies a stream and leaves its relocation to a later plan.
 TARGET_PREPARED: Final = "prepare_relocation"
 #: The reasons of a consumer whose position the files set: it is replaced, or reset in place.
@@ -50,8 +37,3 @@ RESET_BY_POSITION: Final = "replace_for_position"
 RESET_IN_PLACE: Final = "reset_position"
 #: The reason of a stream that would be replaced, and whose content cannot be kept: it is refused.
 CANNOT_PRESERVE: Final = "cannot_preserve"
-#: The steps of a relocation between quiesce and activate. Once begun they are finished, also after
-#: Ctrl-C: meanwhile publishers get no acknowledgement.
-CUTOVER_OPS: Final[tuple[Op, ...]] = (
-    "relocate.promote", "relocate.copy", "relocate.compare", "relocate.activate",
-)  # fmt: skip

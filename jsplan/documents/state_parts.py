@@ -10,7 +10,7 @@ from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES
 from jsplan.documents.configs import Config
 from jsplan.documents.plan_parts import Actions, HazardCode
-from jsplan.documents.plan_types import DELETE_OPS, VERIFY_OP, Op
+from jsplan.documents.plan_types import VERIFY_OP, Op
 from jsplan.documents.records import (
     Flow,
     OldStream,
@@ -19,6 +19,7 @@ from jsplan.documents.records import (
     Server,
     StepRecord,
 )
+from jsplan.documents.step_kinds import recorded_effect
 from jsplan.documents.types import (
     AnyAddress,
     ConsumerAddress,
@@ -80,7 +81,7 @@ class StartedDeletion(StartedStep):
 def _choose_pending(step: dict[str, Any]) -> Any:
     if step.get("op") == VERIFY_OP:
         return StartedCheck
-    return StartedDeletion if step.get("op") in DELETE_OPS else StartedWrite
+    return StartedDeletion if recorded_effect(step) == "delete" else StartedWrite
 
 
 # --- replacements ---------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches_any
-from jsplan.documents.plan_types import CREATE_OPS, DELETE_OPS, UPDATE_OPS, Op
+from jsplan.documents.step_kinds import recorded_effect
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
@@ -32,11 +32,6 @@ from jsplan.planning.relocation.progress import RELOCATES
 from jsplan.planning.replication.detached_sources import restore_detached_view
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.state.document import Entry
-
-#: The operations whose last request leaves the expected object.
-_WRITE_OPS: Final[tuple[Op, ...]] = (
-    *CREATE_OPS, *UPDATE_OPS, "stream.restore", "consumer.pause", "sources.attach",
-)  # fmt: skip
 
 
 def recover_interrupted(inputs: PlanInputs) -> PlanInputs:
@@ -57,7 +52,7 @@ def _recover_deletions(inputs: PlanInputs) -> PlanInputs:
     deleted = {
         a
         for a, begun in inputs.interrupted.steps.items()
-        if begun.get("op") in DELETE_OPS and inputs.live.is_absent(a)
+        if recorded_effect(begun) == "delete" and inputs.live.is_absent(a)
     }
     gone = frozenset(a for a in inputs.entries if a in deleted or a.parent in deleted)
     return replace(
@@ -149,15 +144,16 @@ def _is_waking(inputs: PlanInputs, live: LiveObject) -> bool:
 def _was_written(
     inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject
 ) -> bool:
-    if begun.get("op") not in _WRITE_OPS:
-        return False
+    effect = recorded_effect(begun)
+    if effect not in ("create", "update", "write"):
+        return False  # its last request does not leave the expected object
     entry = inputs.entries.get(address)
     known = entry is not None and entry.created == live.created
     if not begun.get("record") and not (known and begun.get("expect")):
         return False
-    if begun["op"] in CREATE_OPS and known:
+    if effect == "create" and known:
         return False
-    if begun["op"] not in CREATE_OPS and entry is not None and not known:
+    if effect != "create" and entry is not None and not known:
         return False
     return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})
 

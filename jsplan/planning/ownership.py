@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import FieldChange, config_of_payload
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import STEP_KINDS
 from jsplan.resources.fields import OWNER_KEY, Config
 
 if TYPE_CHECKING:
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 
 #: The reason of an update that only writes or removes the owner tag.
 OWNER_CHANGED: Final = "update_because_owner"
-#: Calls that carry the configuration of the object.
-_CONFIG_OPS: Final[tuple[Op, ...]] = (
-    "stream.create",
-    "stream.update",
-    "stream.activate",
-    "relocate.activate",
-    "relocate.consumer",
-    "relocate.restore",
-    "origin.create",
-    "sources.attach",
-    "consumer.create",
-    "consumer.update",
-    "consumer.replace",
-)
 
 
 def owner_of(live: LiveObject) -> str | None:
@@ -135,7 +121,11 @@ def _other_state_hint(decision: ResourceDecision) -> str:
 def tag_drafts(inputs: PlanInputs, drafts: Drafts) -> None:
     """Write our owner tag into all that is created or updated, or remove an unwanted one."""
     for draft in drafts.values():
-        if draft.op in _CONFIG_OPS and draft.request is not None and draft.request.get("payload"):
+        if (
+            STEP_KINDS[draft.op].is_marked
+            and draft.request is not None
+            and draft.request.get("payload")
+        ):
             draft.request = draft.request | {
                 "payload": with_owner_tag(inputs, draft.request["payload"])
             }

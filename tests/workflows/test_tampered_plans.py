@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from jsplan.applying.step_consistency import OP_RULES, require_consistent_steps
+from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan
 from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import STEP_KINDS
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
 from tests.documents.test_hostile import with_checksum
@@ -211,9 +212,9 @@ def test_names_in_parameters_of_a_step() -> None:
             require_consistent_steps(Plan.from_json(with_checksum(edited), "p"))
 
 
-def test_every_op_has_a_rule() -> None:
-    """The table of rules has an entry for each operation."""
-    assert set(OP_RULES) == set(get_args(Op))
+def test_every_operation_is_a_kind() -> None:
+    """The table of kinds has a row for each operation."""
+    assert set(STEP_KINDS) == set(get_args(Op))
 
 
 def test_a_severity_is_no_markup(space: Space) -> None:

@@ -342,11 +342,8 @@ def bound_arrivals(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
             origins.setdefault(inputs.topology.find_declared(flow.downstream), []).append(bound)
     for step in steps:
         address = Address.parse(step.address)
-        if step.op in _BEGINS_FLOWS and address in origins:
+        if step.kind.begins_flows and address in origins:
             step.precondition["new_flows"] = origins[address]
-
-
-_BEGINS_FLOWS = ("stream.create", "stream.update", "sources.attach", "origin.create")
 
 
 def _effects(inputs: PlanInputs, decisions: Decisions) -> dict[Address, list[tuple[Kind, Effect]]]:

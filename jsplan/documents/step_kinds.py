@@ -1,0 +1,252 @@
+"""The kinds of steps: one row for each operation.
+
+A row says what a step sends, what it deletes, what it does to the position of a consumer, and how
+apply treats it. Requests that an operation builds itself are not in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from jsplan.documents.plan_types import Op
+
+#: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, none.
+PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
+
+
+class StepKind(Struct, frozen=True):
+    """The row of an operation.
+
+    Its request is `verb` with this payload, or none; with `optional` either. `on` is the kind of
+    its address, `action` that of a consumer's request. `params` are fields that it needs.
+    `staging`: it may touch a staging stream or a placeholder consumer of the resource. `relocated`:
+    it touches the origin of the relocated resource.
+
+    `does`: it creates, updates or deletes the object of the resource, or writes it otherwise;
+    `retire` deletes an object that the same plan replaces; empty for a part of a longer way.
+    `loses`: it deletes `all` of what stays otherwise, or `some` messages. `position`: what it does
+    to the position of its consumer.
+
+    `is_marked`: its request carries the configuration of the object, with the tag of its owner.
+    `begins_flows`: mirrors and sources may begin with it. `is_cutover`: it runs between quiesce and
+    activate of a relocation; once begun those are finished, also after Ctrl-C, since publishers get
+    no acknowledgement meanwhile. `runs_together`: one request does it, beside others.
+    """
+
+    on: Literal["stream", "consumer", "kv_entry", "object", "schedule", "any"]
+    verb: str = ""
+    payload: PayloadKind = "nothing"
+    action: str = ""
+    params: tuple[str, ...] = ()
+    optional: bool = False
+    staging: bool = False
+    relocated: bool = False
+    does: Literal["create", "update", "delete", "write", "retire", ""] = ""
+    loses: Literal["all", "some", ""] = ""
+    position: Literal["gone", "same", "floor", "start", ""] = ""
+    is_marked: bool = False
+    begins_flows: bool = False
+    is_cutover: bool = False
+    runs_together: bool = False
+
+    @property
+    def deletes(self) -> bool:
+        """Return True if it deletes an object of the resource."""
+        return self.does in ("delete", "retire")
+
+
+_COPY_PARAMS: Final = (
+    "state_address",
+    "api_level",
+    "from",
+    "method",
+    "into_new",
+    "may_grow",
+    "consumers",
+    "may_shrink",
+)
+_RELOCATION_PARAMS: Final = ("state_address", "relocated", "target", "api_level", "origin_level")
+STEP_KINDS: Final[Mapping[Op, StepKind]] = {
+    "stream.create": StepKind(
+        "stream",
+        "STREAM.CREATE",
+        "stream",
+        does="create",
+        is_marked=True,
+        begins_flows=True,
+        runs_together=True,
+    ),
+    "stream.update": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        does="update",
+        loses="some",
+        is_marked=True,
+        begins_flows=True,
+    ),
+    "stream.delete": StepKind("stream", "STREAM.DELETE", does="delete"),
+    "stream.restore": StepKind("stream", "STREAM.RESTORE", "restore", does="write"),
+    "stream.probe": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        staging=True,
+        params=("state_address", "api_level", "replacement", "initial_config"),
+    ),
+    "stream.quiesce": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        optional=True,
+        params=("state_address", "api_level", "replacement"),
+        loses="all",
+    ),
+    "stream.pause_consumers": StepKind("stream", params=("state_address", "api_level")),
+    "stream.copy": StepKind(
+        "stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY_PARAMS
+    ),
+    "stream.compare": StepKind("stream", staging=True, params=_COPY_PARAMS),
+    "stream.delete_old": StepKind(
+        "stream", "STREAM.DELETE", params=("state_address", "api_level"), does="retire"
+    ),
+    "stream.resume_consumers": StepKind(
+        "stream", params=("state_address", "api_level", "consumers")
+    ),
+    "stream.activate": StepKind(
+        "stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level"), is_marked=True
+    ),
+    "stream.delete_staging": StepKind(
+        "stream", "STREAM.DELETE", staging=True, params=("state_address",)
+    ),
+    "origin.delete": StepKind("stream", "STREAM.DELETE", params=("state_address",), does="delete"),
+    "origin.create": StepKind(
+        "stream",
+        "STREAM.CREATE",
+        "stream",
+        params=("state_address",),
+        does="create",
+        is_marked=True,
+        begins_flows=True,
+    ),
+    "sources.detach": StepKind(
+        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
+    ),
+    "sources.attach": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        params=("state_address", "sources"),
+        does="write",
+        is_marked=True,
+        begins_flows=True,
+    ),
+    "consumer.create": StepKind(
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "create",
+        does="create",
+        position="start",
+        is_marked=True,
+        runs_together=True,
+    ),
+    "consumer.update": StepKind(
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "update",
+        does="update",
+        loses="some",
+        position="same",
+        is_marked=True,
+    ),
+    "consumer.pause": StepKind("consumer", "CONSUMER.PAUSE", "pause", does="write"),
+    "consumer.delete": StepKind(
+        "consumer", "CONSUMER.DELETE", does="delete", loses="some", position="gone"
+    ),
+    "consumer.replace": StepKind(
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "create",
+        params=("state_address", "api_level", "pause_until"),
+        loses="some",
+        position="floor",
+        is_marked=True,
+    ),
+    "consumer.cleanup": StepKind("consumer", params=("state_address",)),
+    "consumer.reset": StepKind("consumer", params=("state_address", "api_level", "reset")),
+    "consumer.create_placeholder": StepKind(
+        "consumer", "CONSUMER.CREATE", "consumer", staging=True, loses="some"
+    ),
+    "consumer.delete_placeholder": StepKind(
+        "consumer", "CONSUMER.DELETE", staging=True, loses="some", position="gone"
+    ),
+    "consumer.verify": StepKind("consumer"),
+    "replication.verify": StepKind("stream", params=("flows", "managed")),
+    "relocate.mirror": StepKind(
+        "stream", "STREAM.CREATE", "stream", params=(*_RELOCATION_PARAMS, "relocation")
+    ),
+    "relocate.compare": StepKind("stream", params=_RELOCATION_PARAMS, is_cutover=True),
+    "relocate.quiesce": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        optional=True,
+        params=_RELOCATION_PARAMS,
+        relocated=True,
+    ),
+    "relocate.promote": StepKind(
+        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, is_cutover=True
+    ),
+    "relocate.copy": StepKind(
+        "stream", "STREAM.RESTORE", "restore", params=_RELOCATION_PARAMS, is_cutover=True
+    ),
+    "relocate.activate": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        params=_RELOCATION_PARAMS,
+        is_marked=True,
+        is_cutover=True,
+    ),
+    "relocate.consumer": StepKind(
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "create",
+        params=(*_RELOCATION_PARAMS, "continues"),
+        is_marked=True,
+    ),
+    "relocate.delete": StepKind(
+        "stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, does="delete"
+    ),
+    "relocate.clear": StepKind("stream", params=(*_RELOCATION_PARAMS, "origin_lost")),
+    "relocate.restore": StepKind(
+        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, is_marked=True
+    ),
+    "relocate.release": StepKind("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
+    "kv_entry.create": StepKind("kv_entry", params=("before",), does="create"),
+    "kv_entry.update": StepKind("kv_entry", params=("before",), does="update"),
+    "kv_entry.delete": StepKind("kv_entry", params=("before",), does="delete", loses="all"),
+    "object.create": StepKind("object", params=("before",), does="create"),
+    "object.update": StepKind("object", params=("before",), does="update"),
+    "object.delete": StepKind("object", params=("before",), does="delete", loses="all"),
+    "schedule.create": StepKind("schedule", params=("before",), does="create"),
+    "schedule.update": StepKind("schedule", params=("before",), does="update"),
+    "schedule.delete": StepKind("schedule", params=("before",), does="delete", loses="all"),
+    "object.clean": StepKind("object", params=("leftovers",)),
+    "state.import": StepKind("any", runs_together=True),
+    "state.forget": StepKind("any"),
+    "state.update": StepKind("any"),
+}
+
+
+def recorded_effect(begun: Mapping[str, Any]) -> str:
+    """Return what a step that state has as begun `does`; empty for one of no known operation."""
+    kind = STEP_KINDS.get(begun.get("op", ""))
+    return kind.does if kind is not None else ""
