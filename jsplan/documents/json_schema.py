@@ -45,33 +45,38 @@ def schema_of(document: type[Document]) -> Schema:
     return named
 
 
-def _define(types: list[Any]) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
-    """Return the schemas of these types, and those of the objects in them by name."""
+def _define(
+    types: list[Any], shapes: tuple[Any, ...] = ()
+) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
+    """Return the schemas of these types and shapes, and those of the objects in them by name.
+
+    Shapes are those of plain data, which may have been written by an earlier release.
+    """
     kept = list[Any]()
 
     def keep(kind: Any) -> Schema:
         if kind.values:
             return {"enum": [*kind.values]}
-        kept.extend(shape for shape in kind.shapes if shape not in (*types, *kept))
+        kept.extend(shape for shape in kind.shapes if shape not in (*shapes, *kept))
         some: list[Schema] = [{"$ref": f"#/$defs/{shape.__name__}"} for shape in kind.shapes]
         return some[0] if len(some) == 1 else {"anyOf": some}
 
     schemas, definitions = msgspec.json.schema_components(
-        types, schema_hook=keep, ref_template="#/$defs/{name}"
+        [*types, *shapes], schema_hook=keep, ref_template="#/$defs/{name}"
     )
     if kept:
-        all_schemas, definitions = _define([*types, *kept])
-        return all_schemas[: len(types)], definitions
+        return _define(types, (*shapes, *kept))
     for struct in _list_structs([msgspec.inspect.type_info(each) for each in types]):
         written = [field.encode_name for field in struct.fields if _is_written(struct, field)]
         tag = [struct.tag_field] if struct.tag_field else []
         definitions[struct.cls.__name__]["required"] = sorted([*tag, *written])
     for definition in definitions.values():
         del definition["title"]
+        definition.get("required", []).sort()
         definition["description"] = cleandoc(definition.get("description", ""))
         for field in definition["properties"].values():
             _simplify(field)
-    return schemas, definitions
+    return schemas[: len(types)], definitions
 
 
 def _simplify(field: Schema) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, get_args
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES
@@ -240,36 +241,50 @@ def _choose_replacement(record: dict[str, Any]) -> Any:
 # --- backfills and deferred steps -----------------------------------------------------------------
 
 
-class PinnedOrigin(TypedDict):
-    """One origin of a pinned range; a target that is no address is a folder."""
+class PinnedOrigin(Struct):
+    """One origin of an entry, from the time when its range was pinned.
+
+    `origin` and `target` are addresses. `created` distinguishes the origin from another stream of
+    the same name. `first` to `last` are its sequences. `target_created` and `target_next` are the
+    identity of the target and its next sequence; they are empty until the first run of a planned
+    range. `copied` counts messages. `gaps` are ranges that were deleted before they could be copied
+    (the first of them; `gap_messages` counts all). `skipped` are sequences of messages that are too
+    large. `strategy` stays the same when a run is resumed. `seconds` is the time of copying.
+    `archive` is the folder that is read instead of the origin, as written in the files; a `target`
+    that is no address is a folder that is written.
+    """
 
     origin: StreamAddress
     target: str
     created: str
-    target_created: str
     first: Int63
     last: Int63
-    target_next: Int63
     filters: list[str]
-    status: NotRequired[Literal["planned", "done"]]
-    copied: NotRequired[Count]
-    gaps: NotRequired[list[SeqBounds]]
-    skipped: NotRequired[list[Int63]]
-    gap_messages: NotRequired[Count]
-    strategy: NotRequired[Literal["snapshot", "spark"]]
-    seconds: NotRequired[Seconds]
-    archive: NotRequired[str]
+    target_created: str
+    target_next: Int63
+    status: Literal["planned", "done"] = "planned"
+    copied: Count = 0
+    gaps: list[SeqBounds] = field(default_factory=list)
+    skipped: list[Int63] = field(default_factory=list)
+    gap_messages: Count = 0
+    strategy: Literal["snapshot", "spark"] = "spark"
+    seconds: Seconds = 0.0
+    archive: str = ""
 
 
-class PinnedRangeShape(TypedDict):
-    """The pinned range of an entry of `backfills:`, and its progress."""
+class PinnedRangeShape(Struct):
+    """The pinned range of an entry of `backfills:`, and its progress.
+
+    `entry_hash` is the hash of the entry when its range was pinned. `done_at` is RFC 3339.
+    `planned`: a plan pinned it, and no run has started.
+    """
 
     name: str
     entry_hash: str
-    origins: list[PinnedOrigin]
+    origins: Sequence[PinnedOrigin]
     pinned_at: str
-    done_at: NotRequired[str]
-    planned: NotRequired[bool]
+    done_at: str = ""
+    planned: bool = False
 
 
 class DeferredStepsShape(TypedDict):

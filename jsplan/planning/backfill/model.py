@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import to_builtins
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.documents.reading import convert
+from jsplan.documents.state_parts import PinnedOrigin, PinnedRangeShape
 from jsplan.errors import StateError
 
 #: A gap list has the bounds of this many ranges at most; further gaps are only counted.
@@ -29,35 +31,8 @@ class SeqRange(NamedTuple):
         return self.last - self.first + 1
 
 
-class OriginState(Struct):
-    """One origin of an entry, from the time when its range was pinned.
-
-    `origin` and `target` are addresses. `created` distinguishes the origin from another stream of
-    the same name. `first` to `last` are its sequences. `target_created` and `target_next` are the
-    identity of the target and its next sequence; they are empty until the first run of a planned
-    range. `status` is `planned` or `done`. `copied` counts messages. `gaps` are ranges
-    that were deleted before they could be copied (the first of them; `gap_messages` counts all).
-    `skipped` are sequences of messages that are too large. `strategy` stays the same when a run is
-    resumed. `seconds` is the time of copying. `archive` is the folder that is read instead of the
-    origin, as written in the files; a `target` that is no address is a folder that is written.
-    """
-
-    origin: str
-    target: str
-    created: str
-    first: int
-    last: int
-    filters: list[str]
-    target_created: str
-    target_next: int
-    status: str = "planned"
-    copied: int = 0
-    gaps: list[list[int]] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    gap_messages: int = 0
-    strategy: str = "spark"
-    seconds: float = 0.0
-    archive: str = ""
+class OriginState(PinnedOrigin):
+    """One origin of an entry, and its addresses."""
 
     @property
     def origin_address(self) -> Address:
@@ -81,19 +56,10 @@ class OriginState(Struct):
         return SeqRange(self.first, self.last)
 
 
-class BackfillState(Struct):
-    """The state of one entry.
+class BackfillState(PinnedRangeShape):
+    """The state of one entry."""
 
-    `entry_hash` is the hash of the entry when its range was pinned. `done_at` is RFC 3339.
-    `planned`: a plan pinned it, and no run has started.
-    """
-
-    name: str
-    entry_hash: str
     origins: list[OriginState]
-    pinned_at: str
-    done_at: str = ""
-    planned: bool = False
 
     @property
     def is_new(self) -> bool:
@@ -108,7 +74,8 @@ class BackfillState(Struct):
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> BackfillState:
         """The reverse of `to_json`."""
-        return convert(raw, cls)
+        found: BackfillState = convert(raw, cls)
+        return found
 
 
 def hash_config(entry: Backfill) -> str:
