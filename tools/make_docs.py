@@ -686,15 +686,15 @@ def workspace() -> str:
 
 def keys(*sections: Section) -> str:
     """Return one table of the keys of mappings."""
+    found = {key: section.one_of for section in sections for key in section.keys}
     rows = [
         (
             f"`{key.name}`",
-            key.type.word + (", **required**" if key.required else ""),
+            key.type.word + (", **required**" if key.required or one_of == (key.name,) else ""),
             f"`{json.dumps(default).strip(chr(34))}`" if (default := key.shown_default) else "",
             key.doc,
         )
-        for section in sections
-        for key in section.keys
+        for key, one_of in found.items()
     ]
     if any(row[2] for row in rows):
         return table(("key", "value", "default", "meaning"), rows)

@@ -10,9 +10,9 @@ from jsplan.config.domains import expand_domain_keys
 from jsplan.config.files import overlay
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, make_mapping
+from jsplan.config.tables.workspace import ENVIRONMENT
 from jsplan.diagnostics import list_known
 
-ENVIRONMENT_SECTIONS: Final = ("vars", "connections", "domains", "backend")
 #: A context replaces all of these; a URL replaces the context.
 _URL_KEYS: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
 
@@ -76,12 +76,12 @@ def apply_environment(document: Node, environment: str | None, findings: Finding
         document.get("environments"), "`environments`", findings
     ):
         if node.value is not None:
-            parsing.check_mapping(node, f"environment {name}", ENVIRONMENT_SECTIONS, findings)
+            parsing.check_mapping(node, f"environment {name}", ENVIRONMENT.by_name, findings)
     chosen = (document.get("environments") or document).get(environment) if environment else None
     if chosen is None or not isinstance(chosen.value, dict):
         return document
     values, keys = dict(document.value), dict(document.keys)
-    for section in ENVIRONMENT_SECTIONS:
+    for section in ENVIRONMENT.by_name:
         over = chosen.get(section)
         if over is not None and over.value is not None:
             values[section] = _overlay_section(section, values.get(section), over, findings)

@@ -11,17 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from jsplan.address import KINDS, Kind
-from jsplan.config.files import WorkspaceFiles
+from jsplan.config.files import SECTIONS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
 from jsplan.config.node import Node, to_plain
-
-_KIND_BY_SECTION: Mapping[str, Kind] = {
-    "streams": "stream",
-    "consumers": "consumer",
-    "kv": "kv",
-    "object_stores": "object_store",
-}
 
 
 class ExistingDefaults(Struct, frozen=True):
@@ -57,7 +50,7 @@ def read_existing_defaults(options: LoadOptions) -> ExistingDefaults:
 
 def _declared_kinds(document: Node) -> set[Kind]:
     found: set[Kind] = set()
-    for section, kind in _KIND_BY_SECTION.items():
+    for kind, section in SECTIONS.items():
         node = document.get(section)
         entries = node.value if node is not None and isinstance(node.value, list) else []
         found |= {kind} if entries else set()

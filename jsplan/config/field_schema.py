@@ -1,6 +1,9 @@
-"""The schema of one field of a resource, from its row in a field table."""
+"""The schema of a field of a resource, and of a mapping in one, from the field tables."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
 
 from jsplan.config.schema_parts import (
     Schema,
@@ -11,10 +14,15 @@ from jsplan.config.schema_parts import (
     text,
     texts,
 )
-from jsplan.resources import ABSENT, Field, Table
+from jsplan.resources import ABSENT, TABLES, Field, Table
 from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.nested import ORIGIN
 from jsplan.resources.server_features import SERVER_VERSIONS
+
+#: The definitions of types without limits: with references, and null.
+_SHARED: Final = {
+    "bool": "flag", "duration": "duration_or_reference", "size": "size_or_reference",
+}  # fmt: skip
 
 
 def field_schema(row: Field) -> Schema:
@@ -22,7 +30,9 @@ def field_schema(row: Field) -> Schema:
 
     Units are text or integers, `${…}` is a reference, null is the server's default.
     """
-    schema = or_reference(_typed(row), _described(row))
+    described = _described(row)
+    shared = _SHARED.get(row.type)
+    schema = ref(shared, described) if shared else or_reference(_typed(row), described)
     default = row.default
     if default is not ABSENT and default is not None and default not in ("", {}, []):
         schema["default"] = default
@@ -35,11 +45,8 @@ def _described(row: Field) -> str:
 
 def _typed(row: Field) -> Schema:
     if row.table is not None:
-        return (
-            _nested(row.table)
-            if row.type == "object"
-            else {"type": "array", "items": _nested(row.table)}
-        )
+        nested = ref(row.table.kind)
+        return nested if row.type == "object" else {"type": "array", "items": nested}
     match row.type:
         case "string":
             limits = {
@@ -49,8 +56,6 @@ def _typed(row: Field) -> Schema:
             return {"type": "string"} | {
                 key: value for key, value in limits.items() if value is not None
             }
-        case "bool":
-            return {"type": "boolean"}
         case "int":
             limits = {"minimum": row.minimum, "maximum": row.maximum}
             return {"type": "integer"} | {
@@ -73,7 +78,19 @@ def _typed(row: Field) -> Schema:
             return ref(row.type)
 
 
-def _nested(table: Table) -> Schema:
+def nested_tables() -> Iterator[Table]:
+    """Yield the tables of the mappings in fields, each once."""
+    waiting, found = list(TABLES.values()), set[str]()
+    while waiting:
+        for row in waiting.pop().rows:
+            if row.table is not None and row.table.kind not in found:
+                found.add(row.table.kind)
+                waiting.append(row.table)
+                yield row.table
+
+
+def nested_schema(table: Table) -> Schema:
+    """Return the schema of a mapping in a field."""
     properties = {row.name: field_schema(row) for row in table.rows}
     if table is ORIGIN:
         properties["domain"] = texts(

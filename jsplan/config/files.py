@@ -17,6 +17,7 @@ from jsplan.config.include_patterns import find_matches
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
 from jsplan.config.read import parse_document, read_bytes
 from jsplan.config.shown_files import ShownFiles
+from jsplan.config.tables.workspace import WORKSPACE
 from jsplan.diagnostics import did_you_mean
 from jsplan.disk import is_file, is_folder
 
@@ -40,20 +41,8 @@ NAME_KEYS: Final[dict[Kind, str]] = {
     "kv": "bucket",
     "object_store": "bucket",
 }
-LIST_SECTIONS: Final = (
-    "imports",
-    "streams",
-    "consumers",
-    "kv",
-    "object_stores",
-    "overrides",
-    "backfills",
-    "moved",
-    "relocate",
-    "removed",
-)
 _MAIN_ONLY_KEYS: Final = ("jsplan", "workspace", "include")
-TOP_LEVEL_KEYS: Final = (*_MAIN_ONLY_KEYS, *_MERGE_DEPTH, *LIST_SECTIONS)
+TOP_LEVEL_KEYS: Final = tuple(WORKSPACE.by_name)
 _KEY_ALIASES: Final = {
     "variables": "vars",
     "stream": "streams",

@@ -233,7 +233,7 @@ def _resolve_resources(
     secrets: Scope,
 ) -> ResourceResolver:
     findings = files.findings
-    _, defaults = read_defaults(document.get("defaults"), findings)
+    defaults = read_defaults(document.get("defaults"), findings)
     context = ResolveContext(
         files=files,
         scope=scope,

@@ -8,7 +8,9 @@ from jsplan.address import Kind
 from jsplan.config import body, parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.node import Node, count_values, make_mapping
+from jsplan.config.node import Node, count_values, without_keys
+from jsplan.config.sections import Reading
+from jsplan.config.tables.workspace import DEFAULTS, DEFAULTS_OF_KINDS
 from jsplan.resources import TABLES
 
 
@@ -39,23 +41,20 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
     return out
 
 
-def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, dict[Kind, Node]]:
-    """Read `defaults:` as the default domain and the fields per kind."""
+def read_defaults(node: Node | None, findings: Findings) -> dict[Kind, Node]:
+    """Read the fields per kind of `defaults:`."""
     kinds: dict[Kind, Node] = {}
-    if (
-        node is None
-        or node.value is None
-        or not parsing.check_mapping(node, "`defaults`", ("domain", *TABLES), findings)
-    ):
-        return None, kinds
-    for kind, table in TABLES.items():
+    if node is None or node.value is None:
+        return kinds
+    values = DEFAULTS.read(node, Reading(findings))
+    for kind, section in DEFAULTS_OF_KINDS.items() if values is not None else ():
         fields = node.get(kind)
         if fields is None or fields.value is None:
             continue
         if not isinstance(fields.value, dict):
-            findings.wrong_type(fields, f"`defaults.{kind}`", "a mapping")
+            findings.wrong_type(fields, section.what, "a mapping")
             continue
-        body.check_keys(table, fields, ("lifecycle", "lint", "x_raw"), findings)
+        body.check_keys(TABLES[kind], fields, section.by_name, findings)
         for key in _given_names(kind, fields):
             findings.error(
                 "JS105",
@@ -63,12 +62,8 @@ def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, d
                 f"`{key}` cannot have a default",
                 "Every resource has a name of its own.",
             )
-        kinds[kind] = make_mapping(
-            fields.place,
-            {key: item for key, item in fields.value.items() if key not in _names_of(kind)},
-            fields.keys,
-        )
-    return node.get("domain"), kinds
+        kinds[kind] = without_keys(fields, _names_of(kind))
+    return kinds
 
 
 def refuse_names(kind: Kind, node: Node, findings: Findings) -> None:

@@ -11,17 +11,14 @@ from jsplan.config.model import Position
 from jsplan.config.node import Node, without_keys
 from jsplan.config.sections import Reading
 from jsplan.config.tables.resources import PLACES, POSITION
+from jsplan.config.tables.workspace import SETTING_KEYS
 
-#: The keys of every resource that are no fields of the server.
-SETTING_KEYS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
-
-_SETTINGS: Final = frozenset(SETTING_KEYS)
-_CONSUMER_SETTINGS: Final = _SETTINGS | {POSITION.id}
+_CONSUMER_SETTINGS: Final = SETTING_KEYS | {POSITION.id}
 
 
 def settings_of(kind: Kind) -> frozenset[str]:
     """Return the keys of a resource that are no fields of the server."""
-    return _CONSUMER_SETTINGS if kind == "consumer" else _SETTINGS
+    return _CONSUMER_SETTINGS if kind == "consumer" else SETTING_KEYS
 
 
 def read_position(layers: Collection[Node], findings: Findings) -> Position | None:

@@ -31,7 +31,6 @@ from jsplan.config.expand import DomainSelectors, choose_only_domain
 from jsplan.config.files import NAME_KEYS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.kv_entries import ENTRY_KEYS, OBJECT_KEYS
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import (
     FieldPlaces,
@@ -43,7 +42,7 @@ from jsplan.config.node import (
 )
 from jsplan.config.origins import OriginExpander
 from jsplan.config.overrides import Override, refuse_names
-from jsplan.config.position import SETTING_KEYS, read_position, settings_of
+from jsplan.config.position import read_position, settings_of
 from jsplan.config.problem import Problem
 from jsplan.config.resource_names import (
     is_name_allowed,
@@ -52,19 +51,10 @@ from jsplan.config.resource_names import (
     read_stream_name,
     set_consumer_names,
 )
-from jsplan.config.schedules import SCHEDULE_KEYS
 from jsplan.config.tables.resources import POSITION
+from jsplan.config.tables.workspace import ENTRIES, NESTED_CONSUMER
 from jsplan.resources import TABLES, buckets
 
-_ENTRY_KEYS: Final = (*SETTING_KEYS, "domain", "environments", "config_file")
-_NESTED_KEYS: Final = (*SETTING_KEYS, "environments", "config_file")
-#: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
-_KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "stream": (*_ENTRY_KEYS, "consumers", "copy_of", *SCHEDULE_KEYS),
-    "consumer": (*_ENTRY_KEYS, POSITION.id, "stream"),
-    "nested": (*_NESTED_KEYS, POSITION.id), "kv": (*_ENTRY_KEYS, *ENTRY_KEYS),
-    "object_store": (*_ENTRY_KEYS, *OBJECT_KEYS),
-}  # fmt: skip
 #: The cost of one resource besides its values, counted in values.
 _RESOURCE_COST: Final = 40
 _NO_NODES: Final[tuple[Node, ...]] = ()
@@ -118,7 +108,7 @@ class ResourceResolver:
             if not isinstance(entry.value, dict):
                 self.findings.wrong_type(entry, f"an element of `{name}`", "a mapping")
             elif (names_known := self._in_environment(entry)) is not False:
-                body.check_keys(TABLES[kind], entry, _KEYS[kind], self.findings)
+                body.check_keys(TABLES[kind], entry, ENTRIES[kind].by_name, self.findings)
                 domains = self._select_domains(entry)
                 if not names_known:
                     domains = [self.findings.make_placeholder()]
@@ -183,7 +173,8 @@ class ResourceResolver:
             if not isinstance(item.value, dict):
                 self.findings.wrong_type(item, "an element of `consumers`", "a mapping")
             elif self._in_environment(item) is not False:
-                body.check_keys(TABLES["consumer"], item, _KEYS["nested"], self.findings)
+                known = NESTED_CONSUMER.by_name
+                body.check_keys(TABLES["consumer"], item, known, self.findings)
                 self._add_resource("consumer", domain, item, address.name)
         return address
 

@@ -6,7 +6,7 @@ Null is as good as a key left out, and `${…}` may stand for a value.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 Schema = dict[str, Any]
 
@@ -74,3 +74,43 @@ def texts(description: str = "") -> Schema:
         {"type": "array", "items": {"type": "string"}},
         description=description,
     )
+
+
+_DURATION: Final = r"^\s*-?(0|(\d+(\.\d+)?(ms|us|µs|ns|[yMwdhms]))+)\s*$"
+_SIZE: Final = r"^\s*-?\d+(\.\d+)?\s*([KMGTPEkmgtpe]([iI]?[bB])?|[bB])?\s*$"
+_TIME: Final = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$"
+#: The definitions of the types of values.
+VALUES: Final[dict[str, Schema]] = {
+    "text": {"type": ["string", "null"]},
+    "flag": or_reference({"type": "boolean"}),
+    "reference": {
+        "description": "A value of ${var.x}, ${domain} or ${domain.key}.",
+        "type": "string",
+        "pattern": r"\$\{",
+    },
+    "duration": any_of(
+        {"type": "integer"},
+        {"type": "string", "pattern": _DURATION},
+        description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); integers are ns.",
+    ),
+    "duration_or_reference": or_reference(ref("duration")),
+    "size": any_of(
+        {"type": "integer"},
+        {"type": "string", "pattern": _SIZE},
+        description="10GiB, 512MB, 1024-based; integers are bytes.",
+    ),
+    "size_or_reference": or_reference(ref("size")),
+    "time": {"description": "2026-01-31T12:00:00Z", "type": "string", "pattern": _TIME},
+    "date": {
+        "description": "2026-12-31",
+        "type": "string",
+        "pattern": r"^\d{4}-\d\d-\d\d$|\$\{",
+    },
+    "address": {
+        "description": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, or a glob: store-*/**.",
+        "type": "string",
+    },
+    "domains": texts(
+        'The domains: a name, a list, a glob, label:edge, or "!store-099" to leave one out.'
+    ),
+}

@@ -17,12 +17,13 @@ from msgspec import Struct
 from msgspec import field as struct_field
 
 from jsplan import units
+from jsplan.address import Kind
 from jsplan.config import parsing
 from jsplan.config.file_paths import is_file_content, resolve_file_path
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.node import Node, make_mapping
-from jsplan.config.schema_parts import Schema, any_of, list_of, map_of, or_reference, ref, texts
+from jsplan.config.schema_parts import Schema, list_of, map_of, or_reference, ref, texts
 from jsplan.diagnostics import did_you_mean
 
 #: The values of a mapping by key, of every key of its table.
@@ -57,7 +58,7 @@ class ValueType(Struct, frozen=True):
     refuses_null: bool = False
 
 
-class Key(Struct, frozen=True):
+class Key(Struct, frozen=True, eq=False):
     """One row of a table.
 
     `doc` may have links, relative to the reference pages. `default` is the value of a key that is
@@ -89,7 +90,9 @@ class Section:
 
     `id` is its name in the schema and on the page, `what` its name in findings. `hints` say what to
     write in place of keys that others use, `advice` in place of any other key. `label` is how
-    findings name a key, with `what` as `{what}`. Of `one_of`, an editor wants one at least.
+    findings name a key, with `what` as `{what}`. Of `one_of`, an editor wants one at least. Beside
+    the keys, the mapping has the fields of the kinds `fields`, but not those of `without`:
+    `body` reads them by the field tables. `nullable`: null is as good as the mapping left out.
     """
 
     id: str
@@ -99,6 +102,9 @@ class Section:
     label: str = "`{key}`"
     one_of: tuple[str, ...] = ()
     advice: str = ""
+    fields: tuple[Kind, ...] = ()
+    without: tuple[str, ...] = ()
+    nullable: bool = False
 
     @cached_property
     def by_name(self) -> Mapping[str, Key]:
@@ -196,15 +202,14 @@ def choice(*values: str) -> ValueType:
     )
 
 
-def mapping(section: Section, *, refuses_null: bool = False) -> ValueType:
+def mapping(section: Section) -> ValueType:
     """Return the type of a mapping with a table of its own."""
-    own = ref(section.id)
     return ValueType(
         "mapping",
         lambda node, _, reading: section.read(node, reading),
-        own if refuses_null else any_of(own, {"type": "null"}),
+        ref(section.id),
         (section,),
-        refuses_null,
+        refuses_null=not section.nullable,
     )
 
 
@@ -224,10 +229,9 @@ def written(word: str, schema: Schema, *sections: Section) -> ValueType:
     return ValueType(word, lambda node, *_: node, schema, sections)
 
 
-def written_map(section: Section) -> ValueType:
-    """Return the type of mappings by name, as written; null is an empty one."""
-    entry = any_of(ref(section.id), {"type": "null"})
-    return written("mapping by name", map_of(entry), section)
+def written_map(section: Section, word: str = "mapping by name") -> ValueType:
+    """Return the type of mappings by name, as written."""
+    return written(word, map_of(ref(section.id)), section)
 
 
 def written_list(section: Section) -> ValueType:

@@ -29,8 +29,8 @@ def command(ctx: click.Context, /, document: str) -> int:
     DOCUMENT is plan, apply, drift, notification (of drift watch), state, history, status, lint,
     graph, backup, backfill, backfill-plan, backfill-verify or backfill-status.
 
-    An editor with a YAML language server uses it with this first line in jsplan.yaml. `jsplan init`
-    writes both. After an upgrade write it again: `jsplan schema > workspace-v1.json`.
+    An editor with a YAML language server uses it with this first line in jsplan.yaml. `jsplan init
+    --schema` writes both. After an upgrade write it again: `jsplan schema > workspace-v1.json`.
 
     # yaml-language-server: $schema=workspace-v1.json
     """

@@ -112,6 +112,6 @@ BACKFILL: Final = Section("backfill", "a backfill", (
     Key("rate", _RATE, "The most bytes per second, as in `2MB/s`, for thin links."),
     Key("where", TEXT, "SQL over the message columns."),
     Key("transform", PATH, "`FILE.py:FUNCTION`, from DataFrame to DataFrame."),
-    Key("subject_transform", mapping(SUBJECT_TRANSFORM, refuses_null=True), "Other subjects in the target."),
+    Key("subject_transform", mapping(SUBJECT_TRANSFORM), "Other subjects in the target."),
     Key("environments", _ENVIRONMENTS, "Only in these environments."),
 ))  # fmt: skip

@@ -81,7 +81,7 @@ TLS: Final = Section("tls", "`tls`", (
     Key("cert", FILE, "The file of the client's certificate."),
     Key("key", FILE, "The file of its key."),
     Key("handshake_first", FLAG, "Begin with TLS, before the server says anything.", default=False),
-), label="`tls.{key}`")  # fmt: skip
+), label="`tls.{key}`", nullable=True)  # fmt: skip
 CONNECTION: Final = Section("connection", "a connection", (
     Key("url", TEXT, "`nats://host:4222` or `tls://…`; several with commas."),
     Key("context", CONTEXT, "A [context of the `nats` CLI](contexts.md), instead of `url`."),
@@ -103,7 +103,7 @@ CONNECTION: Final = Section("connection", "a connection", (
     "domain": "A domain is declared under `domains:`, with `connection:`.",
     "js_domain": _UNDER_DOMAINS,
     "jetstream_domain": _UNDER_DOMAINS,
-})  # fmt: skip
+}, nullable=True)  # fmt: skip
 DOMAINS: Final = Section("domain", "a domain", (
     Key("connection", TEXT, "The connection that leads to it. May be left out if there is one.", label="`{key}` of {what}"),
     Key("js_domain", TEXT, "The server's own name of the domain, by default the key. Null: a server without a domain.", check=_check_js_domain),
@@ -116,7 +116,7 @@ DOMAINS: Final = Section("domain", "a domain", (
     "domain": 'Did you mean "js_domain"?',
     "label": 'Did you mean "labels"?',
     "url": "A URL belongs to a connection.",
-})  # fmt: skip
+}, nullable=True)  # fmt: skip
 IMPORT: Final = Section("import", "an import", (
     Key("from", DOMAIN, "The domain whose JetStream is reached.", required=True),
     Key("into", DOMAIN, "A domain of the account that reaches it.", required=True),
@@ -126,7 +126,7 @@ IMPORT: Final = Section("import", "an import", (
 ))  # fmt: skip
 BACKEND_LOCAL: Final = Section("backend.local", "`backend.local`", (
     Key("path", FILE, "The file, relative to `jsplan.yaml`. By default `state/WORKSPACE.json`, with an environment `state/WORKSPACE.ENV.json`."),
-), label="`backend.local.{key}`")  # fmt: skip
+), label="`backend.local.{key}`", nullable=True)  # fmt: skip
 BACKEND_KV: Final = Section("backend.kv", "`backend.kv`", (
     Key("domain", DOMAIN, "The domain of the bucket, by default `defaults.domain`, or the only one."),
     Key("bucket", TEXT, "The KV bucket. It is created if missing.", required=True, check=_check_bucket, label="`{key}`"),
@@ -134,5 +134,5 @@ BACKEND_KV: Final = Section("backend.kv", "`backend.kv`", (
 ), label="`backend.kv.{key}`")  # fmt: skip
 BACKEND: Final = Section("backend", "`backend`", (
     Key("local", mapping(BACKEND_LOCAL), "In a file."),
-    Key("kv", mapping(BACKEND_KV, refuses_null=True), "In a bucket, with the lock."),
-))  # fmt: skip
+    Key("kv", mapping(BACKEND_KV), "In a bucket, with the lock."),
+), nullable=True)  # fmt: skip

@@ -68,14 +68,14 @@ LIFECYCLE: Final = Section("lifecycle", "`lifecycle`", (
     Key("ignore_changes", TEXTS, "Top-level fields that are left to others.", default=()),
     Key("on_replace", choice("refuse", "recreate", "preserve"), "What to do when a change needs a new object ([Replace and delete](../how-to/replace-and-delete.md))."),
     Key("allow_hazards", list_of_mappings(ALLOWED_HAZARD), "Hazards that are allowed: permission in review.", default=()),
-), {"prevent_delete": 'Did you mean "prevent_destroy"?', "ignore": 'Did you mean "ignore_changes"?'})  # fmt: skip
+), {"prevent_delete": 'Did you mean "prevent_destroy"?', "ignore": 'Did you mean "ignore_changes"?'}, nullable=True)  # fmt: skip
 IGNORED_FINDING: Final = Section("ignored_finding", "an ignored finding", (
     Key("code", _CODE, "The code of the finding, as in `JS201`.", required=True),
     Key("reason", TEXT, "Why it is ignored.", required=True),
 ))  # fmt: skip
 RESOURCE_LINT: Final = Section("resource_lint", "`lint` of a resource", (
     Key("ignore", list_of_mappings(IGNORED_FINDING), "Findings of [Lint](lint.md) that are ignored here.", default=()),
-), label="`lint.{key}`")  # fmt: skip
+), label="`lint.{key}`", nullable=True)  # fmt: skip
 #: The keys of a position of which there must be one.
 PLACES: Final = ("seq", "time", "new")
 POSITION: Final = Section("position", "`position`", (
@@ -83,11 +83,11 @@ POSITION: Final = Section("position", "`position`", (
     Key("time", TIME, "At the first message stored at or after this time."),
     Key("new", FLAG, "`true`: after the last message."),
     Key("once", TEXT, "A word. Another one sets it again.", required=True),
-))  # fmt: skip
+), nullable=True)  # fmt: skip
 
 _OF_CONTENT: Final = Key(
     "lifecycle",
-    written("mapping", any_of(ref(LIFECYCLE.id), {"type": "null"}), LIFECYCLE),
+    written("mapping", ref(LIFECYCLE.id), LIFECYCLE),
     "`prevent_destroy`, `ignore_changes: [value]` (a default that is written only where the key is absent), `allow_hazards`.",
 )
 _SENSITIVE: Final = Key(
@@ -99,7 +99,7 @@ _SENSITIVE: Final = Key(
 KV_VALUE: Final = Section("kv_value", "an entry", (
     Key("value", _VALUE, "The value; a mapping with the key `value` or `file` must be written below it."),
     Key("file", FILE, "A file whose bytes are the value, relative to the file that names it."),
-    Key("ttl", _field_type(KV_ENTRY.by_name[TTL], "Write it as in 30m."), "The server deletes the value after this time; the bucket needs `limit_marker_ttl` (2.11).", default=0, label="`{key}` of {what}"),
+    Key("ttl", _field_type(KV_ENTRY.by_name[TTL], "Write it as in 30m."), "The server deletes the value after this time; the bucket needs `limit_marker_ttl` (2.11).", label="`{key}` of {what}"),
     _SENSITIVE,
     _OF_CONTENT,
 ), one_of=("value", "file"), advice="To store a mapping with this key, write it below `value:`.")  # fmt: skip

@@ -54,7 +54,7 @@ WEBHOOK: Final = Section("drift.webhook", "a webhook", (
     Key("headers", written("mapping", map_of({"type": "string"})), "Headers by name, such as `Authorization`; their values are kept secret."),
 ))  # fmt: skip
 SINK_WEBHOOK: Final = Section("drift.sink.webhook", "a sink", (
-    Key("webhook", mapping(WEBHOOK, refuses_null=True), "Where to POST notifications."),
+    Key("webhook", mapping(WEBHOOK), "Where to POST notifications."),
 ), one_of=("webhook",))  # fmt: skip
 SINK_SUBJECT: Final = Section("drift.sink.subject", "a sink", (
     Key("subject", TEXT, "The subject to publish them on.", required=True, check=_check_publishable),
@@ -72,7 +72,7 @@ DRIFT: Final = Section("drift", "`drift`", (
     Key("ignore", written("list of addresses", list_of(ref("address"))), "Addresses and globs that are neither drift nor unmanaged."),
     Key("mute", written_list(MUTE), "Known drift that is not reported, until a day."),
     Key("sinks", _SINKS, "Who is [informed of drift](../how-to/drift-watch.md)."),
-))  # fmt: skip
+), nullable=True)  # fmt: skip
 OWNERSHIP: Final = Section("ownership", "`ownership`", (
     Key("marker", FLAG, "Write an owner into metadata, so that two workspaces cannot fight.", default=False),
-), label="`ownership.{key}`")  # fmt: skip
+), label="`ownership.{key}`", nullable=True)  # fmt: skip
