@@ -27,7 +27,8 @@ class Change(Struct, frozen=True):
     start, by downstream stream and key, and the messages that this brings of what their origin has
     now. `continued`: the flows from a recreated mirror that continue at their sequence, so that
     they do not take again what fills the mirror again. `worked_off`: streams that have had more
-    messages than they have, since consumers finish them, or they were purged.
+    messages than they have, since consumers finish them, or they were purged. `causes`: the changed
+    streams for the fresh flows into streams that do not change.
     """
 
     before: FlowGraph
@@ -36,6 +37,7 @@ class Change(Struct, frozen=True):
     fresh: Mapping[tuple[Address, str], Count] = field(default_factory=dict)
     continued: frozenset[tuple[Address, str]] = frozenset()
     worked_off: frozenset[Address] = frozenset()
+    causes: Mapping[tuple[Address, str], Address] = field(default_factory=dict)
 
 
 class Arrival(Struct, frozen=True):
@@ -108,7 +110,8 @@ class ArrivalModel:
             has = 0 if flow.origin in self._change.emptied else self._change.fresh[fresh]
             counts.append(has)
             if has != 0 or not onward:
-                feeds, causes = self._after.over(flow), causes | {flow.downstream}
+                feeds = self._after.over(flow)
+                causes |= {self._change.causes.get(fresh, flow.downstream)}
         return Arrival(flow, _add(counts), tuple(dict.fromkeys(feeds)), causes)
 
     # --- effects ----------------------------------------------------------------------------------
@@ -137,7 +140,8 @@ class ArrivalModel:
             feeds = arrival.feeds
             roots = {feed.root for feed in feeds}
             most: list[Count] = []
-            if here.shares_messages(feeds):
+            again = (stream, arrival.flow.key) in self._change.causes
+            if again or here.shares_messages(feeds):
                 most.append(
                     arrival.at_most
                     if had or kept is None

@@ -41,7 +41,6 @@ from jsplan.planning.replication.flow_effects import (
     count_arrivals,
 )
 from jsplan.planning.replication.impact import (
-    assess_attached_sources,
     merge_hazards,
     mirrors_relocated,
 )
@@ -102,7 +101,6 @@ def assess_hazards(
             decision.address, found, inputs.measured.deletions.get(decision.address, ())
         )
     found += assess_unread_readers(inputs, decision)
-    found += assess_attached_sources(inputs, decision, decisions)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)
     found = merge_hazards(found, ("DUPLICATES_MESSAGES", "DELETES_MESSAGES"))

@@ -226,8 +226,9 @@ def test_a_source_of_an_unmanaged_stream_is_a_hazard(
         assert found == []
     else:
         assert [(h.messages, h.causes, h.blocking) for h in found] == [
-            (10, ["main/stream/THEIRS"], True)
+            (10, ["main/stream/O"], True)
         ]
+        assert "main/stream/THEIRS stores up to 10 messages twice" in found[0].message
 
 
 def test_a_source_that_the_plan_leaves_out_is_a_hazard(
@@ -247,7 +248,8 @@ def test_a_source_that_the_plan_leaves_out_is_a_hazard(
     )
     found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
 
-    assert [(h.messages, h.causes) for h in found] == [(10, ["main/stream/G"])]
+    assert [(h.messages, h.causes) for h in found] == [(10, ["main/stream/O"])]
+    assert "main/stream/G stores up to 10 messages twice" in found[0].message
 
 
 @pytest.mark.since_2_12
@@ -370,7 +372,7 @@ def test_a_repaired_source_of_a_new_origin_resumes(
             h for c in unsure.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"
         ]
         assert [(h.at_least, h.at_most, h.causes, h.blocking) for h in twice] == [
-            (0, 1500, ["hub/stream/G"], True)
+            (0, 1500, ["leaf/stream/O"], True)
         ]
 
 

@@ -15,7 +15,7 @@ from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import begins_to_queue
+from jsplan.planning.replication.impact import begins_to_queue, copies_again
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
@@ -37,7 +37,7 @@ class PlannedFlows:
     def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self._inputs, self._decisions = inputs, decisions
         changes = any(
-            v.writes and v.address.parent is None and list_origins(v.after or {})
+            v.address.parent is None and (v.preserves or (v.writes and list_origins(v.after or {})))
             for v in decisions.values()
         )
         # By the real domain: two keys of the files may stand for one.
@@ -59,6 +59,8 @@ class PlannedFlows:
         )
         self.worked_off = self._find_worked_off()
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
+        self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
+        self.fresh += self._copied_again.values()
 
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
@@ -105,6 +107,19 @@ class PlannedFlows:
             for flow in flows:
                 is_known = stream not in self.emptied and (flow.kind, flow.key) in known
                 if not is_known or self._starts_again(flow):
+                    yield flow
+
+    def _find_copied_again(self) -> Iterator[Flow]:
+        """Yield the flows from preserved streams that begin again."""
+        preserved = (a for a in self._real if (v := self.decision(a)) is not None and v.preserves)
+        for origin in preserved:
+            for flow in self.after.flows_from.get(origin, ()):
+                live = self._inputs.live.get(self._real[flow.downstream])
+                if flow.kind == "source" and (
+                    not self.after.nodes[flow.downstream].is_read
+                    if live is None
+                    else copies_again(self._inputs, live, self._real[origin], self._decisions)
+                ):
                     yield flow
 
     def _continues(self, flow: Flow) -> bool:
@@ -173,7 +188,8 @@ class PlannedFlows:
                     flow.origin,
                     subject_filters(flow.config),
                     source_name(flow.config),
-                    recreated=flow.downstream in self.emptied,
+                    recreated=flow.downstream in self.emptied
+                    or (flow.downstream, flow.key) in self._copied_again,
                     start_seq=flow.config.get("opt_start_seq") or 0,
                     start_time=flow.config.get("opt_start_time") or "",
                 )
@@ -197,6 +213,7 @@ class PlannedFlows:
             counts,
             self._find_continued(),
             self.worked_off,
+            {key: flow.origin for key, flow in self._copied_again.items()},
         )
 
     def _find_continued(self) -> frozenset[tuple[Address, str]]:
@@ -338,7 +355,10 @@ def bound_arrivals(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
         origin = planned.before.nodes.get(flow.origin)
         if origin is not None and origin.is_read:
             declared = inputs.topology.find_declared(flow.origin)
-            bound = {"origin": str(declared), "max_messages": origin.messages}
+            coming = count_arrivals(inputs, decisions, flow.origin)
+            if coming is None:
+                continue
+            bound = {"origin": str(declared), "max_messages": origin.messages + coming}
             origins.setdefault(inputs.topology.find_declared(flow.downstream), []).append(bound)
     for step in steps:
         address = Address.parse(step.address)
@@ -365,7 +385,7 @@ def _find_effects(
     effects += [("pushed out", effect) for effect in model.pushed_out()]
     for kind, effect in effects:
         own = planned.decision(effect.stream)
-        at = effect.stream if own is not None and not own.is_untouched else min(effect.causes)
+        at = effect.stream if own is not None and own.writes else min(effect.causes)
         found.setdefault(inputs.topology.find_declared(at), []).append((kind, effect))
     return found
 

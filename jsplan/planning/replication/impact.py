@@ -394,59 +394,17 @@ def limits_acks(config: Config) -> bool:
     return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
 
 
-def _preserves_messages(decision: ResourceDecision) -> bool:
-    return decision.preserves and decision.address.kind != "consumer" and decision.live is not None
-
-
-def assess_attached_sources(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Hazard]:
-    """Yield the hazard for sources that stay attached to a preserved stream.
-
-    They are unmanaged, not part of this plan, or offline.
-    """
-    if (
-        not _preserves_messages(decision)
-        or decision.live is None
-        or not decision.live.state.get("messages")
-    ):
-        return
-    origin, count = decision.address, int(decision.live.state["messages"])
-    readers = {
-        address for known in ({}, decisions) for address, _, _ in flows_from(inputs, known, origin)
-    }
-    attached = {
-        address
-        for address in readers
-        if _copies_origin_again(inputs, inputs.live.objects[address], origin, decisions)
-    }
-    attached |= {
-        downstream
-        for downstream in managed_downstream(inputs, origin)
-        if not inputs.live.is_reachable(downstream.domain)
-        and _is_sourced_by(inputs, downstream, origin)
-    }
-    if attached:
-        names = [str(downstream) for downstream in sorted(attached)]
-        subject = f"{', '.join(names)} {'copies' if len(names) == 1 else 'copy'}"
-        yield Hazard(
-            "DUPLICATES_MESSAGES",
-            f"{subject} up to {count:,} messages again: "
-            "nats-server 2.15 treats the new stream as another origin",
-            messages=count * len(names),
-            exact=False,
-            at_least=0,
-            at_most=count * len(names),
-            causes=names,
-        )
-
-
-def _copies_origin_again(
+def copies_again(
     inputs: PlanInputs,
     downstream: LiveObject,
     origin: Address,
     decisions: Mapping[Address, ResourceDecision],
 ) -> bool:
+    """Check whether a stream copies all of a preserved origin again.
+
+    nats-server 2.15 takes that for another one, and the source stays attached: its stream is
+    unmanaged, forgotten, or not part of this plan.
+    """
     if inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL:
         return False
     keys = {
@@ -468,13 +426,6 @@ def _copies_origin_again(
         (keys & staying)
         - planned.sources_to_detach
         - inputs.interrupted.detached_sources.get(downstream.address, set())
-    )
-
-
-def _is_sourced_by(inputs: PlanInputs, downstream: Address, origin: Address) -> bool:
-    return any(
-        edge.kind == "source" and edge.downstream == downstream
-        for edge in inputs.topology.edges_from(origin)
     )
 
 
