@@ -150,7 +150,7 @@ class ServerReader(Struct, frozen=True):
             inputs = replace(inputs, measured=replace(inputs.measured, seqs_by_time=seqs))
         decisions = decide_all(inputs)
         inputs = await self._read_affected(inputs, decisions)
-        continue_sequence_for_unmanaged(inputs, decisions)
+        decisions = decisions | continue_sequence_for_unmanaged(inputs, decisions)
         return await self._measure(inputs, decisions), decisions
 
     # --- what the changes affect ------------------------------------------------------------------

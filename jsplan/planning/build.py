@@ -84,10 +84,13 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
     decisions |= _decide_consumers_of_deleted(inputs, decisions)
     decisions |= decide_relocations(inputs, decisions)
-    decide_dependent_consumers(inputs, decisions)
-    plan_downstream(inputs, decisions)
-    plan_relocated_sources(inputs, decisions)
-    decide_owners(inputs, decisions)
+    for find_overrides in (
+        decide_dependent_consumers,
+        plan_downstream,
+        plan_relocated_sources,
+        decide_owners,
+    ):
+        decisions |= find_overrides(inputs, decisions)
     for decision in orphaned_placeholders(inputs, decisions):
         decisions[decision.address] = decision
     return decisions
@@ -108,8 +111,8 @@ def build_plan(
 
     `inputs.measured.deletions` must have the results of `list_measurements`.
     """
-    continue_lost_origins(inputs, decisions)
-    fix_source_starts(inputs, decisions)
+    decisions = decisions | continue_lost_origins(inputs, decisions)
+    decisions = decisions | fix_source_starts(inputs, decisions)
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
     plan.deferred += _defer_backfills(inputs)

@@ -38,6 +38,7 @@ from jsplan.planning.preserve.position_reset import (
     start_of_new,
 )
 from jsplan.planning.replication.impact import without_replacement_starts
+from jsplan.planning.revision import Revision
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.contents import CONTENT_TABLES
@@ -149,15 +150,16 @@ def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -
         reason = REPLACEMENT_INTERRUPTED
     decision = ResourceDecision(address, ["create"], reason, None, entry)
     if reason != REPLACEMENT_INTERRUPTED:
-        decision.reset = find_reset(inputs, address, None, entry)
-    decision.after = expected_new(
+        decision = replace(decision, reset=find_reset(inputs, address, None, entry))
+    after = expected_new(
         table_of(address),
         body_of_new(inputs, decision),
         inputs.level(address),
         inherited_settings(inputs, address),
     )
+    decision = replace(decision, after=after)
     if reason == REPLACEMENT_INTERRUPTED and address.kind == "consumer":
-        preserve_position(inputs, decision)
+        return preserve_position(inputs, decision)
     return decision
 
 
@@ -171,18 +173,10 @@ def body_of_new(inputs: PlanInputs, decision: ResourceDecision) -> Config:
 
 def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDecision:
     """Report an error if a literal address does not exist. A glob may match nothing."""
-    decision = ResourceDecision(address, ["no-op"], "absent")
-    if str(address) in inputs.options.imports:
-        decision.diagnostics.append(
-            Diagnostic(
-                "error",
-                "JS420",
-                "does not exist on the server",
-                "Create it with: jsplan apply",
-                str(address),
-            )
-        )
-    return decision
+    text, detail = "does not exist on the server", "Create it with: jsplan apply"
+    error = Diagnostic("error", "JS420", text, detail, str(address))
+    found = [error] if str(address) in inputs.options.imports else []
+    return ResourceDecision(address, ["no-op"], "absent", diagnostics=found)
 
 
 def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
@@ -348,46 +342,58 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
     if decision.adopts and inputs.options.imports:
         return _decide_import(inputs, decision)
     forced = _is_replace_forced(inputs, decision.address)
-    decision.reset = find_reset(inputs, decision.address, decision.live, decision.entry)
+    reset = find_reset(inputs, decision.address, decision.live, decision.entry)
+    decision = replace(decision, reset=reset)
     if _would_delete_messages(inputs, decision):
-        decision.fields = [
+        fields = [
             replace(c, effect="replace") if c.path.startswith("filter_subject") else c
             for c in decision.fields
         ]
+        decision = replace(decision, fields=fields)
     replaces = forced or any(change.effect == "replace" for change in decision.fields)
-    if decision.reset is not None and replaces:
-        decision.reset = replace(decision.reset, in_place=False)
-    resets = decision.reset is not None and not decision.reset.in_place
-    if resets or replaces:
-        decision.reason = "replace_by_request" if forced else "replace_because_cannot_update"
-        decision.reason = RESET_BY_POSITION if resets else decision.reason
-        if decision.address in inputs.interrupted.unready:
-            decision.reason = REPLACEMENT_INTERRUPTED
-        decision.actions = ["delete", "create"]
-        decision.after = expected_new(
-            table_of(decision.address),
-            inputs.creation_body(decision.address),
-            inputs.level(decision.address),
-            inherited_settings(inputs, decision.address),
-        )
-        if resets or inputs.on_replace(decision.address) == "preserve":
-            decision.actions = ["create", "delete"]
-            if decision.address.kind == "consumer":
-                _add_fields_of_reset(inputs, decision)
-                preserve_position(inputs, decision)
-    elif decision.reset is not None:
-        decision.actions, decision.reason = ["update"], RESET_IN_PLACE
-    elif decision.fields:
-        decision.actions, decision.reason = ["update"], _update_reason(decision)
-    elif decision.adopts:
-        decision.reason = "import_because_equal"
+    if reset is not None and replaces:
+        reset = replace(reset, in_place=False)
+        decision = replace(decision, reset=reset)
+    if replaces or (reset is not None and not reset.in_place):
+        return _replace_object(inputs, decision, forced=forced)
+    if reset is not None:
+        return replace(decision, actions=["update"], reason=RESET_IN_PLACE)
+    if decision.fields:
+        return replace(decision, actions=["update"], reason=_update_reason(decision))
+    return replace(decision, reason="import_because_equal") if decision.adopts else decision
+
+
+def _replace_object(
+    inputs: PlanInputs, decision: ResourceDecision, *, forced: bool
+) -> ResourceDecision:
+    """Decide that an object is deleted and created again, with its content where it is kept."""
+    address, resets = decision.address, decision.reset is not None
+    reason = "replace_by_request" if forced else "replace_because_cannot_update"
+    reason = RESET_BY_POSITION if resets else reason
+    if address in inputs.interrupted.unready:
+        reason = REPLACEMENT_INTERRUPTED
+    keeps = resets or inputs.on_replace(address) == "preserve"
+    after = expected_new(
+        table_of(address),
+        inputs.creation_body(address),
+        inputs.level(address),
+        inherited_settings(inputs, address),
+    )
+    decision = replace(
+        decision,
+        actions=["create", "delete"] if keeps else ["delete", "create"],
+        reason=reason,
+        after=after,
+    )
+    if keeps and address.kind == "consumer":
+        return preserve_position(inputs, _with_fields_of_reset(inputs, decision))
     return decision
 
 
-def _add_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> None:
+def _with_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Show the undeclared fields that a consumer loses when it is recreated only for a reset."""
     if decision.reset is None or decision.live is None or decision.after is None:
-        return
+        return decision
     known = {change.path for change in decision.fields} | {pauses.PAUSE, *START_FIELDS}
     changes = field_changes(
         table_of(decision.address),
@@ -395,7 +401,8 @@ def _add_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> None
         decision.after,
         inputs.level(decision.address),
     )
-    decision.fields += [change for change in changes if change.path not in known]
+    more = [change for change in changes if change.path not in known]
+    return replace(decision, fields=[*decision.fields, *more])
 
 
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
@@ -458,17 +465,16 @@ def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> Resou
 
 def _decide_import(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Decide an import: no request is sent, and the next plan shows the differences."""
-    decision.reason = "import_by_request" if decision.fields else "import_because_equal"
+    reason = "import_by_request" if decision.fields else "import_because_equal"
+    decision = replace(decision, reason=reason)
     if decision.fields and not inputs.options.adopt:
         paths = ", ".join(
             change.path for change in with_bucket_names(decision.address, decision.fields)
         )
         detail = "To import it unchanged, and see the difference in the next plan: --adopt."
-        decision.diagnostics.append(
-            Diagnostic(
-                "error", "JS302", f"differs from the files ({paths})", detail, str(decision.address)
-            )
-        )
+        text = f"differs from the files ({paths})"
+        error = Diagnostic("error", "JS302", text, detail, str(decision.address))
+        return replace(decision, diagnostics=[*decision.diagnostics, error])
     return decision
 
 
@@ -484,9 +490,10 @@ def _update_reason(decision: ResourceDecision) -> str:
 
 
 def decide_dependent_consumers(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> None:
-    """Update the decisions, in place, about consumers that are deleted with their stream."""
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    """Return the decisions about consumers that are deleted with their stream, and about those."""
+    revision = Revision(decisions)
     changing = {
         v.address.parent
         for v in decisions.values()
@@ -501,18 +508,21 @@ def decide_dependent_consumers(
                 or tightens_consumer_limits(decision.live.compact, after)
                 or exceeds_max_consumers(decision.live, after)
             )
-            decision.recreates_consumers = changes or recreates_consumers(
+            recreates = changes or recreates_consumers(
                 decision.live.compact, after, inputs.level(address)
             )
+            revision.change(address, recreates_consumers=recreates)
     for address, decision in decisions.items():
-        parent = decisions.get(address.parent) if address.parent else None
-        if parent is None or not parent.deletes or decision.live is None:
+        if address.parent is None or address.parent not in decisions or decision.live is None:
+            continue
+        parent = revision[address.parent]
+        if not parent.deletes:
             continue
         if parent.preserves:
-            decisions[address] = _decide_restored_consumer(inputs, parent, decision)
+            revision.overrides[address] = _decide_restored_consumer(inputs, parent, decision)
             continue
         if decision.deletes and not decision.preserves:
-            decisions[address] = replace(decision, deleted_with=parent.address)
+            revision.change(address, deleted_with=parent.address)
         elif decision.after is not None and decision.actions != ["create"]:
             after = expected_new(
                 CONSUMER,
@@ -520,14 +530,15 @@ def decide_dependent_consumers(
                 inputs.level(address),
                 inherited_settings(inputs, address),
             )
-            decisions[address] = replace(
-                decision,
+            revision.change(
+                address,
                 actions=["delete", "create"],
                 reason="replace_with_stream",
                 after=after,
                 deleted_with=parent.address,
                 unknown=[],
             )
+    return revision.overrides
 
 
 def _decide_restored_consumer(

@@ -204,8 +204,8 @@ def _consumers_by_stream(addresses: Iterable[Address]) -> dict[Address | None, l
     return found
 
 
-class ResourceDecision(Struct):
-    """The decision about one resource.
+class ResourceDecision(Struct, frozen=True):
+    """The decision about one resource. A pass that changes it returns another in its place.
 
     `after`: the compact configuration that it should end with; None if it is removed.
     `ignored`: changes that the server accepts without effect.

@@ -14,6 +14,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import FieldChange, config_of_payload
 from jsplan.documents.step_kinds import STEP_KINDS
+from jsplan.planning.revision import Revision
 from jsplan.resources.fields import OWNER_KEY, Config
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ def owner_of(live: LiveObject) -> str | None:
     return str(found) if found else None
 
 
-def decide_owners(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
+def decide_owners(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
     """Refuse to change objects of another workspace, and plan the updates of our owner tag."""
-    for decision in decisions.values():
+    revision = Revision(decisions)
+    for address, decision in decisions.items():
         live = decision.live
         if live is None or inputs.options.refresh_only or decision.actions == ["forget"]:
             continue
@@ -44,9 +48,15 @@ def decide_owners(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecisi
             and not (decision.adopts and inputs.options.adopt)
         ):
             if decision.adopts or decision.actions != ["no-op"]:
-                decision.diagnostics.append(_other_owner_error(inputs, decision, theirs))
+                error = _other_owner_error(inputs, decision, theirs)
+                revision.change(address, diagnostics=[*decision.diagnostics, error])
             continue
-        _plan_owner_tag(inputs, decision, theirs)
+        wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
+        if theirs != wanted and _may_tag(inputs, decision):
+            change = FieldChange(f'metadata["{OWNER_KEY}"]', theirs, wanted, "in_place")
+            fields = [*decision.fields, change]
+            revision.change(address, actions=["update"], reason=OWNER_CHANGED, fields=fields)
+    return revision.overrides
 
 
 def _is_same_owner(theirs: str, ours: str) -> bool:
@@ -54,24 +64,17 @@ def _is_same_owner(theirs: str, ours: str) -> bool:
     return theirs.rpartition("/")[2] == ours.rpartition("/")[2]
 
 
-def _plan_owner_tag(inputs: PlanInputs, decision: ResourceDecision, current: str | None) -> None:
-    wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
+def _may_tag(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether the plan may write or remove our owner tag; nothing else is updated."""
     managed = decision.adopts or (
         decision.entry is not None and inputs.declared(decision.address) is not None
     )
-    if (
-        not managed
-        or current == wanted
-        or decision.actions != ["no-op"]
-        or inputs.options.imports
-        or decision.after is None
-    ):
-        return
-    decision.actions, decision.reason = ["update"], OWNER_CHANGED
-    decision.fields = [
-        *decision.fields,
-        FieldChange(f'metadata["{OWNER_KEY}"]', current, wanted, "in_place"),
-    ]
+    return (
+        managed
+        and decision.actions == ["no-op"]
+        and not inputs.options.imports
+        and decision.after is not None
+    )
 
 
 def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: str) -> Diagnostic:

@@ -84,7 +84,7 @@ def count_lines(inputs: PlanInputs) -> Counter[str]:
     try:
         decisions = decide_all(inputs)
         required_reads(inputs, decisions)
-        continue_sequence_for_unmanaged(inputs, decisions)
+        decisions |= continue_sequence_for_unmanaged(inputs, decisions)
         list_measurements(inputs, decisions)
         build_plan(inputs, decisions, lint_plan(inputs, decisions))
     finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
@@ -89,8 +91,8 @@ def _planned_retention(
     return str(body.get("retention") or default)
 
 
-def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
-    """Add the position and the undeclared pause of a recreated consumer to `after`."""
+def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
+    """Return the decision with the position and the undeclared pause of a recreated consumer."""
     live, after, address = decision.live, decision.after, decision.address
     assert after is not None
     recorded = inputs.interrupted.replacements.get(address) or {}
@@ -103,13 +105,13 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
         position = decision.reset.seq
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
         # A start is only needed while a message is still before it.
-        decision.unknown = ["deliver_policy", "opt_start_seq"]
+        decision = replace(decision, unknown=["deliver_policy", "opt_start_seq"])
         after = (
             with_start_sequence(position, after)
             if _position_method(inputs, address, after, position) == "start"
             else after
         )
-    decision.after = after
+    return replace(decision, after=after)
 
 
 def _known_position(live: LiveObject | None, recorded: Mapping[str, Any], level: int) -> int | None:

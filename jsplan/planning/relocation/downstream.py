@@ -15,6 +15,7 @@ from jsplan.planning.relocation.sources import find_old_source
 from jsplan.planning.replication.impact import attach_sources, reads_origin
 from jsplan.planning.replication.renamed_domains import find_renamed_sources
 from jsplan.planning.replication.same_sequences import find_switched_sources
+from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
@@ -25,35 +26,45 @@ if TYPE_CHECKING:
 
 def plan_relocated_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> None:
+) -> dict[Address, ResourceDecision]:
     """Complete the decisions about streams that will read a target instead of its origin.
 
     So do those that read a domain under its new name, or another copy of the same stream.
     """
-    for decision in decisions.values():
-        if decision.actions == ["update"] and decision.address.kind != "consumer":
-            _resume_sources(inputs, decision, find_renamed_sources(inputs, decision))
-            _resume_sources(inputs, decision, find_switched_sources(inputs, decision))
+    revision = Revision(decisions)
+    updated = [
+        address
+        for address, decision in decisions.items()
+        if decision.actions == ["update"] and address.kind != "consumer"
+    ]
+    for address in updated:
+        for find in (find_renamed_sources, find_switched_sources):
+            _resume_sources(inputs, revision, address, find(inputs, revision[address]))
     for relocation in inputs.relocations.values():
         sides = (decisions.get(side) for side in (relocation.target, relocation.origin))
         reasons = {side.reason for side in sides if side is not None}
         if not reasons & {TARGET_RELOCATED, ORIGIN_RELOCATED} and not relocation.is_origin_lost:
             continue
-        for decision in decisions.values():
-            if decision.actions == ["update"] and decision.address.kind != "consumer":
-                _resume_sources(inputs, decision, _moved_sources(inputs, relocation, decision))
+        for address in updated:
+            moved = _moved_sources(inputs, relocation, revision[address])
+            _resume_sources(inputs, revision, address, moved)
+    return revision.overrides
 
 
 def _resume_sources(
-    inputs: PlanInputs, decision: ResourceDecision, moved: Iterable[tuple[str, Config]]
+    inputs: PlanInputs, revision: Revision, address: Address, moved: Iterable[tuple[str, Config]]
 ) -> None:
-    for key, old in moved:
+    for key, old in list(moved):
+        decision = revision[address]
         if key in decision.relocated_sources:
             continue
-        detached = inputs.interrupted.detached_sources.get(decision.address, set())
-        decision.sources_to_detach |= {origin_key(old)} - detached
-        decision.relocated_sources[key] = old
-        attach_sources(decision, {key})
+        detached = inputs.interrupted.detached_sources.get(address, set())
+        revision.change(
+            address,
+            sources_to_detach=decision.sources_to_detach | ({origin_key(old)} - detached),
+            relocated_sources=decision.relocated_sources | {key: old},
+        )
+        attach_sources(revision, address, {key})
 
 
 def _moved_sources(

@@ -90,16 +90,17 @@ def is_state_only(inputs: PlanInputs) -> bool:
 
 def continue_sequence_for_unmanaged(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> None:
+) -> dict[Address, ResourceDecision]:
     """Continue the sequence of replaced streams that only unmanaged streams read.
 
     Those would otherwise wait, or lose messages.
     """
-    for decision in replaced_streams(decisions):
-        if can_continue_sequence(inputs, decision) and any(
-            True for _ in find_downstream(inputs, decisions, decision.address)
-        ):
-            continue_sequence(decision)
+    return {
+        decision.address: continue_sequence(decision)
+        for decision in replaced_streams(decisions)
+        if can_continue_sequence(inputs, decision)
+        and any(True for _ in find_downstream(inputs, decisions, decision.address))
+    }
 
 
 def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:

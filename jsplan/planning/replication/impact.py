@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
 from jsplan.flows.graph import FlowKind, list_origins
+from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -124,47 +127,62 @@ def can_continue_sequence(inputs: PlanInputs, decision: ResourceDecision) -> boo
     return "first_seq" not in inputs.body(decision.address) and "first_seq" not in decision.unknown
 
 
-def continue_sequence(decision: ResourceDecision) -> None:
+def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
     """Continue the sequence of the old stream; its last sequence is known when it is deleted."""
     assert decision.live is not None
     assert decision.after is not None
-    decision.after = decision.after | {
-        "first_seq": int(decision.live.state.get("last_seq") or 0) + 1
-    }
-    decision.unknown = [*decision.unknown, "first_seq"]
+    first = int(decision.live.state.get("last_seq") or 0) + 1
+    return replace(
+        decision,
+        after=decision.after | {"first_seq": first},
+        unknown=[*decision.unknown, "first_seq"],
+    )
 
 
-def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> None:
+def plan_downstream(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
-    touched = [decision for decision in decisions.values() if not decision.is_untouched]
-    for decision in touched:
-        address = decision.address
-        if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
-            continue_sequence(decision)
-        first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
-        if (
-            first is not None
-            and decision.live is None
-            and decision.after is not None
-            and "first_seq" not in inputs.body(address)
-        ):
-            decision.after, decision.unknown = (
-                decision.after | {"first_seq": int(first)},
-                ["first_seq"],
-            )
-        if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
-            decision.unknown = [*decision.unknown, "sources"]
+    revision = Revision(decisions)
+    touched = [address for address, decision in decisions.items() if not decision.is_untouched]
+    for address in touched:
+        _plan_origin(inputs, revision, address)
+        decision = revision[address]
         if address.kind != "consumer" and (
             decision.preserves or "first_seq" in decision.unknown or fills_again(decision)
         ):
             for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
-                _plan_detach(inputs, decisions[downstream], address)
-                _refuse_joint_replacement(inputs, decisions[downstream], decision)
+                _plan_detach(inputs, revision, downstream, address)
+                _refuse_joint_replacement(inputs, revision, downstream, decision)
     for address in inputs.interrupted.detached_sources.keys() & decisions.keys():
-        _plan_attach(inputs, decisions[address])
-    for decision in decisions.values():
-        if decision.actions == ["update"] and decision.entry is not None:
-            decision.sources_to_attach |= _unattached_sources(decision, decision.entry)
+        _plan_attach(inputs, revision, address)
+    for address, before in decisions.items():
+        if before.entry is None or not before.entry.starts:
+            continue
+        decision = revision[address]
+        waiting = _unattached_sources(decision, before.entry)
+        if waiting and decision.actions == ["update"]:
+            revision.change(address, sources_to_attach=decision.sources_to_attach | waiting)
+    return revision.overrides
+
+
+def _plan_origin(inputs: PlanInputs, revision: Revision, address: Address) -> None:
+    """Let a replaced origin continue its sequence, and its sources where they were."""
+    decision = revision[address]
+    if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
+        revision.overrides[address] = decision = continue_sequence(decision)
+    first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
+    if (
+        first is not None
+        and decision.live is None
+        and decision.after is not None
+        and "first_seq" not in inputs.body(address)
+    ):
+        after = decision.after | {"first_seq": int(first)}
+        revision.change(address, after=after, unknown=["first_seq"])
+    decision = revision[address]
+    if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
+        revision.change(address, unknown=[*decision.unknown, "sources"])
 
 
 def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
@@ -199,8 +217,9 @@ def fills_again(decision: ResourceDecision) -> bool:
     )
 
 
-def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Address) -> None:
+def _plan_detach(inputs: PlanInputs, revision: Revision, address: Address, origin: Address) -> None:
     """Detach the sources that read the origin until the origin is complete again."""
+    downstream = revision[address]
     live, after = downstream.live, downstream.after
     if (
         live is None
@@ -209,7 +228,9 @@ def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Addre
         or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
     ):
         return
-    downstream.sources_to_attach |= _resumable_new_sources(inputs, downstream, origin)
+    resumed = _resumable_new_sources(inputs, downstream, origin)
+    if resumed:
+        revision.change(address, sources_to_attach=downstream.sources_to_attach | resumed)
     staying = {origin_key(source) for source in after.get("sources") or ()}
     keys = {
         origin_key(s)
@@ -218,19 +239,19 @@ def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Addre
     } & staying
     if not keys:
         return
-    downstream.sources_to_detach |= keys - inputs.interrupted.detached_sources.get(
-        downstream.address, set()
-    )
-    attach_sources(downstream, keys)
+    detached = keys - inputs.interrupted.detached_sources.get(address, set())
+    revision.change(address, sources_to_detach=downstream.sources_to_detach | detached)
+    attach_sources(revision, address, keys)
 
 
 def _refuse_joint_replacement(
-    inputs: PlanInputs, downstream: ResourceDecision, origin: ResourceDecision
+    inputs: PlanInputs, revision: Revision, address: Address, origin: ResourceDecision
 ) -> None:
     """Refuse to preserve a stream and its origin in one plan, since all would be copied again.
 
     Measured on 2.15. Also for two that copy each other. Each alone is handled.
     """
+    downstream = revision[address]
     if (
         not (downstream.preserves and origin.preserves)
         or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
@@ -259,11 +280,12 @@ def _refuse_joint_replacement(
         str(downstream.address),
         declared.range if declared else None,
     )
-    downstream.diagnostics = [*downstream.diagnostics, found]
+    revision.change(address, diagnostics=[*downstream.diagnostics, found])
 
 
-def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
+def _plan_attach(inputs: PlanInputs, revision: Revision, address: Address) -> None:
     """Attach the sources that an interrupted apply detached and did not attach again."""
+    decision = revision[address]
     detached = inputs.interrupted.detached_sources.get(decision.address, set())
     keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
     if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
@@ -273,24 +295,25 @@ def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
     warning = Diagnostic(
         "warning", "JS424", text, "An apply attaches it where it stopped.", str(decision.address)
     )
-    decision.diagnostics = [*decision.diagnostics, warning]
-    attach_sources(decision, keys)
+    revision.change(address, diagnostics=[*decision.diagnostics, warning])
+    attach_sources(revision, address, keys)
 
 
-def attach_sources(downstream: ResourceDecision, keys: set[str]) -> None:
+def attach_sources(revision: Revision, address: Address, keys: set[str]) -> None:
     """Attach sources; their start is known only then."""
+    downstream = revision[address]
     shown = [
         FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place")
         for key in sorted(keys - downstream.sources_to_attach)
     ]
-    downstream.sources_to_attach |= keys
-    downstream.fields = [*downstream.fields, *shown]
-    downstream.unknown = [
-        *downstream.unknown,
-        *([] if "sources" in downstream.unknown else ["sources"]),
-    ]
+    revision.change(
+        address,
+        sources_to_attach=downstream.sources_to_attach | keys,
+        fields=[*downstream.fields, *shown],
+        unknown=[*downstream.unknown, *([] if "sources" in downstream.unknown else ["sources"])],
+    )
     if downstream.actions == ["no-op"]:
-        downstream.actions, downstream.reason = ["update"], ORIGIN_REPLACED
+        revision.change(address, actions=["update"], reason=ORIGIN_REPLACED)
 
 
 def source_names(keys: Iterable[str]) -> str:

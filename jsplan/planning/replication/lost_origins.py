@@ -20,6 +20,7 @@ from jsplan.planning.replication.impact import (
     may_lack_newest,
 )
 from jsplan.planning.replication.removed_sources import uncopied_measurement
+from jsplan.planning.revision import Revision
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
@@ -37,9 +38,12 @@ def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator
                 yield uncopied_measurement(downstream, source, decision.address.domain)
 
 
-def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
+def continue_lost_origins(
+    inputs: PlanInputs, decisions: Decisions
+) -> dict[Address, ResourceDecision]:
     """Let each stream that is gone continue behind all that is known of its sequences."""
-    for decision in decisions.values():
+    revision = Revision(decisions)
+    for address, decision in decisions.items():
         flows = _flows(inputs, decision)
         if not flows and not (
             _is_lost(inputs, decision) and managed_downstream(inputs, decision.address)
@@ -55,8 +59,9 @@ def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> None:
             known.append(inputs.measured.sourced.get((downstream, key), 0))
         if last := max(known):
             assert decision.after is not None
-            decision.continues_at = last + 1
-            decision.after = decision.after | {"first_seq": last + 1}
+            after = decision.after | {"first_seq": last + 1}
+            revision.change(address, continues_at=last + 1, after=after)
+    return revision.overrides
 
 
 def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Hazard]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.planning.merge import SOURCE_START_FIELDS
+from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config, sort_objects
 from jsplan.resources.nested import origin_key
 from jsplan.units import instant_of, parse_instant
@@ -36,9 +37,12 @@ def list_start_times(
     }
 
 
-def fix_source_starts(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
+def fix_source_starts(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
     """Set `source_starts` of the decisions, and show them in what the streams will have."""
-    for decision in decisions.values():
+    revision = Revision(decisions)
+    for address, decision in decisions.items():
         starts: dict[str, int] = {}
         for source, origin in _late_sources(inputs, decision):
             time = source.get("opt_start_time")
@@ -46,16 +50,16 @@ def fix_source_starts(inputs: PlanInputs, decisions: Mapping[Address, ResourceDe
             if seq is not None:
                 starts[origin_key(source)] = max(1, seq)
         if starts and decision.after is not None:
-            decision.source_starts = starts
-            decision.after = decision.after | {
-                "sources": _with_starts(decision.after["sources"], starts)
-            }
-            decision.fields = [
+            sources = _with_starts(decision.after["sources"], starts)
+            fields = [
                 replace(change, after=_with_starts([change.after], starts)[0])
                 if change.path.startswith('sources["') and isinstance(change.after, dict)
                 else change
                 for change in decision.fields
             ]
+            after = decision.after | {"sources": sources}
+            revision.change(address, source_starts=starts, after=after, fields=fields)
+    return revision.overrides
 
 
 def _late_sources(
