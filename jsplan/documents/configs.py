@@ -5,106 +5,82 @@ Every known field has the type that servers give it, or is null. Configurations 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import UNSET, Struct, UnsetType, defstruct
+from msgspec import UNSET, defstruct
 
 from jsplan.documents.types import Instant, Name, UInt64, kept
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import Field, Table
+from jsplan.resources.nested import (
+    CONSUMER_LIMITS,
+    CONSUMER_SOURCE,
+    EXTERNAL,
+    NAME,
+    ORIGIN,
+    PLACEMENT,
+    REPUBLISH,
+    TRANSFORM,
+)
 
-_TEXTS = (
-    "description", "retention", "discard", "storage", "compression", "persist_mode", "durable_name",
-    "deliver_policy", "ack_policy",
-    "filter_subject", "replay_policy", "sample_freq", "deliver_subject", "deliver_group",
-    "priority_policy",
-)  # fmt: skip
-_NUMBERS = (
-    "max_consumers", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size",
-    "num_replicas", "duplicate_window",
-    "first_seq", "subject_delete_marker_ttl", "opt_start_seq", "ack_wait", "max_deliver",
-    "rate_limit_bps", "max_ack_pending",
-    "max_waiting", "max_batch", "max_expires", "inactive_threshold", "idle_heartbeat",
-    "priority_timeout",
-)  # fmt: skip
-_FLAGS = (
-    "no_ack", "sealed", "deny_delete", "deny_purge", "allow_rollup_hdrs", "allow_direct",
-    "mirror_direct", "discard_new_per_subject",
-    "allow_msg_ttl", "allow_msg_counter", "allow_atomic", "allow_msg_schedules", "allow_batched",
-    "headers_only", "flow_control",
-    "mem_storage", "direct", "sourcing",
-)  # fmt: skip
-
-
-class Transform(Struct):
-    """A subject transform."""
-
-    src: str | UnsetType | None = UNSET
-    dest: str | UnsetType | None = UNSET
-
-
-class External(Struct):
-    """Another domain or account, by the prefix of its API."""
-
-    api: str | UnsetType = UNSET
-    deliver: str | UnsetType | None = UNSET
+_TYPES: Final[dict[str, Any]] = {
+    "string": str, "enum": str, "percent": str, "bool": bool, "int": int, "duration": int,
+    "size": int, "time": Instant, "strings": list[str], "durations": list[int],
+    "metadata": dict[str, str],
+}  # fmt: skip
+#: Numbers that the server cannot give below 0.
+_UNSIGNED: Final = ("first_seq", "opt_start_seq", "rate_limit_bps")
+_SOURCE_CONSUMER: Final = "The consumer with which a stream reads from its origin."
+#: Names of nested objects in the JSON Schemas, and what they are.
+_NESTED: Final[dict[str, tuple[Table, str, str]]] = {
+    table.kind: (table, name, doc)
+    for table, name, doc in (
+        (ORIGIN, "OriginShape", "A mirror or a source."),
+        (EXTERNAL, "External", "Another domain or account, by the prefix of its API."),
+        (CONSUMER_SOURCE, "SourceConsumer", _SOURCE_CONSUMER),
+        (TRANSFORM, "Transform", "A subject transform."),
+        (PLACEMENT, "Placement", "The cluster and servers of a stream."),
+        (REPUBLISH, "Republish", "Subjects under which a stream publishes again."),
+        (CONSUMER_LIMITS, "ConsumerLimits", "Limits of the consumers of a stream."),
+    )
+}
 
 
-class SourceConsumer(Struct):
-    """The consumer with which a stream reads from its origin."""
-
-    name: str
-    deliver_subject: str | UnsetType | None = UNSET
-
-
-class OriginShape(Struct):
-    """A mirror or a source."""
-
-    name: Name
-    opt_start_seq: UInt64 | UnsetType | None = UNSET
-    opt_start_time: Instant | UnsetType | None = UNSET
-    filter_subject: str | UnsetType | None = UNSET
-    subject_transforms: list[Transform] | UnsetType | None = UNSET
-    external: External | UnsetType | None = UNSET
-    consumer: SourceConsumer | UnsetType | None = UNSET
+def field_type(row: Field, nested_type: Callable[[Table], Any]) -> Any:
+    """Return the type of a field of a configuration, by the type of the objects in it."""
+    if row.table is not None:
+        nested = nested_type(row.table)
+        return list[nested] if row.type == "objects" else nested  # type: ignore[valid-type]
+    return UInt64 if row.name in _UNSIGNED else _TYPES[row.type]
 
 
-class Placement(Struct):
-    """The cluster and servers of a stream."""
-
-    cluster: str | UnsetType | None = UNSET
-    tags: list[str] | UnsetType | None = UNSET
-    preferred: str | UnsetType | None = UNSET
+def _type_of(table: Table) -> Any:
+    return _nested_type(table.kind)
 
 
-class Republish(Struct):
-    """Subjects under which a stream publishes again."""
+@cache
+def _nested_type(kind: str) -> Any:
+    """Return the type of a nested object. Those with a name always have it."""
+    table, name, doc = _NESTED[kind]
+    fields = list[Any]()
+    for row in table.rows:
+        found = field_type(row, _type_of)
+        if row.required and row.name == "name":
+            fields.append((row.name, Name if row.pattern == NAME else found))
+        else:
+            fields.append((row.name, found if row.required else found | None, UNSET))
+    return defstruct(name, fields, namespace={"__doc__": doc})
 
-    src: str | UnsetType | None = UNSET
-    dest: str | UnsetType | None = UNSET
-    headers_only: bool | UnsetType | None = UNSET
 
-
-class ConsumerLimits(Struct):
-    """Limits of the consumers of a stream."""
-
-    inactive_threshold: int | UnsetType | None = UNSET
-    max_ack_pending: int | UnsetType | None = UNSET
-
-
-_FIELDS: dict[str, Any] = (
-    dict.fromkeys(("name", *_TEXTS), str)
-    | dict.fromkeys(_NUMBERS, int)
-    | dict.fromkeys(_FLAGS, bool)
-    | dict.fromkeys(("opt_start_time", "pause_until"), Instant)
-    | dict.fromkeys(("subjects", "filter_subjects", "priority_groups"), list[str])
-    | {
-        "backoff": list[int], "metadata": dict[str, str], "mirror": OriginShape,
-        "sources": list[OriginShape], "subject_transform": Transform, "placement": Placement,
-        "republish": Republish, "consumer_limits": ConsumerLimits,
-    }
-)  # fmt: skip
+OriginShape = _type_of(ORIGIN)
 ConfigShape = defstruct(
     "ConfigShape",
-    [(name, kind | None, UNSET) for name, kind in _FIELDS.items()],
+    [
+        (name, field_type(row, _type_of) | None, UNSET)
+        for name, row in {**CONSUMER.by_name, **STREAM.by_name}.items()
+    ],
     namespace={"__doc__": "A configuration in API names and units, as the server has it."},
     gc=False,
 )

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
+from jsplan.resources.nested import NAME
+
 #: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
 _NAME = r"[^./\\*> \t\r\n\f]+"
 _DOMAIN = r"[^/\r\n]+"
@@ -54,7 +56,7 @@ UInt64 = Annotated[int, Meta(ge=0)]
 #: A number in a column of Arrow.
 Int63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e15)]
-Name = Annotated[str, text("a name", f"^{_NAME}{_END}")]
+Name = Annotated[str, text("a name", f"^{NAME}{_END}")]
 AnyAddress = Annotated[str, text("an address", ADDRESS_PATTERN)]
 StreamAddress = Annotated[str, text("the address of a stream or bucket", _STREAM)]
 ConsumerAddress = Annotated[str, text("the address of a consumer", _CONSUMER)]

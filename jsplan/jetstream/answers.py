@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import new_class
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from jsplan.documents.types import Instant, UInt64, kept, text
+from jsplan.documents.configs import field_type
+from jsplan.documents.types import Instant, Name, UInt64, kept
 from jsplan.resources import CONSUMER, STREAM
-from jsplan.resources.fields import Field, Table
+from jsplan.resources.fields import Table
 from jsplan.resources.nested import NAME
 
 #: Not verbs of the JetStream API: the answer to the end of a restore, and two system requests.
@@ -24,7 +25,6 @@ RESTORE_DONE, USER_INFO, ACCOUNT_INFO = (
     "$SYS.REQ.USER.INFO",
     "$SYS.REQ.SERVER.*.ACCOUNTZ",
 )
-Name = Annotated[str, text("a name", rf"\A(?:{NAME})\Z")]
 #: A configuration.
 C = TypeVar("C")
 #: An element of a list.
@@ -341,11 +341,6 @@ def _apply(generic: Any, kind: Any) -> Any:
 
 # --- configurations ---
 
-_TYPES: Final[dict[str, Any]] = {
-    "string": str, "enum": str, "percent": str, "bool": bool, "int": int, "duration": int,
-    "size": int, "time": Instant, "strings": list[str], "durations": list[int],
-    "metadata": dict[str, str],
-}  # fmt: skip
 #: Optional fields of a stream that every server sends, also with their defaults.
 _ALWAYS_SENT: Final = ("retention", "storage", "num_replicas")
 
@@ -354,16 +349,10 @@ def _config_type(table: Table, closed: bool) -> Any:
     """Return the type of a configuration by its field table."""
     fields = list[Any]()
     for row in table.rows:
+        kind = field_type(row, lambda nested: _config_type(nested, closed))
         is_required = row.required and table is not CONSUMER
         if is_required or (table is STREAM and row.name in _ALWAYS_SENT):
-            fields.append((row.name, Name if row.pattern == NAME else _field_type(row, closed)))
+            fields.append((row.name, Name if row.pattern == NAME else kind))
         else:
-            fields.append((row.name, _field_type(row, closed), UNSET))
+            fields.append((row.name, kind, UNSET))
     return defstruct(table.kind, fields, kw_only=True, forbid_unknown_fields=closed, gc=False)
-
-
-def _field_type(row: Field, closed: bool) -> Any:
-    if row.table is None:
-        return _TYPES[row.type]
-    nested = _config_type(row.table, closed)
-    return list[nested] if row.type == "objects" else nested  # type: ignore[valid-type]

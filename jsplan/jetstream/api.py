@@ -491,6 +491,7 @@ class DomainApi:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the pages of an answer until `total` is reached or nothing is under `key`.
 
+        Subjects are those in the state of a stream, of STREAM.INFO.
         `first` is the first page, where it was read before. Pages are positional: an item may come
         twice if the list changes meanwhile. Raises ApiError after `MAX_PAGES`.
         """
@@ -499,7 +500,7 @@ class DomainApi:
             page = first or await self.request(api, (payload or {}) | {"offset": offset})
             first = None
             yield page
-            got = page.get(key) or (page.get("state") or {}).get(key) or ()
+            got = (page["state"] if key == "subjects" else page).get(key) or ()
             offset += len(got)
             if not got or got == before or offset >= (page.get("total") or 0):
                 return

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import Struct
 
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.group_domains import (
+from jsplan.documents.plan import Hazard, Plan
+from jsplan.errors import RefusedError
+from jsplan.group_domains import (
     MIN_GROUP,
     format_domains,
     group_findings,
     group_resources,
 )
-from jsplan.documents.plan import Hazard, Plan
-from jsplan.errors import RefusedError
 from jsplan.planning.guards import ADOPT_NEEDED, is_refusal
 
 REFUSED = "refused, nothing was changed:"

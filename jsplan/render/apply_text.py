@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jsplan import group_domains
 from jsplan.disk import display_path
-from jsplan.documents import group_domains
 from jsplan.render import summary
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.interrupted_text import render_interruptions

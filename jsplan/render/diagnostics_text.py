@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from jsplan.documents import group_domains
+from jsplan import group_domains
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan import units
-from jsplan.documents import group_domains
+from jsplan import group_domains, units
 from jsplan.render import diagnostics_text, summary
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions

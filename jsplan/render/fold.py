@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from jsplan.documents.group_domains import ANY_DOMAIN, MIN_GROUP, format_domains
+from jsplan.group_domains import ANY_DOMAIN, MIN_GROUP, format_domains
 from jsplan.render.lines import Lines
 
 #: An element of `sources` whose origin is in another domain.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from jsplan.address import compress_names
 from jsplan.documents.base import plain
 from jsplan.documents.graph import DomainGroup, Graph, Link, Node
-from jsplan.documents.group_domains import MIN_GROUP, replace_domain
+from jsplan.group_domains import MIN_GROUP, replace_domain
 
 _NUMBER = re.compile(r"\d+")
 #: Replaces the number in the names of streams that are drawn as one.

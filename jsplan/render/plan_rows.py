@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from jsplan.documents.group_domains import Group
     from jsplan.documents.plan import Hazard, Plan, ResourceChange
+    from jsplan.group_domains import Group
 
 #: The action of a resource in one word; those that delete come first.
 _ACTION_NAMES = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan import units
+from jsplan import group_domains, units
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
-from jsplan.documents import group_domains
 from jsplan.render import diagnostics_text, resource_text, summary
 from jsplan.render.escape import quote_json, safe
 from jsplan.render.fold import fold_sources

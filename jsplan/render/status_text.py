@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.address import Address, compress_names
-from jsplan.documents.group_domains import MIN_GROUP, group_alike, replace_domain
+from jsplan.group_domains import MIN_GROUP, group_alike, replace_domain
 from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions

@@ -30,7 +30,6 @@ from jsplan.state import State, journal
 from jsplan.state.bucket import KeyRevision
 from jsplan.state.lease import parse_holder
 from jsplan.state.parts import PartsHead, join_parts, read_head
-from jsplan.workflows.schemas import schemas
 from tests.documents import valid_documents
 from tests.support.mutations import mutate, nested_lists
 
@@ -198,14 +197,6 @@ def test_errors_do_not_show_the_value() -> None:
         flaw = reading.find_flaw(valid_documents.plan() | place, Plan) or ""
         assert flaw == words
         assert "hunter2" not in flaw
-
-
-def test_the_schemas_know_every_field() -> None:
-    """Every field of a server's configuration in the tables has a type in the schema."""
-    from jsplan.resources import TABLES  # noqa: PLC0415 - only here
-
-    known = schemas()["state-v1.json"]["$defs"]["Config"]["properties"]
-    assert {row.name for kind in ("stream", "consumer") for row in TABLES[kind].rows} == set(known)
 
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:

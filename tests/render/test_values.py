@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from jsplan import group_domains
 from jsplan.address import KINDS, compress_names
-from jsplan.documents import group_domains
 from jsplan.documents.plan import FieldChange
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.field_paths import row_of, top_level
