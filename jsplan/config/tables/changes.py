@@ -45,14 +45,6 @@ def _parse_rate(value: object) -> int:
     return units.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
 
 
-def _parquet_key() -> Key:
-    return Key(
-        "parquet",
-        PATH,
-        "Instead of a stream, an [archive](archive.md): a folder, or a URL of an object store.",
-    )
-
-
 _SEQUENCE: Final = parsed(
     "number ≥ 1", _parse_sequence, or_reference({"type": "integer", "minimum": 1})
 )
@@ -61,6 +53,7 @@ _RATE: Final = parsed(
 )
 _SELECTOR: Final = written("name, list or glob of domains", ref("domains"))
 _ENVIRONMENTS: Final = written("name, or a list of names", texts())
+_PARQUET: Final = Key("parquet", PATH, "Instead of a stream, an [archive](archive.md): a folder, or a URL of an object store.")  # fmt: skip
 
 MOVED: Final = Section("moved", "a moved entry", (
     Key("from", ADDRESS, "The old address, or a glob. Nothing is declared there.", required=True),
@@ -88,12 +81,12 @@ BACKFILL_FROM: Final = Section("backfill.from", "a side of a backfill", (
     Key("end_time", TIME, "The time of the last message, instead of `end_seq`."),
     Key("filter_subject", TEXT, "Only messages with this subject; wildcards work."),
     Key("filter_subjects", TEXTS, "Only messages with one of these subjects.", default=()),
-    _parquet_key(),
+    _PARQUET,
 ), one_of=("stream", "parquet"))  # fmt: skip
 BACKFILL_TO: Final = Section("backfill.to", "a side of a backfill", (
     Key("domain", _SELECTOR, "The domain. By default `defaults.domain`, or the only domain."),
     Key("stream", TEXT, "The stream."),
-    _parquet_key(),
+    _PARQUET,
 ), one_of=("stream", "parquet"))  # fmt: skip
 _ORIGINS: Final = written(
     "mapping, or a list of them",
