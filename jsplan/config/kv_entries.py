@@ -341,13 +341,7 @@ class KvEntryReader(Struct):
             )
             return None
         if (first := self.declared.get(address)) is not None:
-            findings.error(
-                "JS110",
-                at,
-                f"{address} is declared twice",
-                f"It is also at {first.range}; keep one.",
-                str(address),
-            )
+            findings.declared_twice(at, str(address), first.range, str(address))
             return None
         return address
 
