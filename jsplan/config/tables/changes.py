@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 from jsplan import units
-from jsplan.config.node import Node
 from jsplan.config.schema_parts import any_of, list_of, or_reference, ref, texts
 from jsplan.config.sections import (
     ADDRESS,
@@ -16,21 +15,15 @@ from jsplan.config.sections import (
     TEXTS,
     TIME,
     Key,
-    Reading,
     Section,
     choice,
     mapping,
+    name_check,
     parsed,
     written,
 )
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-
-def _check_name(name: str, node: Node, reading: Reading) -> None:
-    if not _NAME.fullmatch(name):
-        text, hint = f'"{name}" is not a name for a backfill', "Use letters, digits, - and _."
-        reading.findings.error("JS131", node, text, hint)
+_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def _parse_sequence(value: object) -> int:
@@ -95,7 +88,7 @@ _ORIGINS: Final = written(
 )
 _TARGET: Final = written("mapping", ref(BACKFILL_TO.id), BACKFILL_TO)
 BACKFILL: Final = Section("backfill", "a backfill", (
-    Key("name", TEXT, "The name of the entry.", required=True, check=_check_name),
+    Key("name", TEXT, "The name of the entry.", required=True, check=name_check(_NAME_PATTERN, "a backfill")),
     Key("from", _ORIGINS, "What is copied.", required=True, missing="Add from: {domain: …, stream: …} or from: {parquet: PATH}."),
     Key("to", _TARGET, "Where to.", required=True, missing="Add to: {domain: …, stream: …} or to: {parquet: PATH}."),
     Key("order", choice("stream", "subject", "none"), "What stays in order: all messages, those of each subject, or nothing.", default="stream"),
