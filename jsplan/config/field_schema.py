@@ -11,7 +11,6 @@ from jsplan.config.schema_parts import (
     closed_object,
     or_reference,
     ref,
-    text,
     texts,
 )
 from jsplan.resources import ABSENT, TABLES, Field, Table
@@ -96,7 +95,7 @@ def nested_schema(table: Table) -> Schema:
         properties["domain"] = texts(
             "The domain of the origin: a name, or for sources also a list, a glob or label:edge."
         )
-        properties["deliver"] = text(
-            "The prefix under which the origin's account delivers; requires `domain`."
+        properties["deliver"] = ref(
+            "text", "The prefix under which the origin's account delivers; requires `domain`."
         )
     return closed_object(properties, (row.name for row in table.rows if row.required))

@@ -272,12 +272,8 @@ class WorkspaceFiles:
             merged.dynamic = existing.dynamic or value.dynamic
             into.value[key] = merged
         elif value.value is not None:
-            self.findings.error(
-                "JS110",
-                place,
-                f'"{key}" is declared twice',
-                f"It is also at {source_range(into.key_place(key))}; keep one.",
-            )
+            first = source_range(into.key_place(key))
+            self.findings.declared_twice(place, f'"{key}"', first)
 
 
 def _normalize_path(path: Path) -> Path:

@@ -92,6 +92,13 @@ class Findings:
             detail = detail or f"Add `{key}:`."
             self.error("JS106", node, f"{what} has no `{key}`", detail, address)
 
+    def declared_twice(
+        self, at: FindingPlace, what: str, first: SourceRange, address: str | None = None
+    ) -> None:
+        """Report a second declaration; `first` is the place of the one before."""
+        detail = f"It is also at {first}; keep one."
+        self.error("JS110", at, f"{what} is declared twice", detail, address)
+
     def is_misspelt(self, node: Node, *keys: str) -> bool:
         """Check whether an unknown key of a mapping was probably meant to be one of these."""
         return any((node.place, key) in self._guesses for key in keys)

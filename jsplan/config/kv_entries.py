@@ -34,10 +34,6 @@ from jsplan.resources.kv_entry import (
 )
 from jsplan.units import SECOND
 
-#: The keys of a bucket that this module reads.
-ENTRY_KEYS: Final = ("entries", "entries_from")
-#: The keys of an object store with its objects.
-OBJECT_KEYS: Final = ("objects", "objects_from")
 #: The files of one `entries_from`, and the bytes of all files of a workspace.
 MAX_FILES: Final = 20_000
 MAX_BYTES: Final = 256 << 20
@@ -57,7 +53,8 @@ class KvEntryReader(Struct):
     _read_files: dict[Path, bytes | None] = field(default_factory=dict)
     _bytes: int = 0
     kind: ClassVar[Kind] = "kv_entry"
-    keys: ClassVar[tuple[str, ...]] = ENTRY_KEYS
+    #: The keys of an element that this reader reads: what is inline, and folders.
+    keys: ClassVar[tuple[str, ...]] = ("entries", "entries_from")
     #: The table of a folder whose files are entries.
     folder: ClassVar[Section] = KV_FOLDER
     #: What separates the folders of a path in a key.
@@ -341,13 +338,7 @@ class KvEntryReader(Struct):
             )
             return None
         if (first := self.declared.get(address)) is not None:
-            findings.error(
-                "JS110",
-                at,
-                f"{address} is declared twice",
-                f"It is also at {first.range}; keep one.",
-                str(address),
-            )
+            findings.declared_twice(at, str(address), first.range, str(address))
             return None
         return address
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from msgspec import field
 
 from jsplan.address import Kind
-from jsplan.config.kv_entries import OBJECT_KEYS, KvEntryReader
+from jsplan.config.kv_entries import KvEntryReader
 from jsplan.config.model import ContentFile, DeclaredResource, Lifecycle
 from jsplan.config.node import Node, Place, source_range
 from jsplan.config.sections import Reading, Section
@@ -28,7 +28,7 @@ class ObjectReader(KvEntryReader):
     _digests: dict[Path, tuple[str, int] | None] = field(default_factory=dict)
     _total: int = 0
     kind: ClassVar[Kind] = "object"
-    keys: ClassVar[tuple[str, ...]] = OBJECT_KEYS
+    keys: ClassVar[tuple[str, ...]] = ("objects", "objects_from")
     folder: ClassVar[Section] = OBJECT_FOLDER
     separator: ClassVar[str] = "/"
     name_hint: ClassVar[str] = (

@@ -189,13 +189,7 @@ class ResourceResolver:
         )
         first = self.declared.get(address)
         if first is not None:
-            self.findings.error(
-                "JS110",
-                entry,
-                f"{address} is declared twice",
-                f"It is also at {first.range}; keep one.",
-                str(address),
-            )
+            self.findings.declared_twice(entry, str(address), first.range, str(address))
             return address
         if kind == "stream" and self.copies.add(
             address, entry, partial(self._finish_resource, address, entry, name)

@@ -26,7 +26,6 @@ from jsplan.resources.message_schedule import (
 from jsplan.subjects import is_covered
 from jsplan.units import SECOND
 
-SCHEDULE_KEYS: Final = ("schedules",)
 #: What servers keep in a header, and an address can name.
 _SUBJECT_RULE: Final = "It has no blank, none of / * ? and >, and no control character."
 
@@ -35,7 +34,7 @@ class ScheduleReader(KvEntryReader):
     """Collects the schedules of all streams."""
 
     kind: ClassVar[Kind] = "schedule"
-    keys: ClassVar[tuple[str, ...]] = SCHEDULE_KEYS
+    keys: ClassVar[tuple[str, ...]] = ("schedules",)
     name_hint: ClassVar[str] = f"It is a subject of the stream. {_SUBJECT_RULE}"
 
     def is_name(self, name: str) -> bool:

@@ -11,24 +11,17 @@ from typing import Any, Final
 Schema = dict[str, Any]
 
 
-def closed_object(
-    properties: dict[str, Schema], required: Iterable[str] = (), description: str = ""
-) -> Schema:
+def closed_object(properties: dict[str, Schema], required: Iterable[str] = ()) -> Schema:
     """Return the schema of a mapping with these keys and no others."""
     out: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     if names := sorted(required):
         out["required"] = names
-    return {"description": description} | out if description else out
+    return out
 
 
 def ref(name: str, description: str = "") -> Schema:
     """Return a reference to a definition of the same schema."""
     return {"$ref": f"#/$defs/{name}"} | ({"description": description} if description else {})
-
-
-def text(description: str = "") -> Schema:
-    """Return the schema of text."""
-    return ref("text", description)
 
 
 def any_of(*schemas: Schema, description: str = "") -> Schema:
@@ -41,30 +34,14 @@ def or_reference(schema: Schema, description: str = "") -> Schema:
     return any_of(schema, ref("reference"), {"type": "null"}, description=description)
 
 
-def choice(*values: str, description: str = "") -> Schema:
-    """Return the schema of one of these values."""
-    return or_reference({"enum": list(values)}, description)
-
-
-def flag(description: str = "") -> Schema:
-    """Return the schema of true or false."""
-    return ref("flag", description)
-
-
-def list_of(items: Schema, description: str = "") -> Schema:
+def list_of(items: Schema) -> Schema:
     """Return the schema of a list."""
-    return ({"description": description} if description else {}) | {
-        "type": ["array", "null"],
-        "items": items,
-    }
+    return {"type": ["array", "null"], "items": items}
 
 
-def map_of(values: Schema, description: str = "") -> Schema:
+def map_of(values: Schema) -> Schema:
     """Return the schema of a mapping with any keys."""
-    return ({"description": description} if description else {}) | {
-        "type": ["object", "null"],
-        "additionalProperties": values,
-    }
+    return {"type": ["object", "null"], "additionalProperties": values}
 
 
 def texts(description: str = "") -> Schema:

@@ -7,6 +7,7 @@ section, after the reading.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,6 +44,10 @@ class Reading(Struct, frozen=True):
     domains: Collection[str] = ()
 
 
+#: Reports what is wrong with a value of the right type.
+Check = Callable[[Any, Node, Reading], None]
+
+
 class ValueType(Struct, frozen=True):
     """A type of values: its word on pages, its reader, and the schema for editors.
 
@@ -73,7 +78,7 @@ class Key(Struct, frozen=True, eq=False):
     required: bool = False
     missing: str = ""
     default: Any = None
-    check: Callable[[Any, Node, Reading], None] | None = None
+    check: Check | None = None
     label: str = ""
 
     @property
@@ -167,6 +172,17 @@ class Section:
             node = interpolate(written, scope, reading.findings)
             if (values := self.read(node, reading)) is not None:
                 yield node, values
+
+
+def name_check(pattern: re.Pattern[str], what: str) -> Check:
+    """Return the check of a name of `what`, which has letters, digits, - and _."""
+
+    def check(name: str, node: Node, reading: Reading) -> None:
+        if not pattern.fullmatch(name):
+            text = f'"{name}" is not a name for {what}'
+            reading.findings.error("JS131", node, text, "Use letters, digits, - and _.")
+
+    return check
 
 
 # --- types ----------------------------------------------------------------------------------------

@@ -171,3 +171,20 @@ def test_the_login_of_a_misplaced_url_is_not_quoted(text: str, workspace: Loader
 
     assert found
     assert [d for d in found if "hunter22" in f"{d.summary} {d.detail}"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kv: [{bucket: B, limit_marker_ttl: 1h, entries: {K: {value: x, ttl: '${env.PW}'}}}]\n",
+        "streams: [{name: S, subjects: [s, t], allow_msg_schedules: true, schedules: {s: {target: t, every: '${env.PW}'}}}]\n",
+    ],
+)
+def test_a_field_of_contents_from_the_environment_is_not_quoted(
+    text: str, workspace: Loader
+) -> None:
+    """A wrong value of an entry or a schedule is not quoted where it is from the environment."""
+    found = workspace.findings(text, environ={"PW": "hunter22"})
+
+    assert [d.code for d in found] == ["JS130"]
+    assert "hunter22" not in str(found)

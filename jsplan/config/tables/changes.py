@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 from jsplan import units
-from jsplan.config.node import Node
 from jsplan.config.schema_parts import any_of, list_of, or_reference, ref, texts
 from jsplan.config.sections import (
     ADDRESS,
@@ -16,21 +15,15 @@ from jsplan.config.sections import (
     TEXTS,
     TIME,
     Key,
-    Reading,
     Section,
     choice,
     mapping,
+    name_check,
     parsed,
     written,
 )
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-
-def _check_name(name: str, node: Node, reading: Reading) -> None:
-    if not _NAME.fullmatch(name):
-        text, hint = f'"{name}" is not a name for a backfill', "Use letters, digits, - and _."
-        reading.findings.error("JS131", node, text, hint)
+_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def _parse_sequence(value: object) -> int:
@@ -45,14 +38,6 @@ def _parse_rate(value: object) -> int:
     return units.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
 
 
-def _parquet_key() -> Key:
-    return Key(
-        "parquet",
-        PATH,
-        "Instead of a stream, an [archive](archive.md): a folder, or a URL of an object store.",
-    )
-
-
 _SEQUENCE: Final = parsed(
     "number ≥ 1", _parse_sequence, or_reference({"type": "integer", "minimum": 1})
 )
@@ -61,6 +46,7 @@ _RATE: Final = parsed(
 )
 _SELECTOR: Final = written("name, list or glob of domains", ref("domains"))
 _ENVIRONMENTS: Final = written("name, or a list of names", texts())
+_PARQUET: Final = Key("parquet", PATH, "Instead of a stream, an [archive](archive.md): a folder, or a URL of an object store.")  # fmt: skip
 
 MOVED: Final = Section("moved", "a moved entry", (
     Key("from", ADDRESS, "The old address, or a glob. Nothing is declared there.", required=True),
@@ -88,12 +74,12 @@ BACKFILL_FROM: Final = Section("backfill.from", "a side of a backfill", (
     Key("end_time", TIME, "The time of the last message, instead of `end_seq`."),
     Key("filter_subject", TEXT, "Only messages with this subject; wildcards work."),
     Key("filter_subjects", TEXTS, "Only messages with one of these subjects.", default=()),
-    _parquet_key(),
+    _PARQUET,
 ), one_of=("stream", "parquet"))  # fmt: skip
 BACKFILL_TO: Final = Section("backfill.to", "a side of a backfill", (
     Key("domain", _SELECTOR, "The domain. By default `defaults.domain`, or the only domain."),
     Key("stream", TEXT, "The stream."),
-    _parquet_key(),
+    _PARQUET,
 ), one_of=("stream", "parquet"))  # fmt: skip
 _ORIGINS: Final = written(
     "mapping, or a list of them",
@@ -102,7 +88,7 @@ _ORIGINS: Final = written(
 )
 _TARGET: Final = written("mapping", ref(BACKFILL_TO.id), BACKFILL_TO)
 BACKFILL: Final = Section("backfill", "a backfill", (
-    Key("name", TEXT, "The name of the entry.", required=True, check=_check_name),
+    Key("name", TEXT, "The name of the entry.", required=True, check=name_check(_NAME_PATTERN, "a backfill")),
     Key("from", _ORIGINS, "What is copied.", required=True, missing="Add from: {domain: …, stream: …} or from: {parquet: PATH}."),
     Key("to", _TARGET, "Where to.", required=True, missing="Add to: {domain: …, stream: …} or to: {parquet: PATH}."),
     Key("order", choice("stream", "subject", "none"), "What stays in order: all messages, those of each subject, or nothing.", default="stream"),

@@ -23,6 +23,7 @@ from jsplan.config.sections import (
     Reading,
     Section,
     mapping,
+    name_check,
     parsed,
     plain,
 )
@@ -47,12 +48,6 @@ def _parse_lock_ttl(value: object) -> int:
     if duration < units.SECOND:
         raise ValueError("must be a second or longer")
     return duration
-
-
-def _check_bucket(name: str, node: Node, reading: Reading) -> None:
-    if not _BUCKET.fullmatch(name):
-        text, hint = f'"{name}" is not a name for a bucket', "Use letters, digits, - and _."
-        reading.findings.error("JS131", node, text, hint)
 
 
 def _check_js_domain(name: str, node: Node, reading: Reading) -> None:
@@ -129,7 +124,7 @@ BACKEND_LOCAL: Final = Section("backend.local", "`backend.local`", (
 ), label="`backend.local.{key}`", nullable=True)  # fmt: skip
 BACKEND_KV: Final = Section("backend.kv", "`backend.kv`", (
     Key("domain", DOMAIN, "The domain of the bucket, by default `defaults.domain`, or the only one."),
-    Key("bucket", TEXT, "The KV bucket. It is created if missing.", required=True, check=_check_bucket, label="`{key}`"),
+    Key("bucket", TEXT, "The KV bucket. It is created if missing.", required=True, check=name_check(_BUCKET, "a bucket"), label="`{key}`"),
     Key("lock_ttl", parsed("duration", _parse_lock_ttl, DURATION.schema), "How long a lock outlives its holder.", default=LOCK_TTL),
 ), label="`backend.kv.{key}`")  # fmt: skip
 BACKEND: Final = Section("backend", "`backend`", (

@@ -85,17 +85,8 @@ POSITION: Final = Section("position", "`position`", (
     Key("once", TEXT, "A word. Another one sets it again.", required=True),
 ), nullable=True)  # fmt: skip
 
-_OF_CONTENT: Final = Key(
-    "lifecycle",
-    written("mapping", ref(LIFECYCLE.id), LIFECYCLE),
-    "`prevent_destroy`, `ignore_changes: [value]` (a default that is written only where the key is absent), `allow_hazards`.",
-)
-_SENSITIVE: Final = Key(
-    "sensitive",
-    FLAG,
-    "Only its digest is shown. What comes from `${env.X}` is always sensitive.",
-    default=False,
-)
+_OF_CONTENT: Final = Key("lifecycle", written("mapping", ref(LIFECYCLE.id), LIFECYCLE), "`prevent_destroy`, `ignore_changes: [value]` (a default that is written only where the key is absent), `allow_hazards`.")  # fmt: skip
+_SENSITIVE: Final = Key("sensitive", FLAG, "Only its digest is shown. What comes from `${env.X}` is always sensitive.", default=False)  # fmt: skip
 KV_VALUE: Final = Section("kv_value", "an entry", (
     Key("value", _VALUE, "The value; a mapping with the key `value` or `file` must be written below it."),
     Key("file", FILE, "A file whose bytes are the value, relative to the file that names it."),

@@ -32,10 +32,7 @@ def _check_publishable(subject: str, node: Node, reading: Reading) -> None:
         or " " in subject
     ):
         text = f'nothing can be reported on subject "{subject}"'
-        detail = (
-            "Use a subject of your own without wildcards, such as ops.drift."
-            " Subjects that begin with $ belong to the server."
-        )
+        detail = "Use a subject of your own without wildcards, such as ops.drift. Subjects that begin with $ belong to the server."
         reading.findings.error("JS130", node, text, detail)
 
 

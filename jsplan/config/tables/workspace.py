@@ -46,33 +46,13 @@ def _folders(section: Section) -> ValueType:
 
 _LIFECYCLE: Final = Key("lifecycle", _layered(LIFECYCLE), "Guards, [below](#lifecycle).")
 _LINT: Final = Key("lint", _layered(RESOURCE_LINT), "Findings that are ignored, [below](#lint).")
-_DEPENDS_ON: Final = Key(
-    "depends_on",
-    written("address, or a list of addresses", texts()),
-    "Addresses or globs that come first.",
-)
-_X_RAW: Final = Key(
-    "x_raw",
-    written("mapping", map_of({})),
-    "Fields that are passed through, for servers newer than this release.",
-)
-_POSITION: Final = Key(
-    "position",
-    _layered(POSITION),
-    "Of a consumer: [where to set it](../how-to/set-a-position.md), once for each word.",
-)
+_DEPENDS_ON: Final = Key("depends_on", written("address, or a list of addresses", texts()), "Addresses or globs that come first.")  # fmt: skip
+_X_RAW: Final = Key("x_raw", written("mapping", map_of({})), "Fields that are passed through, for servers newer than this release.")  # fmt: skip
+_POSITION: Final = Key("position", _layered(POSITION), "Of a consumer: [where to set it](../how-to/set-a-position.md), once for each word.")  # fmt: skip
 _SETTINGS: Final = (_LIFECYCLE, _LINT, _DEPENDS_ON, _X_RAW)
-_SELECTOR: Final = Key(
-    "domain",
-    written("name, list or glob", ref("domains")),
-    'A name, a list, a glob, `label:…`, `"!…"`: one resource for each match. By default `defaults.domain`, or the only domain.',
-)
+_SELECTOR: Final = Key("domain", written("name, list or glob", ref("domains")), 'A name, a list, a glob, `label:…`, `"!…"`: one resource for each match. By default `defaults.domain`, or the only domain.')  # fmt: skip
 _ENVIRONMENTS: Final = Key("environments", TEXTS, "Only in these environments.")
-_CONFIG_FILE: Final = Key(
-    "config_file",
-    TEXT,
-    "A file with a configuration, or with the output of `nats … info --json`; keys beside it override it.",
-)
+_CONFIG_FILE: Final = Key("config_file", TEXT, "A file with a configuration, or with the output of `nats … info --json`; keys beside it override it.")  # fmt: skip
 _ENTRY: Final = (_SELECTOR, _ENVIRONMENTS, _CONFIG_FILE, *_SETTINGS)
 #: The keys of every resource that are no fields of the server.
 SETTING_KEYS: Final = frozenset(key.name for key in _SETTINGS)
@@ -124,19 +104,9 @@ OVERRIDE: Final = Section("override", "an override", (
     _POSITION,
 ), fields=KINDS, without=_NAMES)  # fmt: skip
 
-_VARS: Final = Key(
-    "vars",
-    written("mapping", map_of({})),
-    "Variables and their defaults; `~` must be given from outside ([how](../how-to/environments.md)).",
-)
-_CONNECTIONS: Final = Key(
-    "connections", written_map(CONNECTION), "[How to reach accounts](#connections)."
-)
-_DOMAINS: Final = Key(
-    "domains",
-    written_map(DOMAINS),
-    "[The JetStreams](#domains). `store-{001..200}` is two hundred.",
-)
+_VARS: Final = Key("vars", written("mapping", map_of({})), "Variables and their defaults; `~` must be given from outside ([how](../how-to/environments.md)).")  # fmt: skip
+_CONNECTIONS: Final = Key("connections", written_map(CONNECTION), "[How to reach accounts](#connections).")  # fmt: skip
+_DOMAINS: Final = Key("domains", written_map(DOMAINS), "[The JetStreams](#domains). `store-{001..200}` is two hundred.")  # fmt: skip
 _BACKEND: Final = Key("backend", mapping(BACKEND), "[Where state is kept](#backend).")
 #: What may differ between environments.
 ENVIRONMENT: Final = Section("environment", "an environment", (
