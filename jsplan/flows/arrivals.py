@@ -185,8 +185,8 @@ class ArrivalModel:
         """Return how many messages come beyond the limits."""
         found: list[Count] = [0]
         if limits.get("discard", "old") == "old":
-            if (most := _limit(limits, "max_msgs")) and coming is not None:
-                found.append(max(0, kept.messages + coming - most))
+            if most := _limit(limits, "max_msgs"):
+                found.append(None if coming is None else max(0, kept.messages + coming - most))
             if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
                 found.append(kept.messages)
         if _limit(limits, "max_msgs_per_subject"):
