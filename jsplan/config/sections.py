@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec import field as struct_field
+from msgspec import Struct, field
 
 from jsplan import units
 from jsplan.address import Kind
@@ -39,7 +37,7 @@ class Reading(Struct, frozen=True):
     """
 
     findings: Findings
-    environ: Mapping[str, str] = struct_field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
     base: Path | None = None
     domains: Collection[str] = ()
 
@@ -89,8 +87,7 @@ class Key(Struct, frozen=True, eq=False):
         return self.default
 
 
-@dataclass(frozen=True, eq=False)
-class Section:
+class Section(Struct, frozen=True, eq=False, dict=True):
     """The table of one mapping.
 
     `id` is its name in the schema and on the page, `what` its name in findings. `hints` say what to
@@ -144,18 +141,32 @@ class Section:
     def _check_keys(self, node: Node, reading: Reading, what: str) -> bool:
         return parsing.check_mapping(node, what, self.by_name, reading.findings, self._hint)
 
+    @cached_property
+    def _defaults(self) -> Values:
+        return {key.name: key.default for key in self.keys}
+
+    @cached_property
+    def _required(self) -> tuple[Key, ...]:
+        return tuple(key for key in self.keys if key.required)
+
+    @cached_property
+    def _labels(self) -> Mapping[str, str]:
+        return {key.name: (key.label or self.label).replace("{key}", key.name) for key in self.keys}
+
     def _read_values(self, node: Node, reading: Reading, what: str) -> Values:
-        found: Values = {}
+        found, values = self._defaults.copy(), node.value
+        for key in self._required:
+            reading.findings.missing(node, key.name, what, key.missing)
         for key in self.keys:
-            item, value = node.value.get(key.name), None
-            if key.required:
-                reading.findings.missing(node, key.name, what, key.missing)
-            if item is not None and (item.value is not None or key.type.refuses_null):
-                label = (key.label or self.label).format(key=key.name, what=what)
-                value = key.type.read(item, label, reading)
-                if value is not None and key.check is not None:
+            item = values.get(key.name)
+            if item is None or (item.value is None and not key.type.refuses_null):
+                continue
+            label = self._labels[key.name].replace("{what}", what)
+            value = key.type.read(item, label, reading)
+            if value is not None:
+                found[key.name] = value
+                if key.check is not None:
                     key.check(value, item, reading)
-            found[key.name] = key.default if value is None else value
         return found
 
     def _hint(self, key: str) -> str:
