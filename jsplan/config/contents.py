@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from jsplan.address import Address, Kind
 from jsplan.config.files import WorkspaceFiles
@@ -18,8 +19,7 @@ from jsplan.resources.contents import content_subject
 from jsplan.subjects import is_covered
 
 
-@dataclass(slots=True)
-class ContentReaders:
+class ContentReaders(Struct):
     """One reader for each kind of parent. They share what they found.
 
     `secrets` is the scope with the environment: values and payloads may come from there.
@@ -29,7 +29,7 @@ class ContentReaders:
     secrets: Scope | None
     declared: dict[Address, DeclaredResource] = field(default_factory=dict)
     pruned: list[PrunedPrefix] = field(default_factory=list)
-    _readers: dict[Kind, KvEntryReader] = field(init=False)
+    _readers: dict[Kind, KvEntryReader] = field(default_factory=dict)
     _found: list[tuple[Address, Node, Scope]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ when another client did.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -106,7 +105,7 @@ def _build_backing_table(kind: str) -> Table:
             return replace(row, when_omitted="live")
         return replace(row, when_omitted="last") if row.name in uncovered else row
 
-    return dataclasses.replace(STREAM, rows=tuple(carrying(row) for row in STREAM.rows))
+    return replace(STREAM, rows=tuple(carrying(row) for row in STREAM.rows))
 
 
 #: The table of the stream of each kind that has one.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Final, Literal
 
@@ -146,8 +145,7 @@ class Field(Struct, frozen=True):
         return ABSENT
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True, eq=False, dict=True):
     """All rows of one kind of object. `fill_derived(config, level)` fills in dependent fields.
 
     `refuses_updates(old, new)`: the server refuses every update between the two, also of a field
@@ -156,8 +154,8 @@ class Table:
 
     kind: str
     rows: tuple[Field, ...]
-    fill_derived: Callable[[Config, int], None] = field(default=lambda config, level: None)
-    refuses_updates: Callable[[Config, Config], bool] = field(default=lambda old, new: False)
+    fill_derived: Callable[[Config, int], None] = lambda config, level: None
+    refuses_updates: Callable[[Config, Config], bool] = lambda old, new: False
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:
