@@ -160,8 +160,8 @@ def plan_downstream(
         if before.entry is None or not before.entry.starts:
             continue
         decision = revision[address]
-        waiting = _unattached_sources(decision, before.entry)
-        if waiting and decision.actions == ["update"]:
+        if decision.actions == ["update"]:
+            waiting = _unattached_sources(decision, before.entry)
             revision.change(address, sources_to_attach=decision.sources_to_attach | waiting)
     return revision.overrides
 
