@@ -81,6 +81,8 @@ def _late_sources(
         time = source.get("opt_start_time")
         if origin_key(source) in known or source.get("opt_start_seq"):
             continue
+        if source.get("consumer"):
+            continue  # it begins where that consumer is; a start is refused (10215)
         if time and parse_instant(time) > instant_of(inputs.now):
             continue  # it has not begun
         if (time and (filled or len(sources) > 1)) or (not time and gone):
