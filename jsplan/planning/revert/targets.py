@@ -238,10 +238,11 @@ def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
         kept = {a: v for a, v in known.items() if not {a, a.parent} & gone}
         return kept | {each.address: each for each in back if each.address.is_content == contents}
 
-    forgotten = [
-        Removed(str(t.address), destroy=False, range=NO_LOCATION)
+    # An entry for each: that of a stream would hold for the consumers that were created in it.
+    removed = [
+        Removed(str(t.address), destroy=not t.forgets, range=NO_LOCATION)
         for t in reverted.targets
-        if t.forgets
+        if t.forgets or t.declared is None
     ]
     lasting = [r for r in workspace.removed if not any(matches(r.address, a) for a in selected)]
     resources = declare(workspace.resources, contents=False)
@@ -257,7 +258,7 @@ def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
         workspace,
         resources=resources,
         contents=declare(workspace.contents, contents=True),
-        removed=(*forgotten, *lasting),
+        removed=(*removed, *lasting),
         pruned=(),
         relocate=(),
         backfills={},
