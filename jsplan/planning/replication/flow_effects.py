@@ -177,6 +177,8 @@ class PlannedFlows:
 
     def list_counts(self) -> Iterator[FlowRequest]:
         """Request the number of messages that flows take, if all of their origins would do harm."""
+        if not self.fresh:
+            return
         model = ArrivalModel(self.build_change(None))
         if not any(True for find in (model.duplicates, model.pushed_out) for _ in find()):
             return
