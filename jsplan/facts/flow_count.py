@@ -44,12 +44,9 @@ async def count_flows(
         domains[address.domain].connection
         for request in requests
         for address in (request.downstream, request.origin)
-        if address is not None
     )
 
     async def count(request: FlowRequest) -> FlowCount:
-        if request.origin is None or request.origin.domain not in domains:
-            return FlowCount(request, 0, None, reason="the files do not say where it is")
         try:
             api = pool.api(domains[request.origin.domain])
             return await _count_for_request(
@@ -99,7 +96,6 @@ async def _count_for_request(
     levels: Mapping[str, int],
     limit: int,
 ) -> FlowCount:
-    assert request.origin is not None
     level = levels.get(request.origin.domain, 0)
     copy = await downstream.stream_info(request.downstream.stream) if request.mirror else None
     info = await origins.stream_info(request.origin.stream)

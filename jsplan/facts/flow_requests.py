@@ -16,10 +16,10 @@ MAX_SEARCHED = 100_000
 class FlowRequest(Struct, frozen=True):
     """A mirror or source of `downstream` whose messages are counted; `name` is its key.
 
-    `origin` is None where the files do not say which stream that is. It takes `subjects`, from
-    `start_seq` or `start_time` on. `recreated`: the downstream stream is new or recreated, so it
-    takes all of them; else it may hold earlier messages of just this source, behind which the
-    server continues, and `source` is how those name it.
+    It takes `subjects` of `origin`, from `start_seq` or `start_time` on. `recreated`: the
+    downstream stream is new or recreated, so it takes all of them; else it may hold earlier
+    messages of just this source, behind which the server continues, and `source` is how those name
+    it.
 
     `mirror`: the downstream stream is a mirror that has the origin's sequences; what it lacks is
     counted. With `origin_goes` that is all that only the origin has, else what the mirror would
@@ -28,7 +28,7 @@ class FlowRequest(Struct, frozen=True):
 
     downstream: Address
     name: str
-    origin: Address | None
+    origin: Address
     subjects: tuple[str, ...]
     source: SourceName
     recreated: bool

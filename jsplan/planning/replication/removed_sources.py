@@ -43,7 +43,6 @@ def _list_for_stream(
         prefix = _api_prefix(mirror)
         domain = inputs.topology.routes.resolve_prefix(decision.address.domain, prefix)
         found = replace(uncopied_measurement(decision.address, mirror, domain), mirror=True)
-        assert found.origin is not None
         origin_decision = decisions.get(found.origin)
         goes = origin_decision is not None and origin_decision.loses_content
         yield replace(found, origin_goes=goes)
@@ -85,7 +84,7 @@ def add_unknown_domains(
     """Return the domains, and those known only by a prefix, over the downstream's connection."""
     found = dict(domains)
     for request in asked:
-        prefix = request.origin.domain if request.origin is not None else ""
+        prefix = request.origin.domain
         if prefix not in found:
             found[prefix] = Domain(
                 prefix, domains[request.downstream.domain].connection, None, prefix
@@ -141,7 +140,7 @@ def bound_uncopied(
         step.precondition["removed_sources"] = [
             {
                 "source": config["mirror"] if request.mirror else before[request.name],
-                "domain": request.origin.domain if request.origin is not None else "",
+                "domain": request.origin.domain,
                 "max_uncopied": missing.get(request.name, 0),
             }
             | ({"origin_goes": request.origin_goes} if request.mirror else {})
