@@ -26,7 +26,7 @@ from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.contents.decide import with_owned_buckets
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.hazard_permissions import permitted_addresses
-from jsplan.planning.measurements import list_measurements
+from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
 from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.preserve.position_reset import list_reset_times
@@ -193,7 +193,6 @@ class ServerReader(Struct, frozen=True):
         """Count the messages that the changes would delete, within the limit of reads."""
         domains, limit = self._domains, inputs.options.measure_limit
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
-        requests = list_measurements(inputs, decisions)
         times = _backfill_times(inputs) | _history_times(inputs, decisions)
         times |= list_start_times(inputs, decisions)
         seqs = dict(inputs.measured.seqs_by_time) | await self._find_seqs(inputs, times)
@@ -215,15 +214,18 @@ class ServerReader(Struct, frozen=True):
             if arriving:
                 counts = await count_flows(self._pool, domains, arriving, levels, limit)
                 found = replace(found, arriving=counts)
+        requests, answers = find_counts(inputs, decisions)
         if requests:
             from jsplan.facts.measure import measure_all  # noqa: PLC0415 - see above
 
             changes = count_text(len(requests), "change")
             self.session.observer.phase(f"Measuring what {changes} may delete")
             unread: dict[Address, dict[Address, str]] = {}
-            deletions = await measure_all(self._pool, domains, requests, levels, limit, unread)
-            found = replace(found, deletions=deletions, unreadable_origins=unread)
-        return replace(inputs, measured=found)
+            counted = await measure_all(self._pool, domains, requests, levels, limit, unread)
+            for address, several in counted.items():
+                answers.setdefault(address, []).extend(several)
+            found = replace(found, unreadable_origins=unread)
+        return replace(inputs, measured=replace(found, answers=answers))
 
     async def _find_seqs(
         self, inputs: PlanInputs, times: Iterable[tuple[Address, str]]

@@ -110,7 +110,7 @@ class Execution:
         def begin(steps: Iterable[Step]) -> None:
             # Two groups at least, so that the server works on one while the other is compared.
             most = max(1, self.parallelism // 2)
-            for together in group_steps(self.context, steps, self.operations, most):
+            for together in group_steps(steps, self.operations, most):
                 group.create_task(run_to_end(together))
 
         try:

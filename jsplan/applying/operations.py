@@ -55,12 +55,12 @@ async def run_steps(
 
 
 def group_steps(
-    context: StepContext, steps: Iterable[Step], extra: Mapping[str, Operation], most: int
+    steps: Iterable[Step], extra: Mapping[str, Operation], most: int
 ) -> Iterator[list[Step]]:
     """Yield steps that begin now in groups of at most `most` that run together."""
     groups: dict[str, list[Step]] = {}
     for step in steps:
-        if step.op in extra or not may_run_together(context, step):
+        if step.op in extra or not may_run_together(step):
             yield [step]
             continue
         group = groups.setdefault(step.domain, [])

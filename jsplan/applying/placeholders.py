@@ -1,17 +1,13 @@
 """The placeholder consumer of an interest stream.
 
-State has it in `replacements` from before it is created until it is deleted: with the last sequence
-of the stream and the position of each consumer at that moment, so that messages that consumers
-finish meanwhile do not count as deleted.
+State has it in `replacements` from before it is created until it is deleted: with what the plan
+said that is deleted then, so that messages that consumers finish meanwhile do not count as deleted.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from jsplan.applying.step_context import StepContext
 from jsplan.documents.plan import Step
-from jsplan.facts.interest import parse_interest
 
 
 async def create_placeholder(context: StepContext, step: Step) -> None:
@@ -19,35 +15,23 @@ async def create_placeholder(context: StepContext, step: Step) -> None:
 
     Raises as `remove_placeholder` does.
     """
-    live = await context.check_precondition(step)
+    await context.check_precondition(step)
     await context.begin(step)
-    if live is None or str(step.target_address) not in context.state.replacements:
-        await context.record(
-            {
-                "replacing": {"address": str(step.target_address)}
-                | await _snapshot_positions(context, step)
+    consumers = {change.name for one in step.deletions for change in one.request.consumers}
+    held = (one.request.held for one in step.deletions)
+    consumers.update(*(before.consumers for before in held if before is not None))
+    await context.record(
+        {
+            "replacing": {
+                "address": str(step.target_address),
+                "at_most": sum(one.at_most for one in step.deletions),
+                "consumers": sorted(consumers),
             }
-        )
+        }
+    )
     assert step.request is not None
     await context.send(step, step.request["api"], step.request["payload"])
     await context.record({"end": step.address}, durable=False)
-
-
-async def _snapshot_positions(context: StepContext, step: Step) -> dict[str, Any]:
-    """Read the last sequence of the stream, and the position of each consumer.
-    consumer.
-    """
-    api, stream = context.api(step), step.target_address.stream
-    consumers = [parse_interest(info) for info in await api.all_consumers(stream)]
-    info = await api.stream_info(stream)
-    last = int(info["state"]["last_seq"]) if info is not None else 0
-    return {
-        "last_seq": last,
-        "consumers": {
-            consumer.name: [consumer.floor, consumer.delivered, consumer.pending]
-            for consumer in consumers
-        },
-    }
 
 
 async def remove_placeholder(context: StepContext, step: Step) -> None:

@@ -209,10 +209,7 @@ async def _first_difference(
     for step in steps:
         if (why := await consumer_difference(step, api)) is not None:
             return why
-        if (
-            not deletions.is_decided_earlier(step.target_address)
-            and (why := await deletions.describe_excess(step, live)) is not None
-        ):
+        if (why := await deletions.describe_excess(step, live, begun=False)) is not None:
             return why
     return None
 

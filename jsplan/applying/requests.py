@@ -30,12 +30,12 @@ FAILURES: Final = (StepNotStarted, StepFailed, ApiError, StateError)
 _PLAIN_PRECONDITIONS: Final = frozenset({"fingerprint", "parent"})
 
 
-def may_run_together(context: StepContext, step: Step) -> bool:
+def may_run_together(step: Step) -> bool:
     """Return True for a step whose check is quick, so that no other one waits for it."""
     return (
         step.kind.runs_together
         and step.precondition.keys() <= _PLAIN_PRECONDITIONS
-        and not context.deletion_check.is_expected(step)
+        and not step.deletions
     )
 
 

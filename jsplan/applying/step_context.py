@@ -102,7 +102,7 @@ class StepContext(StepJournal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.deletion_check = DeletionCheck(self.plan, self.apis, self.state.replacements)
+        self.deletion_check = DeletionCheck(self.plan, self.apis)
         self._awaited = {step.precondition.get("after_step", "") for step in self.plan.steps}
 
     def api(self, step: Step) -> DomainApi:

@@ -21,6 +21,7 @@ from jsplan.documents.base import (
     plain,
 )
 from jsplan.documents.configs import Config
+from jsplan.documents.deletions import PlannedDeletion
 from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_parts import (
     Actions,
@@ -134,7 +135,8 @@ class Step(Struct, omit_defaults=True):
     the read-back must show, in compact form; None for a deletion. `record` is stored in state when
     the step is done. `depends_on` are step ids. `optional_if_offline` are those of them that the
     step does not wait for if their domain is offline: a source may be created before its origin.
-    `params` are the parameters of a step of more than one request.
+    `params` are the parameters of a step of more than one request. `deletions` are the counts of
+    what it deletes, which are repeated before it is sent.
     """
 
     id: str
@@ -149,6 +151,7 @@ class Step(Struct, omit_defaults=True):
     object: AnyAddress | None = None
     params: Params | None = None
     optional_if_offline: list[str] = field(default_factory=list)
+    deletions: list[PlannedDeletion] = field(default_factory=list)
 
     @property
     def kind(self) -> StepKind:

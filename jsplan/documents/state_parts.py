@@ -167,11 +167,11 @@ class ConsumerReplaced(TypedDict):
 
 
 class Placeholder(TypedDict):
-    """A placeholder consumer, and the positions that it keeps messages for."""
+    """A placeholder consumer, and how many messages the changed consumers delete after it."""
 
     address: ConsumerAddress
-    last_seq: UInt64
-    consumers: dict[str, list[UInt64]]
+    at_most: UInt64
+    consumers: list[str]
 
 
 class OriginReplaced(TypedDict):

@@ -1,7 +1,7 @@
 """The kinds of steps: one row for each operation.
 
-A row says what a step sends, what it deletes, what it does to the position of a consumer, and how
-apply treats it. Requests that an operation builds itself are not in the plan.
+A row says what a step sends, what it deletes, and how apply treats it. Requests that an operation
+builds itself are not in the plan.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class StepKind(Struct, frozen=True):
 
     `does`: it creates, updates or deletes the object of the resource, or writes it otherwise;
     `retire` deletes an object that the same plan replaces; empty for a part of a longer way.
-    `loses`: it deletes `all` of what stays otherwise, or `some` messages. `position`: what it does
-    to the position of its consumer.
+    `loses`: it deletes `all` of what stays otherwise, or `some` messages.
 
     `is_marked`: its request carries the configuration of the object, with the tag of its owner.
     `begins_flows`: mirrors and sources may begin with it. `is_cutover`: it runs between quiesce and
@@ -46,7 +45,6 @@ class StepKind(Struct, frozen=True):
     relocated: bool = False
     does: Literal["create", "update", "delete", "write", "retire", ""] = ""
     loses: Literal["all", "some", ""] = ""
-    position: Literal["gone", "same", "floor", "start", ""] = ""
     is_marked: bool = False
     begins_flows: bool = False
     is_cutover: bool = False
@@ -150,7 +148,6 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
         "consumer",
         "create",
         does="create",
-        position="start",
         is_marked=True,
         runs_together=True,
     ),
@@ -161,13 +158,10 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
         "update",
         does="update",
         loses="some",
-        position="same",
         is_marked=True,
     ),
     "consumer.pause": StepKind("consumer", "CONSUMER.PAUSE", "pause", does="write"),
-    "consumer.delete": StepKind(
-        "consumer", "CONSUMER.DELETE", does="delete", loses="some", position="gone"
-    ),
+    "consumer.delete": StepKind("consumer", "CONSUMER.DELETE", does="delete", loses="some"),
     "consumer.replace": StepKind(
         "consumer",
         "CONSUMER.CREATE",
@@ -175,7 +169,6 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
         "create",
         params=("state_address", "api_level", "pause_until"),
         loses="some",
-        position="floor",
         is_marked=True,
     ),
     "consumer.cleanup": StepKind("consumer", params=("state_address",)),
@@ -184,7 +177,7 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
         "consumer", "CONSUMER.CREATE", "consumer", staging=True, loses="some"
     ),
     "consumer.delete_placeholder": StepKind(
-        "consumer", "CONSUMER.DELETE", staging=True, loses="some", position="gone"
+        "consumer", "CONSUMER.DELETE", staging=True, loses="some"
     ),
     "consumer.verify": StepKind("consumer"),
     "replication.verify": StepKind("stream", params=("flows", "managed")),

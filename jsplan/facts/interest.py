@@ -1,51 +1,34 @@
-"""Messages that an interest stream deletes when its consumers or its retention change.
+"""Messages that an interest stream may delete when its consumers or its retention change.
 
-A message stays while a consumer wants it: one whose filter matches and that has not acknowledged
-it. The server reports the sequence up to which a consumer has acknowledged everything, and the last
-one that it delivered; the part between is not known. Neither is how far a consumer has searched for
-messages of its filter beyond its last delivery: after an update of the filter it continues from
-there, and the server counts what it has passed as not wanted (server_semantics, section 3).
+A message stays while a consumer wants it: one whose filters match and that has not finished it. So
+the deletions are bounded twice, by what the server counts for each consumer:
 
-Up to 2.12 only a consumer with ack policy `explicit` does not want what is before its start. Others
-keep it although they never deliver it (measured).
+- at most all messages but those that the consumers after the plan still want;
+- in a stream that has interest retention already, at most those that the changed consumers want
+  now, and those that no consumer wants: nothing else is there.
+
+Consumers whose filters have no subject in common want different messages. Of others only the one
+that wants most counts, since the server does not report which messages they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
+from jsplan.address import STAGING_PREFIX
+from jsplan.documents.deletions import ConsumerChange, HeldMessages
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.limit_trimming import DeletionTally
-from jsplan.facts.stored_message import StoredMessage
 from jsplan.resources.consumer import filters_of
-from jsplan.resources.server_features import (
-    ACKS_ABOVE_FLOOR_LEVEL,
-    PENDING_FROM_START_LEVEL,
-    STARTS_COUNT_LEVEL,
-)
-from jsplan.subjects import is_subset
+from jsplan.resources.server_features import PENDING_FROM_START_LEVEL
+from jsplan.subjects import is_covered, overlaps, passes_filters
 
-MAX_SEQUENCE = 2**64 - 1
-
-
-class ConsumerChange(Struct, frozen=True):
-    """One consumer of a stream after a plan: its filters (none: every subject) and its position.
-
-    `position`: `gone`; `same`, updated in place; `floor`, replaced, continues behind its ack floor;
-    `start`, new and starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
-    `acks_each`: its ack policy will be `explicit`.
-    """
-
-    name: str
-    position: Literal["gone", "same", "floor", "start"]
-    filters: tuple[str, ...] = ()
-    policy: str = "all"
-    opt_start_seq: int = 0
-    acks_each: bool = True
+#: The positions after a plan at which a consumer wants all that it wants now.
+_KEPT: Final = ("same", "floor")
+#: Subjects, of which a message must match one; none: every message does.
+Filters = tuple[str, ...]
 
 
 def build_change(
@@ -58,142 +41,152 @@ def build_change(
     policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
     if resumes_at:
         policy, first = "by_start_sequence", resumes_at
-    each = config.get("ack_policy") == "explicit"
-    return ConsumerChange(name, position, filters_of(config), policy, first, each)
-
-
-class InterestSnapshot(Struct, frozen=True):
-    """An interest stream when its placeholder consumer was created.
-
-    It has the last sequence and, by name, the ack floor, the last delivered sequence and the number
-    of unacknowledged messages of each consumer.
-    """
-
-    last_seq: int
-    consumers: Mapping[str, tuple[int, int, int]]
+    return ConsumerChange(name, position, filters_of(config), policy, first)
 
 
 class ConsumerInterest(Struct, frozen=True):
-    """One consumer: filters (none: everything), ack floor, last delivered sequence.
+    """One consumer as its server reports it: filters (none: everything) and its counts.
 
-    `pending` is the number of unacknowledged messages, `waiting` of those not delivered yet.
-    `filters_before` are those that an update in place replaces. `start_known` is False for a new
-    consumer whose first message is not known yet. `acks_each`: its ack policy is `explicit`. Such a
-    consumer does not want what is before its start, nor what it passed when it searched beyond its
-    last delivery. Others want everything behind their floor. `position` is where a consumer that
-    replaces it resumes, None if unknown. `waiting_known`: `waiting` is what the server counts for
-    these filters behind this last delivery.
+    `floor` and `delivered` are sequences: its ack floor, and its last delivery. `pending` is the
+    number of messages that it was given and has not acknowledged, `waiting` of those that it was
+    not given yet, None if the server may count others too. `position` is its first unfinished
+    sequence, None if that is unknown. `acks_each`: its ack policy is `explicit`.
     """
 
     name: str
-    filters: tuple[str, ...]
+    filters: Filters
     floor: int
     delivered: int
     pending: int = 0
-    from_the_start: bool = True
-    waiting: int = 0
-    filters_before: tuple[str, ...] | None = None
-    start_known: bool = True
-    acks_each: bool = True
+    waiting: int | None = 0
     position: int | None = None
-    waiting_known: bool = False
-
-    def matches(self, subject: str) -> bool:
-        """Return True if the consumer receives messages of this subject."""
-        return _matches_filters(self.filters, subject)
-
-    def gains(self, subject: str) -> bool:
-        """Return True if only the updated filter matches the subject."""
-        return self.filters_before is not None and not _matches_filters(
-            self.filters_before, subject
-        )
-
-    @property
-    def unfinished(self) -> int:
-        """Number of messages of the stream that it wants."""
-        return self.pending + self.waiting
+    acks_each: bool = True
 
 
-def _shows_passed(consumer: ConsumerInterest) -> bool:
-    """Return True if INFO shows what the consumer passed and does not want for that."""
-    return consumer.acks_each and consumer.waiting_known and consumer.filters_before is None
+_ANY: Final = ConsumerInterest("", (), 0, 0)
 
 
-def _matches_filters(filters: tuple[str, ...], subject: str) -> bool:
-    return not filters or any(is_subset(subject, other) for other in filters)
+def parse_interest(info: Mapping[str, Any], level: int) -> ConsumerInterest:
+    """Parse an element of CONSUMER.LIST. `level` is the API level of its server.
 
-
-def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
-    """Parse an element of CONSUMER.LIST."""
+    One that began behind the end of the stream is said to wait for what came before its start.
+    """
     config = info["config"]
     floor = (info.get("ack_floor") or {}).get("stream_seq", 0)
     delivered = (info.get("delivered") or {}).get("stream_seq", 0)
-    whole = config.get("deliver_policy", "all") == "all"
-    delivered = max(floor, delivered)
-    out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
+    policy = config.get("deliver_policy", "all")
+    counts = policy == "all" or (
+        level >= PENDING_FROM_START_LEVEL and policy not in ("by_start_sequence", "by_start_time")
+    )
     return ConsumerInterest(
         info["name"],
         filters_of(config),
         floor,
-        delivered,
-        out,
-        whole,
-        waiting,
+        max(floor, delivered),
+        info.get("num_ack_pending") or 0,
+        (info.get("num_pending") or 0) if counts else None,
+        position_of(config, info, level),
         acks_each=config.get("ack_policy") == "explicit",
     )
 
 
-def parse_reader(info: Mapping[str, Any], level: int) -> ConsumerInterest:
-    """Parse an element of CONSUMER.LIST, with all that a measurement needs."""
-    consumer = parse_interest(info)
-    counts = level >= PENDING_FROM_START_LEVEL or consumer.from_the_start
-    return replace(
-        consumer,
-        waiting=consumer.waiting if counts else 0,
-        waiting_known=counts,
-        position=position_of(info["config"], info, level),
-    )
+class StoredCounts(Struct, frozen=True):
+    """The messages of a stream as the server reports them.
+
+    `subjects` are the counts by subject, `gaps` the deleted sequences from `first_seq` to
+    `last_seq` in order; None where there are too many to ask for.
+    """
+
+    messages: int
+    first_seq: int
+    last_seq: int
+    subjects: Mapping[str, int] | None = None
+    gaps: tuple[int, ...] | None = ()
+
+    def matching(self, filters: Filters) -> tuple[int, int]:
+        """Return the least and the most messages whose subjects pass the filters."""
+        if not filters:
+            return self.messages, self.messages
+        if self.subjects is None:
+            return 0, self.messages
+        count = sum(n for subject, n in self.subjects.items() if passes_filters(subject, filters))
+        return count, count
+
+    def between(self, first: int, last: int) -> int:
+        """Return the most messages with sequences from `first` to `last`."""
+        first, last = max(first, self.first_seq), min(last, self.last_seq)
+        deleted = sum(first <= gap <= last for gap in self.gaps or ())
+        return min(self.messages, max(0, last - first + 1 - deleted))
+
+    def lost_by(self, before: Filters, after: Filters) -> int:
+        """Return the most messages that pass the filters `before` and not those `after`."""
+        if not after or (before and all(is_covered(one, after) for one in before)):
+            return 0
+        if self.subjects is None:
+            return self.messages
+        return sum(
+            n
+            for subject, n in self.subjects.items()
+            if passes_filters(subject, before) and not passes_filters(subject, after)
+        )
 
 
-def apply_consumer_changes(
+def bound_unwanted(
+    stored: StoredCounts,
     now: Iterable[ConsumerInterest],
     changes: Iterable[ConsumerChange],
-    last_seq: int,
-    level: int,
-    since: InterestSnapshot | None = None,
     *,
-    recreated: bool = False,
-) -> list[ConsumerInterest]:
-    """Return the consumers that a plan leaves. `recreated`: each is recreated at its ack floor."""
-    consumers = {consumer.name: _at_snapshot(consumer, since) for consumer in now}
-    if recreated:
-        consumers = {
-            name: _recreate_at_position(
-                consumer,
-                ConsumerChange(
-                    name,
-                    "floor",
-                    consumer.filters,
-                    "all" if consumer.from_the_start else "",
-                    acks_each=consumer.acks_each,
-                ),
-                level,
-            )
-            for name, consumer in consumers.items()
-        }
-    for change in changes:
-        old = consumers.pop(change.name, None)
-        if change.position == "start" or (change.position != "gone" and old is None):
-            consumers[change.name] = _new_consumer(change, last_seq, level)
-        elif old is not None and change.position == "same":
-            consumers[change.name] = replace(
-                old,
-                filters=change.filters,
-                filters_before=None if old.filters == change.filters else old.filters,
-            )
-        elif old is not None and change.position == "floor":
-            consumers[change.name] = _recreate_at_position(old, change, level)
-    return list(consumers.values())
+    was_interest: bool,
+    keeps_others: bool = False,
+    held: HeldMessages | None = None,
+) -> int | None:
+    """Return the most messages that no consumer wants after the changes.
+
+    None if no consumer stays. `was_interest`: the stream has or had interest retention, so there is
+    nothing but what consumers want now. `keeps_others`: messages of subjects that no consumer has
+    stay, as when a stream becomes an interest stream. `held` is that of an existing placeholder.
+    """
+    consumers = {c.name: c for c in now if not c.name.startswith(STAGING_PREFIX)}
+    changed = {c.name: c for c in changes if not c.name.startswith(STAGING_PREFIX)}
+    stay = [
+        (consumers.get(name), changed.get(name))
+        for name in sorted({*consumers, *changed})
+        if name not in changed or changed[name].position != "gone"
+    ]
+    if not stay:
+        return None
+    wanted = [one for pair in stay for one in _wanted_after(stored, *pair)]
+    every = _union((change or consumer or _ANY).filters for consumer, change in stay)
+    examined = stored.matching(every)[1] if keeps_others else stored.messages
+    most = examined - _wanted_together(stored, wanted)
+    if not was_interest:
+        return most
+    known = frozenset(held.consumers) if held is not None else frozenset[str]()
+    lost = sum(
+        _released(stored, consumers[name], change)
+        for name, change in changed.items()
+        if name in consumers and name not in known
+    )
+    unwanted = held.at_most if held is not None else _unwanted_now(stored, consumers.values())
+    return min(most, lost + unwanted)
+
+
+def count_finished(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> tuple[int, int]:
+    """Return the least and the most messages before the position of one of the consumers.
+
+    Those of a consumer without filters are known.
+    """
+    least = most = 0
+    for consumer in consumers:
+        last = consumer.delivered if consumer.position is None else consumer.position - 1
+        passed = stored.between(1, last)
+        if consumer.filters:
+            finished = stored.matching(consumer.filters)[1] - _least_wanted(stored, consumer)
+            passed = min(passed, finished)
+        elif consumer.position is not None and stored.gaps is not None:
+            least = max(least, passed)
+        most += passed
+    return least, min(stored.messages, most)
 
 
 def empties_stream(
@@ -216,239 +209,104 @@ def empties_stream(
     return False
 
 
-def _at_snapshot(consumer: ConsumerInterest, since: InterestSnapshot | None) -> ConsumerInterest:
-    if since is None or consumer.name not in since.consumers:
-        return consumer
-    floor, delivered, pending = since.consumers[consumer.name]
-    return replace(
-        consumer,
-        floor=min(floor, consumer.floor),
-        delivered=min(delivered, consumer.delivered),
-        pending=pending,
-        waiting_known=False,
-    )
+def _most_wanted(stored: StoredCounts, consumer: ConsumerInterest) -> int:
+    """Return the most stored messages that a consumer has not finished."""
+    waiting = consumer.waiting
+    if waiting is None:
+        waiting = stored.between(consumer.delivered + 1, stored.last_seq)
+    return min(consumer.pending + waiting, stored.matching(consumer.filters)[1])
 
 
-def _recreate_at_position(
-    old: ConsumerInterest, change: ConsumerChange, level: int
-) -> ConsumerInterest:
-    """Recreate a consumer at its position."""
-    waiting = old.unfinished if sorted(old.filters) == sorted(change.filters) else 0
-    new = ConsumerInterest(
-        old.name, change.filters, 0, 0, waiting=waiting, acks_each=change.acks_each
-    )
-    starts_count = level >= STARTS_COUNT_LEVEL
-    if old.position is None:
-        return replace(new, delivered=old.delivered, from_the_start=False, start_known=False)
-    whole = change.policy == "all" and (starts_count or old.position <= 1)
-    if not (starts_count or change.acks_each):
-        return replace(new, from_the_start=whole)
-    return replace(new, floor=old.position - 1, delivered=old.position - 1, from_the_start=whole)
+def _least_wanted(stored: StoredCounts, consumer: ConsumerInterest) -> int:
+    """Return the least stored messages that a consumer has not finished.
 
-
-def _new_consumer(change: ConsumerChange, last_seq: int, level: int) -> ConsumerInterest:
-    """Build a new consumer. Where the start is not known here, it may want all or nothing."""
-    new = ConsumerInterest(
-        change.name,
-        change.filters,
-        0,
-        0,
-        from_the_start=change.policy == "all",
-        acks_each=change.acks_each,
-    )
-    if level < STARTS_COUNT_LEVEL and not change.acks_each:
-        return new
-    match change.policy:
-        case "all":
-            return new
-        case "new":
-            return replace(new, floor=last_seq, delivered=last_seq)
-        case "by_start_sequence":
-            before = max(0, change.opt_start_seq - 1)
-            return replace(new, floor=before, delivered=before)
-        case _:
-            return replace(new, delivered=last_seq, start_known=False)
-
-
-class UnwantedMessages(Struct):
-    """Counts unwanted messages up to the last one that a consumer has seen, one by one.
-
-    `becomes_interest`: the stream changes from limits to interest; then a message that no filter
-    matches stays, and one that all have acknowledged is deleted. Else consumers are deleted or
-    changed, and messages that no consumer wants any more are deleted; `unsure_below` is the floor
-    of a deleted one, below which the server does not always look. `sure` are deleted. `doubtful`
-    depend on acknowledgements. `passed` depend on how far a consumer with an updated filter has
-    searched, or a downstream stream (`has_downstream`) has read. `acknowledged_gone`: there are no
-    doubtful ones (see `MeasurementRequest`).
+    The server may count messages as pending that a purge has deleted (measured on 2.10 to 2.15).
     """
+    passed = stored.between(1, consumer.delivered)
+    waiting = consumer.waiting
+    if waiting is None:
+        waiting = max(0, stored.matching(consumer.filters)[0] - passed)
+    waiting = min(waiting, stored.between(consumer.delivered + 1, stored.last_seq))
+    pending = min(consumer.pending, passed)
+    return min(waiting + pending, stored.matching(consumer.filters)[1])
 
-    consumers: tuple[ConsumerInterest, ...]
-    level: int
-    becomes_interest: bool
-    last_seq: int
-    unsure_below: int = 0
-    has_downstream: bool = False
-    acknowledged_gone: bool = False
-    sure: DeletionTally = field(default_factory=DeletionTally)
-    doubtful: DeletionTally = field(default_factory=DeletionTally)
-    passed: DeletionTally = field(default_factory=DeletionTally)
-    _seen: dict[str, int] = field(default_factory=dict)
-    _stopped: set[str] = field(default_factory=set)
-    #: How many messages each consumer matched, and of them those behind its last delivery.
-    _matched: dict[str, int] = field(default_factory=dict)
-    _behind: dict[str, int] = field(default_factory=dict)
-    #: Messages that go if each of these consumers passed so many behind its last delivery.
-    _undecided: list[tuple[StoredMessage, dict[str, int]]] = field(default_factory=list)
 
-    @property
-    def horizon(self) -> int:
-        """The last sequence that must be read."""
-        if self.becomes_interest and self.has_downstream:
-            return MAX_SEQUENCE
-        if not self.becomes_interest and any(
-            c.filters_before is not None and c.acks_each for c in self.consumers
-        ):
-            return MAX_SEQUENCE
-        return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
+def _wanted_after(
+    stored: StoredCounts, consumer: ConsumerInterest | None, change: ConsumerChange | None
+) -> Iterable[tuple[Filters, int]]:
+    """Yield filters and the least messages that pass them and that a consumer will want."""
+    if change is None:
+        assert consumer is not None
+        yield consumer.filters, _least_wanted(stored, consumer)
+        return
+    first = {"all": 1, "by_start_sequence": change.opt_start_seq or 1}.get(change.policy)
+    if change.position in _KEPT and consumer is not None:
+        fewer = stored.lost_by(consumer.filters, change.filters)
+        narrow = all(is_covered(one, consumer.filters) for one in change.filters or (">",))
+        filters = change.filters if narrow or not consumer.filters else consumer.filters
+        yield filters, max(0, _least_wanted(stored, consumer) - fewer)
+        first = consumer.position if change.position == "floor" else None
+    if first is not None:
+        matching = stored.matching(change.filters)[0]
+        yield change.filters, max(0, matching - stored.between(1, first - 1))
 
-    def visit(self, message: StoredMessage) -> bool:
-        """Visit the next message, which is not beyond the horizon."""
-        self._seen[message.subject] = self._seen.get(message.subject, 0) + 1
-        self._mark_stopped(message)
-        wanting = [c for c in self.consumers if c.matches(message.subject)]
-        for consumer in wanting:
-            behind = message.seq > consumer.delivered
-            self._matched[consumer.name] = self._matched.get(consumer.name, 0) + 1
-            self._behind[consumer.name] = self._behind.get(consumer.name, 0) + behind
-        if self.becomes_interest and not self._is_examined(message, wanting):
-            # The server deletes it when its own consumer goes, unless another one may want it.
-            if self.has_downstream and all(
-                message.seq <= self._possible_done_seq(c) for c in wanting
-            ):
-                self.passed.add(message)
-            return True
-        if (
-            all(message.seq <= self._certain_done_seq(c) for c in wanting)
-            and message.seq > self.unsure_below
-        ):
-            self.sure.add(message)
-        elif all(message.seq <= self._possible_done_seq(c) for c in wanting):
-            if not self.acknowledged_gone:
-                self.doubtful.add(message)
-        else:
-            self._note_passed(message, wanting)
-        return True
 
-    def _note_passed(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> None:
-        """Note a message that consumers may have passed without its delivery."""
-        undelivered = [c for c in wanting if message.seq > self._possible_done_seq(c)]
-        blocking = [c for c in undelivered if not self._may_have_passed(c, message)]
-        if not blocking:
-            self.passed.add(message)
-        elif all(_shows_passed(c) for c in blocking):
-            places = {c.name: self._behind[c.name] for c in blocking}
-            self._undecided.append((message, places))
+def _wanted_together(stored: StoredCounts, wanted: list[tuple[Filters, int]]) -> int:
+    """Return the least messages that consumers want, each with its filters and its least number.
 
-    def decide_passed(self, counts: Mapping[str, int] | None, *, whole: bool) -> int:
-        """Decide what consumers passed with an earlier filter; return how many beyond the horizon.
+    Consumers that share no subject add up. So do those that want all messages of their subjects.
+    """
+    whole = _union(f for f, least in wanted if least and least >= stored.matching(f)[1])
+    candidates = [*wanted, (whole, stored.matching(whole)[0])] if whole else wanted
+    ordered = (
+        sorted(candidates, key=lambda one: -one[1]),
+        sorted(candidates, key=lambda one: sum(_share(one[0], other) for other, _ in candidates)),
+    )
+    return max(_add_up(one) for one in ordered)
 
-        The server searches forward, so a consumer passed the first messages behind its last
-        delivery, as many as it does not count as pending. `counts` are the messages by subject,
-        None if unknown. They are not needed where the walk has read the `whole` stream.
-        """
-        passed = {c.name: self._count_passed(c, counts, whole=whole) for c in self.consumers}
-        for message, places in self._undecided:
-            if all(place <= passed[name] for name, place in places.items()):
-                self.passed.add(message)
-        if whole or self.becomes_interest:
-            return 0
-        return sum(max(0, n - self._behind.get(name, 0)) for name, n in passed.items())
 
-    def _count_passed(
-        self, consumer: ConsumerInterest, counts: Mapping[str, int] | None, *, whole: bool
-    ) -> int:
-        if not _shows_passed(consumer):
-            return 0
-        behind = self._behind.get(consumer.name, 0)
-        if counts is None and not whole:
-            return behind
-        if counts is not None and not whole:
-            matching = sum(n for subject, n in counts.items() if consumer.matches(subject))
-            behind += max(0, matching - self._matched.get(consumer.name, 0))
-        return max(0, behind - consumer.waiting)
+def _add_up(wanted: Iterable[tuple[Filters, int]]) -> int:
+    """Add up the numbers of consumers that share no subject with one before them."""
+    taken, total = list[Filters](), 0
+    for filters, least in wanted:
+        if not any(_share(filters, other) for other in taken):
+            taken.append(filters)
+            total += least
+    return total
 
-    def _mark_stopped(self, message: StoredMessage) -> None:
-        """Mark consumers that searched no further than the first undelivered message."""
-        for consumer in self.consumers:
-            before = consumer.filters_before
-            if (
-                before is not None
-                and consumer.waiting
-                and message.seq > consumer.delivered
-                and _matches_filters(before, message.subject)
-            ):
-                self._stopped.add(consumer.name)
 
-    def _may_have_passed(self, consumer: ConsumerInterest, message: StoredMessage) -> bool:
-        """Return True if the consumer may have passed the message while its old filter applied."""
-        possible = consumer.acks_each and consumer.name not in self._stopped
-        return possible and consumer.gains(message.subject)
+def _share(one: Filters, other: Filters) -> bool:
+    return any(overlaps(a, b) for a in one or (">",) for b in other or (">",))
 
-    def count_beyond(self, counts: Mapping[str, int]) -> int:
-        """Count the deletions beyond the horizon: messages of subjects that no consumer wants."""
-        if self.becomes_interest:
-            return 0
-        unwanted = (s for s in counts if not any(c.matches(s) for c in self.consumers))
-        return sum(max(0, counts[s] - self._seen.get(s, 0)) for s in unwanted)
 
-    @property
-    def at_least(self) -> int:
-        """Least deletions below the horizon: delivered, not pending anywhere, so acknowledged."""
-        refiltered = self.becomes_interest and any(
-            c.filters_before is not None for c in self.consumers
+def _union(filters: Iterable[Filters]) -> Filters:
+    """Return filters that let pass what one of these lets pass. They are not empty."""
+    return tuple(dict.fromkeys(one for several in filters for one in several or (">",)))
+
+
+def _released(stored: StoredCounts, consumer: ConsumerInterest, change: ConsumerChange) -> int:
+    """Return the most messages that a consumer wants now, and may not want after its change."""
+    wanted = _most_wanted(stored, consumer)
+    if change.position not in _KEPT:
+        return wanted
+    return min(wanted, stored.lost_by(consumer.filters, change.filters))
+
+
+def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> int:
+    """Return how many messages no consumer wants: the server has not looked for them.
+
+    They are before the positions of all consumers that match them, as before a start that was
+    behind the end of the stream, or no consumer matches them.
+    """
+    listed = list(consumers)
+    every = _union(consumer.filters for consumer in listed)
+    found = stored.messages - (stored.matching(every)[0] if listed else 0)
+    wanted = [(consumer.filters, _least_wanted(stored, consumer)) for consumer in listed]
+    most = stored.messages - _wanted_together(stored, wanted)
+    for filters, least in wanted:
+        sharing = [other for other in listed if _share(filters, other.filters)]
+        passed = min(
+            other.delivered if other.position is None else other.position - 1 for other in sharing
         )
-        reliable = (
-            all(self._counts_acks(c) and c.start_known for c in self.consumers)
-            and not self.unsure_below
-            and not refiltered
-        )
-        pending = sum(c.pending for c in self.consumers)
-        return self.sure.messages + (max(0, self.doubtful.messages - pending) if reliable else 0)
-
-    @property
-    def at_most(self) -> int:
-        """Most deletions below the horizon."""
-        return self.sure.messages + self.doubtful.messages + self.passed.messages
-
-    def _counts_acks(self, consumer: ConsumerInterest) -> bool:
-        """Return True if single acknowledgements count when the stream becomes interest."""
-        return not self.becomes_interest or self.level >= (
-            ACKS_ABOVE_FLOOR_LEVEL if consumer.from_the_start else STARTS_COUNT_LEVEL
-        )
-
-    def _certain_done_seq(self, consumer: ConsumerInterest) -> int:
-        if (
-            self.becomes_interest
-            and not consumer.from_the_start
-            and self.level < STARTS_COUNT_LEVEL
-        ):
-            return 0
-        return consumer.floor
-
-    def _possible_done_seq(self, consumer: ConsumerInterest) -> int:
-        by_floor = consumer.start_known and not (consumer.acks_each or self.becomes_interest)
-        return consumer.floor if by_floor else consumer.delivered
-
-    def _is_examined(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> bool:
-        """Return True if a stream that becomes interest checks the message.
-
-        It checks only what a consumer has done, and ignores consumers that start behind its end.
-        Servers before 2.12 use ack floors alone.
-        """
-        for consumer in wanting:
-            by_floor = consumer.from_the_start and self.level < ACKS_ABOVE_FLOOR_LEVEL
-            if consumer.floor <= self.last_seq and message.seq <= (
-                consumer.floor if by_floor else consumer.delivered
-            ):
-                return True
-        return False
+        found += min(stored.between(1, passed), stored.matching(filters)[1] - least)
+    return min(found, most)

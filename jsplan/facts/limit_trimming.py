@@ -14,28 +14,8 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from jsplan.documents.deletions import Limits
 from jsplan.facts.stored_message import StoredMessage
-
-
-class ExceededLimits(Struct, frozen=True):
-    """The future limits that are exceeded; 0 for the others. `max_age` is ns, `max_bytes` bytes.
-
-    `max_msgs` and `max_bytes` are only set where the stream discards old messages.
-    """
-
-    max_msgs: int = 0
-    max_bytes: int = 0
-    max_age: int = 0
-    max_msgs_per_subject: int = 0
-
-    @property
-    def causes(self) -> list[str]:
-        """Names of the limits that are set."""
-        return [
-            name
-            for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-            if getattr(self, name)
-        ]
 
 
 class DeletionTally(Struct):
@@ -62,7 +42,7 @@ class ForwardTrim:
     subject.
     """
 
-    limits: ExceededLimits
+    limits: Limits
     messages: int
     bytes: int
     first_unexpired_seq: int
@@ -122,7 +102,7 @@ class BackwardTrim:
     `ttl`: old messages may be exempt from max_age.
     """
 
-    limits: ExceededLimits
+    limits: Limits
     first_unexpired_seq: int
     ttl: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
+from jsplan.documents.deletions import DeletionRequest
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.measure_interest import measure_drained, measure_finished, measure_unwanted
 from jsplan.facts.measure_limits import measure_limits
@@ -19,10 +20,15 @@ from jsplan.facts.measure_positions import measure_redelivered, measure_undelive
 from jsplan.facts.measured_stream import MeasuredStream
 from jsplan.facts.measurement import (
     MEASURE_LIMIT,
+    Answer,
     Measurement,
     MeasurementRequest,
+    reduce_request,
 )
+from jsplan.facts.redelivery import Redelivery
+from jsplan.facts.reset_count import ResetCount
 from jsplan.facts.reset_reads import count_reset
+from jsplan.facts.undelivered import FilterChange
 from jsplan.jetstream import DomainApi, Pool
 
 #: Concurrent measurements.
@@ -46,6 +52,11 @@ async def measure_deletion(
     info = await api.stream_info(request.stream.stream)
     if info is None or not info["state"]["messages"]:
         return None
+    if isinstance(request.counts, DeletionRequest):
+        counts = reduce_request(request.counts, info["state"], info["config"]["storage"])
+        if counts is None:
+            return None
+        request = replace(request, counts=counts)
     stream = MeasuredStream(api, request, info, level, limit, count_only=count_only)
     measurement = await _measure(stream)
     return measurement if measurement.at_most else None
@@ -58,16 +69,15 @@ async def measure_all(
     levels: Mapping[str, int],
     limit: int,
     unread: dict[Address, dict[Address, str]],
-) -> dict[Address, list[Measurement]]:
-    """Measure each request, by the changed address; omit those that delete nothing.
+) -> dict[Address, list[Answer]]:
+    """Measure each request, a few at once; return the answers by changed address.
 
-    A few are measured at once. An origin that does not answer is added to `unread`, with the
-    reason, under the address of its downstream stream. Raises ApiError when a stream that was just
-    read does not answer any more.
+    An origin that does not answer is added to `unread`, with the reason, under the address of its
+    downstream stream. Raises ApiError when a stream that was just read does not answer any more.
     """
     requests = list(requests)
     await pool.open(domains[request.stream.domain].connection for request in requests)
-    slots, measurements = asyncio.Semaphore(MAX_PARALLEL), dict[Address, list[Measurement]]()
+    slots, answers = asyncio.Semaphore(MAX_PARALLEL), dict[Address, list[Answer]]()
 
     async def measure(request: MeasurementRequest) -> None:
         domain = request.stream.domain
@@ -77,12 +87,11 @@ async def measure_all(
                     pool.api(domains[domain]), request, levels.get(domain, 0), limit
                 )
         except (ApiError, ConnectError) as error:
-            if request.drains is None:
+            if not isinstance(request.counts, DeletionRequest) or request.counts.drains is None:
                 raise
             unread.setdefault(request.address, {})[request.stream] = str(error)
             return
-        if measurement is not None:
-            measurements.setdefault(request.address, []).append(measurement)
+        answers.setdefault(request.address, []).append((request, measurement))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -90,23 +99,27 @@ async def measure_all(
                 group.create_task(measure(request))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return {
-        address: sorted(results, key=lambda a: a.causes)
-        for address, results in measurements.items()
-    }
+    for found in answers.values():
+        found.sort(key=lambda answer: answer[1].causes if answer[1] is not None else ())
+    return answers
 
 
 async def _measure(stream: MeasuredStream) -> Measurement:
+    await stream.read_gaps()
+    match stream.request.counts:
+        case Redelivery() as span:
+            return await measure_redelivered(stream, span)
+        case ResetCount() as count:
+            return stream.result(*await count_reset(stream.reader, count))
+        case FilterChange() as change:
+            return await measure_undelivered(stream, change)
+        case DeletionRequest() as deletions:
+            return await _measure_deletions(stream, deletions)
+
+
+async def _measure_deletions(stream: MeasuredStream, request: DeletionRequest) -> Measurement:
     """Measure everything in the request, as one result."""
     results: list[Measurement] = []
-    request = stream.request
-    await stream.read_gaps()
-    if request.redelivery is not None:
-        return await measure_redelivered(stream, request.redelivery)
-    if request.reset is not None:
-        return stream.result(*await count_reset(stream.reader, request.reset))
-    if request.filter_change is not None:
-        return await measure_undelivered(stream, request.filter_change)
     if request.drains is not None:
         results.append(await measure_drained(stream, request.drains))
     if request.limits.causes:
@@ -114,12 +127,7 @@ async def _measure(stream: MeasuredStream) -> Measurement:
     if request.finished:
         results.append(await measure_finished(stream, request.finished))
     if request.interest:
-        unwanted = await measure_unwanted(stream, request)
-        results.append(
-            replace(unwanted, at_least=0, least_bytes=0)
-            if request.changes_subjects or stream.has_downstream
-            else unwanted
-        )
+        results.append(await measure_unwanted(stream, request))
     return _combine(stream, results)
 
 

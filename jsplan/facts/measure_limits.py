@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from jsplan.documents.deletions import Limits
 from jsplan.errors import ApiError
 from jsplan.facts.interest import ConsumerInterest
-from jsplan.facts.limit_trimming import BackwardTrim, ExceededLimits, ForwardTrim
+from jsplan.facts.limit_trimming import BackwardTrim, ForwardTrim
 from jsplan.facts.measured_stream import MeasuredStream
 from jsplan.facts.measurement import Measurement
 from jsplan.facts.messages import ReadLimitExceeded
@@ -14,7 +15,7 @@ from jsplan.resources.server_features import EXPIRY_LEVEL, TIME_LOOKUP_LEVEL
 from jsplan.units import parse_instant
 
 
-async def measure_limits(stream: MeasuredStream, limits: ExceededLimits) -> list[Measurement]:
+async def measure_limits(stream: MeasuredStream, limits: Limits) -> list[Measurement]:
     """Measure the limits, and what an interest stream deletes as acknowledged with it."""
     consumers = await _with_messages_out(stream) if _leaves_gaps(stream, limits) else []
     # The newest deleted message decides which consumers lose some, and reading finds it.
@@ -28,10 +29,10 @@ async def measure_limits(stream: MeasuredStream, limits: ExceededLimits) -> list
     return results
 
 
-def _leaves_gaps(stream: MeasuredStream, limits: ExceededLimits) -> bool:
+def _leaves_gaps(stream: MeasuredStream, limits: Limits) -> bool:
     """Return True if a message may stay that is older than a deleted one."""
     by_age = limits.max_age and stream.config.get("allow_msg_ttl")
-    return stream.request.target_storage is None and bool(limits.max_msgs_per_subject or by_age)
+    return not stream.target_storage and bool(limits.max_msgs_per_subject or by_age)
 
 
 async def _with_messages_out(stream: MeasuredStream) -> list[ConsumerInterest]:
@@ -44,7 +45,7 @@ async def _with_messages_out(stream: MeasuredStream) -> list[ConsumerInterest]:
 
 
 async def _measure_exceeded(
-    stream: MeasuredStream, limits: ExceededLimits, *, count_only: bool
+    stream: MeasuredStream, limits: Limits, *, count_only: bool
 ) -> Measurement:
     young, old = await _find_expired(stream, limits.max_age) if limits.max_age else (0, (0, 0))
     known = await _read_counts_for_limits(stream, limits)
@@ -56,7 +57,7 @@ async def _measure_exceeded(
     return await _read_from_nearer_end(stream, limits, young, bounds, old, count_only=count_only)
 
 
-async def _read_counts_for_limits(stream: MeasuredStream, limits: ExceededLimits) -> bool:
+async def _read_counts_for_limits(stream: MeasuredStream, limits: Limits) -> bool:
     try:
         return await stream.read_subject_counts() if limits.max_msgs_per_subject else False
     except (ReadLimitExceeded, ApiError):
@@ -87,13 +88,13 @@ async def _find_expired(stream: MeasuredStream, age: int) -> tuple[int | None, t
 
 
 def _limit_bounds(
-    stream: MeasuredStream, limits: ExceededLimits, old: tuple[int, int], known: bool
+    stream: MeasuredStream, limits: Limits, old: tuple[int, int], known: bool
 ) -> tuple[int, int]:
     """Return bounds without reading. Prefixes overlap: the longest counts; others add up."""
     least = most = 0
     if limits.max_msgs:
         least = most = max(0, stream.messages - limits.max_msgs)
-    if limits.max_bytes and stream.request.target_storage is not None:
+    if limits.max_bytes and stream.target_storage:
         most = stream.messages
     elif limits.max_bytes and stream.bytes > limits.max_bytes:
         least, most = max(least, 1), stream.messages
@@ -116,7 +117,7 @@ def _per_subject_bounds(stream: MeasuredStream, limit: int, known: bool) -> tupl
 
 async def _read_from_nearer_end(
     stream: MeasuredStream,
-    limits: ExceededLimits,
+    limits: Limits,
     young: int,
     bounds: tuple[int, int],
     old: tuple[int, int],
@@ -134,7 +135,7 @@ async def _read_from_nearer_end(
     if blind or min(likely, stream.messages - likely) > stream.limit:
         return stream.result(bounds, None, limits.causes)
     # The size in another storage is not known before all messages are read.
-    moved = bool(limits.max_bytes and stream.request.target_storage)
+    moved = bool(limits.max_bytes and stream.target_storage)
     if likely * 2 <= stream.messages and not moved:
         measurement = await _read_from_oldest(stream, limits, young, bounds, count_only=count_only)
     else:
@@ -146,7 +147,7 @@ async def _read_from_nearer_end(
 
 async def _read_from_oldest(
     stream: MeasuredStream,
-    limits: ExceededLimits,
+    limits: Limits,
     young: int,
     bounds: tuple[int, int],
     *,
@@ -175,7 +176,7 @@ async def _read_from_oldest(
 
 
 async def _read_from_newest(
-    stream: MeasuredStream, limits: ExceededLimits, young: int, bounds: tuple[int, int]
+    stream: MeasuredStream, limits: Limits, young: int, bounds: tuple[int, int]
 ) -> Measurement:
     walk = BackwardTrim(limits, young, bool(stream.config.get("allow_msg_ttl")), stream.counts)
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES
-from jsplan.facts.interest import ConsumerInterest, parse_reader
+from jsplan.documents.deletions import DeletionRequest
+from jsplan.facts.interest import ConsumerInterest, parse_interest
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.messages import MessageReader, ReadBudget, list_deleted
 from jsplan.jetstream import DomainApi
@@ -27,6 +28,9 @@ class MeasuredStream:
     ) -> None:
         self.api, self.request, self.level, self.count_only = api, request, level, count_only
         self.config, self.state = info["config"], info["state"]
+        counts = request.counts
+        deletions = counts if isinstance(counts, DeletionRequest) else DeletionRequest()
+        self.deletes_later, self.target_storage = deletions.deletes_later, deletions.target_storage
         self.now = str(info.get("ts") or "")
         self.limit, self.budget = limit, ReadBudget(limit)
         self.messages, self.bytes = int(self.state["messages"]), int(self.state["bytes"])
@@ -39,11 +43,11 @@ class MeasuredStream:
             self.state["last_seq"],
             batches,
             self.budget,
-            target_storage=request.target_storage,
+            target_storage=self.target_storage,
         )
         self.counts: dict[str, int] = {}
         self.consumer_infos: list[dict[str, Any]] | None = None
-        self.has_downstream = request.has_downstream
+        self.has_downstream = False
 
     def result(
         self,
@@ -72,7 +76,7 @@ class MeasuredStream:
             {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
             since=self.state["first_ts"],
             until=until,
-            deletes_later=self.request.deletes_later,
+            deletes_later=self.deletes_later,
             newest=newest,
         )
 
@@ -105,7 +109,7 @@ class MeasuredStream:
     async def read_consumers(self) -> tuple[ConsumerInterest, ...]:
         """Read all consumers but those of servers for downstream streams: they change soon."""
         infos = await self._list_consumers()
-        consumers = [parse_reader(info, self.level) for info in infos]
+        consumers = [parse_interest(info, self.level) for info in infos]
         internal = [c for c in consumers if c.name.startswith(SERVER_CONSUMER_PREFIXES)]
         self.has_downstream = self.has_downstream or bool(internal)
         return tuple(consumer for consumer in consumers if consumer not in internal)

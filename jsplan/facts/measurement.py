@@ -2,71 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.facts.interest import ConsumerChange, InterestSnapshot
-from jsplan.facts.limit_trimming import ExceededLimits
+from jsplan.documents.deletions import DeletionRequest, Limits
 from jsplan.facts.redelivery import Redelivery
 from jsplan.facts.reset_count import ResetCount
-from jsplan.facts.stored_message import TargetStorage
+from jsplan.facts.stored_message import size_growth
 from jsplan.facts.undelivered import FilterChange
 
 #: Default limit of the reads of one measurement.
 MEASURE_LIMIT = 100_000
 
 
-class FinishedConsumer(Struct, frozen=True):
-    """Messages that a consumer has finished: all before `position`, or at most its `delivered`.
-
-    `position` is None where it is unknown.
-    """
-
-    filters: tuple[str, ...]
-    delivered: int
-    position: int | None
-
-
 class MeasurementRequest(Struct, frozen=True):
-    """Request to measure the change of `address` in `stream`, which may be a drained origin.
+    """Request to count what the change of `address` does in `stream`, which may be its origin.
 
-    A drained origin may be in another domain. `limits` are those of an update. `interest`: the
-    stream has or gets interest retention, and the messages that no consumer wants once `consumers`
-    have changed are counted; `recreates_consumers`: all of them are recreated. `placeholder`: a
-    placeholder consumer keeps all messages until then; with `since`, what arrived or was
-    acknowledged after its creation is not counted. `drains` are filters through which a new
-    downstream stream consumes the stream. `deletes_later`: the server deletes only with the next
-    message of each subject. `finished` are messages that consumers of a stream that becomes a work
-    queue have finished. `redelivery` asks only for the messages that a consumer that continues at
-    its position receives again; `filter_change` only for those that a changed filter leaves
-    undelivered; `reset` only for what a consumer that is set to a position receives again or skips.
-    `has_downstream`: the server reads the stream for a downstream stream with a
-    consumer that it may not show, so unwanted messages may stay. `changes_subjects`: its subjects
-    change, so some may stay. `target_storage`: the messages are copied to a stream in which they
-    have another size. `acknowledged_gone`: it was an interest stream before, so a message that all
-    its consumers were given is still there only because one has not acknowledged it: it stays.
+    That is in another domain, maybe. `counts` says what: the messages that are deleted; those that
+    a consumer that continues at its position receives again; those that a changed filter leaves
+    undelivered; or those that a consumer that is set to a position receives again or skips.
     """
 
     address: Address
     stream: Address
-    limits: ExceededLimits = field(default_factory=ExceededLimits)
-    interest: Literal["", "is", "becomes"] = ""
-    consumers: tuple[ConsumerChange, ...] = ()
-    recreates_consumers: bool = False
-    placeholder: bool = False
-    since: InterestSnapshot | None = None
-    drains: tuple[str, ...] | None = None
-    deletes_later: bool = False
-    finished: tuple[FinishedConsumer, ...] = ()
-    redelivery: Redelivery | None = None
-    filter_change: FilterChange | None = None
-    has_downstream: bool = False
-    changes_subjects: bool = False
-    target_storage: TargetStorage | None = None
-    reset: ResetCount | None = None
-    acknowledged_gone: bool = False
+    counts: DeletionRequest | Redelivery | FilterChange | ResetCount
+
+
+def reduce_request(
+    request: DeletionRequest, state: Mapping[str, Any], storage: str
+) -> DeletionRequest | None:
+    """Return the part of a request that deletes something in this `state` of INFO; None if none.
+
+    `storage` is that of the stream.
+    """
+    messages, size, limits = int(state["messages"]), int(state["bytes"]), request.limits
+    if not messages:
+        return None
+    if request.target_storage:
+        size += messages * size_growth(storage, request.target_storage)[1]
+    exceeded = Limits(
+        max_msgs=limits.max_msgs if limits.max_msgs < messages else 0,
+        max_bytes=limits.max_bytes if limits.max_bytes < size else 0,
+        max_age=limits.max_age,
+        max_msgs_per_subject=limits.max_msgs_per_subject
+        if limits.max_msgs_per_subject < messages
+        else 0,
+    )
+    others = request.interest or request.finished or request.drains is not None
+    return replace(request, limits=exceeded) if others or exceeded.causes else None
 
 
 class Measurement(Struct, frozen=True):
@@ -101,6 +88,10 @@ class Measurement(Struct, frozen=True):
         """Return True if a deleted message may have a higher sequence."""
         is_known = self.newest > 0
         return self.at_most > 0 and (not is_known or self.newest > sequence)
+
+
+#: A request, and its answer: None where nothing is deleted.
+Answer = tuple[MeasurementRequest, Measurement | None]
 
 
 class UnmanagedRequest(Struct, frozen=True):

@@ -16,7 +16,7 @@ from jsplan.facts.pages import (
     answering_stream,
     stored_headers,
 )
-from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
+from jsplan.facts.stored_message import StoredMessage, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.server_features import BATCH_LEVEL
@@ -30,9 +30,9 @@ R = TypeVar("R", bound=PageReader[Any])
 
 @dataclass
 class MessageReader(PageReader[StoredMessage]):
-    """One stream as of one INFO. `target_storage`: its messages are to be copied to such one."""
+    """One stream as of one INFO. `target_storage`: the storage to which messages are to move."""
 
-    target_storage: TargetStorage | None = None
+    target_storage: str = ""
 
     async def read_forward(self, start: int) -> AsyncIterator[StoredMessage]:
         """Yield messages from a sequence on, oldest first. Raises as `read_backward` does."""
@@ -73,9 +73,9 @@ class MessageReader(PageReader[StoredMessage]):
 
     def _size_at_target(self, subject: int, headers: int, payload: int) -> int | None:
         """Return a message's size in bytes in its target stream; None if there is none."""
-        if self.target_storage is None:
+        if not self.target_storage:
             return None
-        return stored_size(self.target_storage.storage, subject, headers, payload)
+        return stored_size(self.target_storage, subject, headers, payload)
 
     def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
         """Parse a message of a batch.

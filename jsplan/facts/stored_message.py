@@ -38,19 +38,8 @@ def stored_size(storage: str, subject: int, headers: int, payload: int) -> int:
     return overhead + subject + headers + payload
 
 
-class TargetStorage(Struct, frozen=True):
-    """Storage of the stream that messages are copied to."""
-
-    storage: str
-
-    def min_growth(self, before: str) -> int:
-        """Least growth in bytes of a message from storage `before`."""
-        return {"file": {"file": 0, "memory": -18}, "memory": {"file": 14, "memory": 0}}[before][
-            self.storage
-        ]
-
-    def max_growth(self, before: str) -> int:
-        """Most growth in bytes."""
-        return {"file": {"file": 0, "memory": -14}, "memory": {"file": 18, "memory": 0}}[before][
-            self.storage
-        ]
+def size_growth(before: str, after: str) -> tuple[int, int]:
+    """Return the least and the most bytes by which a message grows in another storage."""
+    if before == after:
+        return 0, 0
+    return (-18, -14) if after == "memory" else (14, 18)

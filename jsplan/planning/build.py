@@ -35,6 +35,7 @@ from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.losses import changed_last_seqs, note_losses
+from jsplan.planning.measurements import keep_counts
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
@@ -109,7 +110,7 @@ def build_plan(
 ) -> Plan:
     """Build the plan document from the decisions of `decide_all`.
 
-    `inputs.measured.deletions` must have the results of `list_measurements`.
+    `inputs.measured` must have the results of `list_measurements`.
     """
     decisions = decisions | continue_lost_origins(inputs, decisions)
     decisions = decisions | fix_source_starts(inputs, decisions)
@@ -140,6 +141,7 @@ def build_plan(
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
         plan.resource_changes = add_closing_changes(plan)
         plan.diagnostics += note_interrupted(inputs, plan)
+        keep_counts(inputs, plan.steps)
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)

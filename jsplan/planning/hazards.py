@@ -70,7 +70,7 @@ def assess_hazards(
         return []
     measured = [
         answer
-        for answer in inputs.measured.deletions.get(decision.address, ())
+        for answer in inputs.measured.counts(decision.address)
         if not is_filter_measurement(answer) and not is_reset_measurement(answer)
     ]
     found = list(
@@ -81,7 +81,7 @@ def assess_hazards(
     )
     if decision.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
-    found += assess_reset(decision, inputs.measured.deletions.get(decision.address, ()))
+    found += assess_reset(decision, inputs.measured.counts(decision.address))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
     if decision.reason == TARGET_RELOCATED and decision.address.kind != "consumer":
@@ -98,7 +98,7 @@ def assess_hazards(
             else _stream_hazards(inputs, decision, decisions)
         )
         found = add_stranded_messages(
-            decision.address, found, inputs.measured.deletions.get(decision.address, ())
+            decision.address, found, inputs.measured.counts(decision.address)
         )
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
@@ -159,7 +159,7 @@ def _stream_hazards(
     if decision.preserves:
         again = [
             answer
-            for answer in inputs.measured.deletions.get(decision.address, ())
+            for answer in inputs.measured.counts(decision.address)
             if REDELIVERED in answer.causes
         ]
         yield from assess_preserved(inputs, decision, decisions, again)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.interest import ConsumerChange, InterestSnapshot, build_change
+from jsplan.documents.deletions import ConsumerChange, DeletionRequest, HeldMessages
+from jsplan.facts.interest import build_change
 from jsplan.facts.live import LiveObject
-from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts, Key
@@ -201,36 +201,26 @@ def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> Consumer
 # --- measurements and errors ---
 
 
-def interest_measurement(
+def unwanted_measurement(
     inputs: PlanInputs, parent: Address, change: InterestChange
-) -> MeasurementRequest | None:
+) -> DeletionRequest | None:
     """Request the deletions after all consumers have changed; None if none are possible."""
-    if (
-        change.reporting_consumer is None
-        or change.retention != "is"
-        or not change.stream.state.get("messages")
-    ):
+    if change.reporting_consumer is None or change.retention != "is":
         return None
-    return MeasurementRequest(
-        change.reporting_consumer,
-        change.stream.address,
+    return DeletionRequest(
         interest="is",
+        was_interest=True,
         consumers=change.consumers,
-        placeholder=change.needs_placeholder,
-        since=_placeholder_snapshot(inputs, parent),
+        held=_held_messages(inputs, parent),
     )
 
 
-def _placeholder_snapshot(inputs: PlanInputs, stream: Address) -> InterestSnapshot | None:
+def _held_messages(inputs: PlanInputs, stream: Address) -> HeldMessages | None:
+    """Return what state has of the placeholder of a stream that an interrupted apply created."""
     record = inputs.interrupted.replacements.get(placeholder_of(inputs, stream))
-    return parse_snapshot(record) if record is not None else None
-
-
-def parse_snapshot(record: Mapping[str, Any]) -> InterestSnapshot:
-    """Parse the snapshot of a stream that state keeps since the placeholder was created."""
-    return InterestSnapshot(
-        record["last_seq"], {name: (a, b, c) for name, (a, b, c) in record["consumers"].items()}
-    )
+    if record is None:
+        return None
+    return HeldMessages(record["at_most"], tuple(record["consumers"]))
 
 
 def check_placeholders(
@@ -398,9 +388,6 @@ def _add_placeholder(
             },
             "",
             object_address=address,
-            params={"placeholder": inputs.interrupted.replacements[address]}
-            if address in inputs.interrupted.replacements
-            else None,
         )
         stream = (
             inputs.topology.find_declared(parent)

@@ -1,27 +1,35 @@
 """Request measurements of the messages that each change may delete. Pure: no I/O.
 
-A measurement is requested only if the state of the stream does not rule out deletions
-(server_semantics, section 4). `facts.measure` counts.
+A measurement is requested wherever the change can delete messages (server_semantics, section 4).
+Where the state of the stream rules that out now, nothing is counted before the apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.facts.interest import ConsumerChange, build_change
-from jsplan.facts.limit_trimming import ExceededLimits
+from jsplan.documents.deletions import (
+    ConsumerChange,
+    DeletionRequest,
+    Limits,
+    PlannedDeletion,
+    Storage,
+)
+from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import Op
+from jsplan.facts.interest import build_change
 from jsplan.facts.live import LiveObject
-from jsplan.facts.measurement import MeasurementRequest
-from jsplan.facts.stored_message import TargetStorage
-from jsplan.planning.interest import InterestChange, find_interest_changes, interest_measurement
+from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
+from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
 from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import (
-    finished_ranges,
+    finishing_consumers,
     list_consumers,
     redelivery_spans,
 )
@@ -38,6 +46,24 @@ from jsplan.resources.server_features import IMMEDIATE_LIMIT_LEVEL
 from jsplan.topology import Edge
 
 
+def find_counts(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> tuple[list[MeasurementRequest], dict[Address, list[Answer]]]:
+    """Return what must be counted, and what deletes nothing in the state that was read."""
+    wanted, answers = list[MeasurementRequest](), dict[Address, list[Answer]]()
+    for request in list_measurements(inputs, decisions):
+        counts, live = request.counts, inputs.live.get(request.stream)
+        if (
+            isinstance(counts, DeletionRequest)
+            and live is not None
+            and reduce_request(counts, live.state, live.compact.get("storage", "file")) is None
+        ):
+            answers.setdefault(request.address, []).append((request, None))
+        else:
+            wanted.append(request)
+    return wanted, answers
+
+
 def list_measurements(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[MeasurementRequest]:
@@ -51,24 +77,86 @@ def list_measurements(
     touched = sorted(find_touched(decisions))
     for address in touched:
         found += _list_for_decision(inputs, decisions, decisions[address], by_stream.get(address))
-    requested = {request.stream for request in found if request.interest}
-    remaining = (
-        interest_measurement(inputs, parent, change)
-        for parent, change in changing.items()
-        if change.stream.address not in requested
-    )
-    found += [request for request in remaining if request is not None]
+    requested = {
+        request.stream
+        for request in found
+        if isinstance(request.counts, DeletionRequest) and request.counts.interest
+    }
+    for parent, change in changing.items():
+        lead, unwanted = change.reporting_consumer, unwanted_measurement(inputs, parent, change)
+        if change.stream.address not in requested and lead is not None and unwanted is not None:
+            found.append(MeasurementRequest(lead, change.stream.address, unwanted))
     found = [
         replace(
             request,
-            has_downstream=_has_downstream(inputs, request.stream),
-            changes_subjects=_changes_subjects(decisions.get(request.stream)),
+            counts=replace(
+                request.counts,
+                has_downstream=_has_downstream(inputs, request.stream),
+                changes_subjects=_changes_subjects(decisions.get(request.stream)),
+            ),
         )
+        if isinstance(request.counts, DeletionRequest) and request.counts.interest
+        else request
         for request in found
     ]
     for address in touched:
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
     return [*found, *list_filter_measurements(inputs, decisions)]
+
+
+#: The operations before which the deletions of a stream are counted again: the first that the plan
+#: has for it. Of a replaced one that is before its publishers are rejected.
+_CHECKED: Final[tuple[tuple[Op, ...], ...]] = (
+    ("stream.update", "stream.quiesce", "relocate.quiesce"),
+    ("stream.compare",),
+)
+
+
+def keep_counts(inputs: PlanInputs, steps: Iterable[Step]) -> None:
+    """Let each step keep the counts of its deletions, which the executor repeats.
+
+    What a new downstream stream consumes is only counted again where that was announced.
+    """
+    by_address: dict[str, list[Step]] = {}
+    for step in steps:
+        place = step.target_address.parent if step.kind.on == "consumer" else None
+        by_address.setdefault(str(place or step.address), []).append(step)
+    for request, answer in chain.from_iterable(inputs.measured.answers.values()):
+        counts = request.counts
+        if not isinstance(counts, DeletionRequest):
+            continue
+        at_most, live = answer.at_most if answer is not None else 0, inputs.live.get(request.stream)
+        state = answer.as_of if answer is not None else live.state if live is not None else {}
+        last = int(state.get("last_seq") or 0)
+        planned = PlannedDeletion(str(request.stream), counts, at_most, last)
+        place = request.stream if request.address.kind == "consumer" else request.address
+        for step in _counting_steps(request, counts, by_address.get(str(place), ())):
+            if counts.drains is None or at_most:
+                step.deletions.append(planned)
+
+
+def _counting_steps(
+    request: MeasurementRequest, counts: DeletionRequest, steps: Sequence[Step]
+) -> Iterable[Step]:
+    """Return the steps of a stream and its consumers that delete what was counted."""
+    if request.address.kind == "consumer":
+        names = {change.name for change in counts.consumers}
+        losing = [
+            step
+            for step in steps
+            if step.kind.on == "consumer"
+            and step.kind.loses
+            and (step.target_address.consumer in names or step.object)
+        ]
+        held = [step for step in losing if step.op == "consumer.create_placeholder"]
+        return held or losing
+    own = [step for step in steps if step.address == str(request.address)]
+    if counts.drains is not None:
+        return [step for step in own if step.op in ("stream.create", "stream.update")]
+    for ops in _CHECKED:
+        if found := [step for step in own if step.op in ops]:
+            return found
+    return ()
 
 
 def _list_for_decision(
@@ -83,7 +171,8 @@ def _list_for_decision(
     """
     address = decision.address
     if decision.reason == TARGET_RELOCATED and (found := _measure_relocated(inputs, decision)):
-        yield found
+        assert decision.relocation is not None
+        yield MeasurementRequest(address, decision.relocation.origin, found)
     if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":
@@ -91,16 +180,17 @@ def _list_for_decision(
     elif decision.after is not None and _meets_other_limits(inputs, decision):
         found = _measure_update(inputs, decision, decision.live, decision.after, change)
         if decision.preserves:
-            if finished := finished_ranges(inputs, decision, decisions):
-                found = replace(found or MeasurementRequest(address, address), finished=finished)
+            if finishing := finishing_consumers(inputs, decision, decisions):
+                names = tuple(consumer.address.consumer for consumer, _ in finishing)
+                found = replace(found or DeletionRequest(), finished=names)
             if address not in inputs.interrupted.streams:
                 for span in redelivery_spans(inputs, decision, decisions):
-                    yield MeasurementRequest(address, address, redelivery=span)
-        if found is not None and (found := redirect_to_staging(inputs, found)) is not None:
-            yield found
+                    yield MeasurementRequest(address, address, span)
+        if found is not None and (request := redirect_to_staging(inputs, address, found)):
+            yield request
 
 
-def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> MeasurementRequest | None:
+def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> DeletionRequest | None:
     """Request what the limits of a relocated stream delete of the messages of its origin."""
     relocation = decision.relocation
     origin = inputs.live.get(relocation.origin) if relocation is not None else None
@@ -110,9 +200,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
     if relocation.is_quiesced:
         # What is acknowledged meanwhile counts as unwanted. The rest was counted before.
         after = decision.after | {"retention": "limits"}
-        return relocated_measurement(
-            decision.address, origin, after, inputs.level(decision.address), {}, ()
-        )
+        return _relocated_measurement(origin, after, inputs.level(decision.address), {}, ())
     coming: dict[str, Config] = {}
     for address in inputs.workspace.resources:
         if address.parent == relocation.target:
@@ -121,8 +209,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
             coming[old.consumer if old is not None else str(address)] = TABLES[
                 "consumer"
             ].with_defaults(inputs.creation_body(address), inputs.level(address))
-    return relocated_measurement(
-        decision.address,
+    return _relocated_measurement(
         origin,
         decision.after,
         inputs.level(decision.address),
@@ -131,22 +218,20 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Measur
     )
 
 
-def relocated_measurement(
-    target: Address,
+def _relocated_measurement(
     origin: LiveObject,
     after: Config,
     level: int,
     coming: Mapping[str, Config],
     present: Iterable[str],
-) -> MeasurementRequest | None:
+) -> DeletionRequest | None:
     """Request what a relocated stream loses of the messages of its origin; None if nothing.
 
     That is by its limits, and by the consumers of an interest stream that do not come along.
     `coming` are the consumers of the target by name, `present` the names of those of the origin.
     """
-    limits = update_measurement(origin, after | {"retention": "limits"}, level, replaced=True)
-    found = replace(limits, address=target) if limits is not None else None
-    if after.get("retention") != "interest" or not origin.state.get("messages"):
+    found = update_measurement(origin, after | {"retention": "limits"}, level, replaced=True)
+    if after.get("retention") != "interest":
         return found
     known = frozenset(present)
     changes = (
@@ -157,10 +242,10 @@ def relocated_measurement(
         ),
     )
     return replace(
-        found or MeasurementRequest(target, origin.address),
+        found or DeletionRequest(),
         interest="is",
+        was_interest=origin.compact.get("retention") == "interest",
         consumers=changes,
-        placeholder=True,
     )
 
 
@@ -183,7 +268,7 @@ def _measure_update(
     live: LiveObject,
     after: Config,
     change: InterestChange | None,
-) -> MeasurementRequest | None:
+) -> DeletionRequest | None:
     """Request the deletions of an update with those of its consumers' change; None if none."""
     level = inputs.level(live.address)
     found = update_measurement(
@@ -192,17 +277,17 @@ def _measure_update(
         level,
         change.consumers if change is not None else (),
         replaced=decision.preserves,
-        recreates_consumers=decision.recreates_consumers,
-        resized=resized_storage(live, after) if decision.preserves else None,
+        resized=resized_storage(live, after) if decision.preserves else "",
     )
     if found is None or change is None:
         return found
-    unwanted = interest_measurement(inputs, live.address, change)
+    if reduce_request(found, live.state, live.compact.get("storage", "file")) is None:
+        return found  # it deletes nothing now: the change of the consumers is counted alone
+    unwanted = unwanted_measurement(inputs, live.address, change)
     if unwanted is None:
         return found
     return replace(
         unwanted,
-        address=live.address,
         limits=found.limits,
         deletes_later=found.deletes_later,
         target_storage=found.target_storage,
@@ -236,65 +321,50 @@ def update_measurement(
     consumers: tuple[ConsumerChange, ...] = (),
     *,
     replaced: bool = False,
-    recreates_consumers: bool = False,
-    resized: TargetStorage | None = None,
-) -> MeasurementRequest | None:
+    resized: Storage = "",
+) -> DeletionRequest | None:
     """Request the deletions of an update to the compact configuration `after`; None if none.
 
     `consumers` change before the stream becomes an interest stream. `replaced`: a preserving
-    replacement, so the stream has limits retention until then. `recreates_consumers`: its
-    consumers are created again too. `resized`: the messages move to a stream that counts their
-    bytes differently.
+    replacement, so the stream has limits retention until then. `resized`: the messages move to this
+    storage, where they count other bytes.
     """
-    messages = live.state.get("messages", 0)
     was = "limits" if replaced else live.compact.get("retention")
-    becomes_interest = after.get("retention") == "interest" != was and messages > 0
-    limits = _exceeded_limits(live, after, resized)
+    becomes_interest = after.get("retention") == "interest" != was
+    limits = _lowered_limits(live.compact, after, resized=bool(resized))
     if not becomes_interest and not limits.causes:
         return None
     # The messages of a replaced stream come under the limit only after they are copied.
     first = limits.max_msgs_per_subject > 0 and (
         replaced or not _limit_value(live.compact.get("max_msgs_per_subject"))
     )
-    return MeasurementRequest(
-        live.address,
-        live.address,
+    return DeletionRequest(
         limits,
         interest="becomes" if becomes_interest else "",
-        recreates_consumers=recreates_consumers,
         consumers=consumers if becomes_interest else (),
         deletes_later=first and level < IMMEDIATE_LIMIT_LEVEL,
-        target_storage=resized if limits.max_bytes else None,
-        acknowledged_gone=not consumers and live.compact.get("retention") == "interest",
+        target_storage=resized if limits.max_bytes else "",
+        was_interest=live.compact.get("retention") == "interest",
     )
 
 
-def _exceeded_limits(
-    live: LiveObject, after: Config, resized: TargetStorage | None
-) -> ExceededLimits:
-    """Return the new limits that the stream may exceed.
+def _lowered_limits(before: Config, after: Config, *, resized: bool) -> Limits:
+    """Return the limits that may delete messages with the update.
 
-    `max_msgs` and `max_bytes` delete only with `discard: old`, the others only if lowered.
+    `max_msgs` and `max_bytes` delete only with `discard: old`. `resized`: the bytes of the messages
+    change.
     """
-    state, before = live.state, live.compact
-    total_bytes = state.get("bytes", 0) + (
-        state.get("messages", 0) * resized.max_growth(before.get("storage", "file"))
-        if resized is not None
-        else 0
-    )
-    messages, drops_old = state.get("messages", 0), after.get("discard", "old") == "old"
-    most, size = (
-        _limit_value(after.get(name)) if drops_old else 0 for name in ("max_msgs", "max_bytes")
-    )
-    age, keep = _limit_value(after.get("max_age")), _limit_value(after.get("max_msgs_per_subject"))
-    return ExceededLimits(
-        max_msgs=most if most < messages else 0,
-        max_bytes=size if size < total_bytes else 0,
-        max_age=age if messages and _is_lowered(before.get("max_age"), age) else 0,
-        max_msgs_per_subject=keep
-        if keep < messages and _is_lowered(before.get("max_msgs_per_subject"), keep)
-        else 0,
-    )
+    drops, dropped = (config.get("discard", "old") == "old" for config in (after, before))
+    found = {
+        name: _limit_value(after.get(name))
+        for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+        if _is_lowered(before.get(name), _limit_value(after.get(name)))
+        or (name == "max_bytes" and resized)
+        or (name in ("max_msgs", "max_bytes") and not dropped)
+    }
+    if not drops:
+        found |= dict.fromkeys(("max_msgs", "max_bytes"), 0)
+    return Limits(**found)
 
 
 def _limit_value(limit: Any) -> int:
@@ -324,7 +394,7 @@ def _list_for_origins(
     for edge in edges:
         new = added.get(origin_key(dict(edge.config)))
         if new is not None and _is_consumable(inputs, edge.origin):
-            yield origin_measurement(decision.address, edge.origin, new)
+            yield _origin_measurement(decision.address, edge.origin, new)
 
 
 def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:
@@ -344,7 +414,7 @@ def new_origins(before: Config, after: Config) -> Iterable[Config]:
     yield from (origin for origin in after.get("sources") or () if origin_key(origin) not in known)
 
 
-def origin_measurement(downstream: Address, origin: Address, config: Config) -> MeasurementRequest:
+def _origin_measurement(downstream: Address, origin: Address, config: Config) -> MeasurementRequest:
     """Request the messages that a new mirror or source (`config`) takes from its origin."""
     subject = config.get("filter_subject")
     filters = (
@@ -352,4 +422,4 @@ def origin_measurement(downstream: Address, origin: Address, config: Config) -> 
         if subject
         else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
     )
-    return MeasurementRequest(downstream, origin, drains=filters)
+    return MeasurementRequest(downstream, origin, DeletionRequest(drains=filters))

@@ -17,7 +17,7 @@ from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import Action
 from jsplan.facts.flow_requests import FlowCount
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.measurement import Measurement
+from jsplan.facts.measurement import Answer, Measurement
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
@@ -63,7 +63,8 @@ class InterruptedWork(Struct, frozen=True):
 class Measurements(Struct, frozen=True):
     """The numbers that were counted on the servers for the decisions.
 
-    `deletions`: the requested counts of deleted messages (`list_measurements`).
+    `answers`: the requests for counts (`list_measurements`) with their answers, by changed
+    address.
     `uncopied`: the messages that removed sources have not copied.
     `arriving`: the messages that new sources bring, by downstream stream; None: not counted.
     `sourced`: the last sequence of a lost origin that a stream has by a source, by its key.
@@ -72,7 +73,7 @@ class Measurements(Struct, frozen=True):
     after the last sequence if there is no such message.
     """
 
-    deletions: Mapping[Address, list[Measurement]] = field(default_factory=dict)
+    answers: Mapping[Address, list[Answer]] = field(default_factory=dict)
     uncopied: Mapping[Address, list[FlowCount]] = field(default_factory=dict)
     arriving: Mapping[Address, list[FlowCount]] | None = None
     sourced: Mapping[tuple[Address, str], int] = field(default_factory=dict)
@@ -81,7 +82,11 @@ class Measurements(Struct, frozen=True):
 
     def concern(self, address: Address) -> bool:
         """Return True if something was counted for the hazards and warnings of this resource."""
-        return address in self.deletions or address in self.uncopied
+        return bool(address in self.uncopied or self.counts(address))
+
+    def counts(self, address: Address) -> list[Measurement]:
+        """Return what was counted for one resource, where that is something."""
+        return [answer for _, answer in self.answers.get(address, ()) if answer is not None]
 
 
 class PlanInputs(Struct, frozen=True):

@@ -121,7 +121,7 @@ def _list_for_consumer(
     if retention == "workqueue":
         parked = _mark_parked(list(_workqueue_readers(inputs, readers, parent)))
         yield MeasurementRequest(
-            address, parent, filter_change=FilterChange(address.consumer, "stranded", parked)
+            address, parent, FilterChange(address.consumer, "stranded", parked)
         )
         return
     reader = _single_reader(address.consumer, decision, after, inputs.level(address))
@@ -134,9 +134,7 @@ def _list_for_consumer(
     )
     aspects += [] if _covers(reader.before or (), reader.after) else ["passed"]
     yield from (
-        MeasurementRequest(
-            address, parent, filter_change=FilterChange(reader.name, aspect, (reader,))
-        )
+        MeasurementRequest(address, parent, FilterChange(reader.name, aspect, (reader,)))
         for aspect in aspects
     )
 
@@ -344,7 +342,7 @@ def add_stranded_messages(
 def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Warn about messages that a consumer does not get because its filter changes."""
     declared = inputs.declared(decision.address)
-    for answer in inputs.measured.deletions.get(decision.address, ()):
+    for answer in inputs.measured.counts(decision.address):
         if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
             continue
         many = _format_messages(answer)

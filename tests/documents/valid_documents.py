@@ -169,8 +169,8 @@ def state() -> dict[str, Any]:
         },
         "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
             "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef",
-            "last_seq": 9,
-            "consumers": {"NEW": [3, 5, 2]},
+            "at_most": 9,
+            "consumers": ["NEW"],
         },
         "hub/stream/FROM": {"address": "hub/stream/FROM", "first_seq": 7},
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.facts.limit_trimming import ExceededLimits
+from jsplan.documents.deletions import DeletionRequest, Limits
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, Measurement, MeasurementRequest
 from jsplan.jetstream import DomainApi
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.matrix
 STREAM = Address("main", "stream", "A")
 #: With one message per subject, the server deletes the first two of these.
 SUBJECTS = ("a.1", "a.1", "a.1", "a.2", "a.3")
-LAST_OF_EACH = ExceededLimits(max_msgs_per_subject=1)
+LAST_OF_EACH = Limits(max_msgs_per_subject=1)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def measure(
 ) -> Measurement:
     """Measure the deletions of a limit of one message per subject."""
     level = raw.api_level()
-    request = MeasurementRequest(STREAM, STREAM, LAST_OF_EACH, **more)
+    request = MeasurementRequest(STREAM, STREAM, DeletionRequest(LAST_OF_EACH, **more))
     found = await measure_deletion(api, request, level, limit, count_only=count_only)
     assert found is not None
     return found

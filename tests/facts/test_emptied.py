@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.facts.interest import ConsumerChange, ConsumerInterest, empties_stream
+from jsplan.documents.deletions import ConsumerChange
+from jsplan.facts.interest import ConsumerInterest, empties_stream
 from jsplan.resources.server_features import PURGE_LEVEL
 from tests.support.raw import Raw
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from jsplan.address import Address
+from jsplan.documents.deletions import ConsumerChange, DeletionRequest
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.interest import ConsumerChange, build_change
+from jsplan.facts.interest import build_change
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.resources.server_features import (
@@ -127,7 +128,8 @@ async def test_what_is_measured(
         held = len(kept_sequences(raw))
         changes, requests = CHANGES[how](acks, start)
         address = Address.of_stream("main", "I")
-        request = MeasurementRequest(address, address, interest="is", consumers=changes)
+        counts = DeletionRequest(interest="is", was_interest=True, consumers=changes)
+        request = MeasurementRequest(address, address, counts)
         found = await measure_deletion(api, request, level)
         least, most = (found.at_least, found.at_most) if found is not None else (0, 0)
 

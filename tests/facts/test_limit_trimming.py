@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsplan.facts.interest import ConsumerInterest, UnwantedMessages
-from jsplan.facts.limit_trimming import BackwardTrim, ExceededLimits, ForwardTrim
+from jsplan.documents.deletions import Limits
+from jsplan.facts.limit_trimming import BackwardTrim, ForwardTrim
 from jsplan.facts.stored_message import StoredMessage
 
 
@@ -16,7 +16,7 @@ class StreamModel:
     """Messages of a stream, and the limits that it gets."""
 
     messages: list[StoredMessage]
-    limits: ExceededLimits
+    limits: Limits
     young: int
 
     @property
@@ -61,7 +61,7 @@ def stream_models(draw: st.DrawFn) -> StreamModel:
     ]
     limit = st.integers(0, 20)
     age = draw(st.booleans())
-    limits = ExceededLimits(
+    limits = Limits(
         draw(limit), draw(st.integers(0, 900)), 1 if age else 0, draw(st.integers(0, 4))
     )
     return StreamModel(messages, limits, draw(st.integers(1, 61)) if age else 0)
@@ -113,20 +113,3 @@ def test_a_backward_walk_finds_the_same(model: StreamModel) -> None:
     assert (walk.kept.messages, walk.kept.bytes) == (len(kept), sum(m.size for m in kept))
     if walk.until:
         assert walk.until == max(m.time for m in model.messages if m not in kept)
-
-
-def test_messages_without_interest() -> None:
-    """A message stays while a matching consumer may need it; some are in doubt."""
-    walk = UnwantedMessages(
-        (ConsumerInterest("A", ("a.>",), 2, 4), ConsumerInterest("B", ("*.x",), 5, 5)),
-        5,
-        becomes_interest=False,
-        last_seq=6,
-    )
-    subjects = ["a.y", "a.x", "a.y", "b.y", "b.x", "a.x"]
-    for seq, subject in enumerate(subjects, 1):
-        walk.visit(StoredMessage(seq, subject, 10, ""))
-
-    assert (walk.sure.messages, walk.doubtful.messages) == (4, 1)
-    assert walk.at_least == 5
-    assert walk.count_beyond({"b.y": 3, "a.y": 2, "c": 4}) == 6

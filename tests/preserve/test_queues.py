@@ -106,10 +106,9 @@ def test_deletions_and_redeliveries_are_as_planned(
             }
     hazards = next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A")
     assert remaining >= before_replace - acked
-    assert bounds(hazards, "DELETES_MESSAGES") == (
-        len(before_replace - remaining),
-        len(before_replace - remaining),
-    )
+    least, most = bounds(hazards, "DELETES_MESSAGES")
+    assert least <= len(before_replace - remaining) <= most
+    assert least == most or before != [ALL]
     pending = sum(
         count - len(acknowledged)
         for name, (count, acknowledged) in delivered.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject, tier_name
-from jsplan.facts.stored_message import TargetStorage
+from jsplan.facts.stored_message import size_growth
 from jsplan.planning.account_limits import MAX_STREAM_BYTES
 from jsplan.planning.preserve.staging import staging_config
 from jsplan.resources.fields import Config
@@ -96,7 +96,7 @@ def _tier_usage(info: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
 def _min_bytes(old: LiveObject, storage: str) -> int:
     """Return the least bytes per replica that its messages take in the storage."""
     messages, size = int(old.state.get("messages") or 0), int(old.state.get("bytes") or 0)
-    return max(0, size + messages * TargetStorage(storage).min_growth(_storage(old.raw)))
+    return max(0, size + messages * size_growth(_storage(old.raw), storage)[0])
 
 
 def _storage(config: Mapping[str, Any]) -> str:

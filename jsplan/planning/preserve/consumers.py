@@ -173,11 +173,7 @@ def redelivery_measurement(
         decision.after,
         position_of(live.compact, live.state, level),
     )
-    return (
-        MeasurementRequest(decision.address, stream.address, redelivery=span)
-        if span is not None
-        else None
-    )
+    return MeasurementRequest(decision.address, stream.address, span) if span is not None else None
 
 
 def describe_redelivery(found: Measurement) -> str:

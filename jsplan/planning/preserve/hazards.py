@@ -10,7 +10,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.measurement import FinishedConsumer, Measurement
+from jsplan.facts.measurement import Measurement
 from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
@@ -20,7 +20,6 @@ from jsplan.planning.preserve.methods import (
 )
 from jsplan.planning.preserve.start_override import start_sequence
 from jsplan.planning.replication.impact import mirrors_relocated
-from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
@@ -85,22 +84,21 @@ def restored_consumers(
     ]
 
 
-def finished_ranges(
+def finishing_consumers(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> tuple[FinishedConsumer, ...]:
-    """Return what consumers have finished of a stream that becomes a work queue."""
+) -> list[tuple[LiveObject, int | None]]:
+    """Return the consumers of a stream that becomes a work queue, which have finished messages.
+
+    Each has its position, None if that is unknown.
+    """
     live = decision.live
     if live is None or not becomes_workqueue(live.compact, decision.after or {}):
-        return ()
+        return []
     coming = [
         (c, position_of(c.compact, c.state, inputs.level(c.address)))
         for c, _ in restored_consumers(inputs, decision, decisions)
     ]
-    return tuple(
-        FinishedConsumer(filters_of(c.compact), _last_delivered(c), position)
-        for c, position in coming
-        if position is None or position > 1
-    )
+    return [(c, position) for c, position in coming if position is None or position > 1]
 
 
 def redelivery_spans(
@@ -149,8 +147,8 @@ def assess_preserved(
             for span in redelivery_spans(inputs, decision, decisions)
         }
         yield from (
-            _assess_finished(live, finished_ranges(inputs, decision, decisions))
-            if interrupted.has_moved_messages
+            _assess_finished(live, finishing_consumers(inputs, decision, decisions))
+            if interrupted.has_moved_messages or not interrupted.has_old_stream
             else ()
         )
     if (
@@ -218,10 +216,14 @@ def _assess_redelivery(
     )
 
 
-def _assess_finished(live: LiveObject, finished: Iterable[FinishedConsumer]) -> Iterable[Hazard]:
+def _assess_finished(
+    live: LiveObject, finishing: Iterable[tuple[LiveObject, int | None]]
+) -> Iterable[Hazard]:
     """Yield the upper bound of what does not stay in a work queue, by positions alone."""
     total = int(live.state.get("messages") or 0)
-    finished_count = min(total, sum((one.position or one.delivered + 1) - 1 for one in finished))
+    finished_count = min(
+        total, sum((at or _last_delivered(consumer) + 1) - 1 for consumer, at in finishing)
+    )
     if finished_count:
         yield Hazard(
             "DELETES_MESSAGES",

@@ -122,7 +122,7 @@ def reset_measurements(
             int(live.state.get("num_ack_pending") or 0),
             filters_of(decision.after or live.compact),
         )
-        yield MeasurementRequest(decision.address, stream.address, reset=count)
+        yield MeasurementRequest(decision.address, stream.address, count)
 
 
 def is_reset_measurement(answer: Measurement) -> bool:
@@ -196,7 +196,7 @@ def _find_problem(
             "its stream is replaced or relocated by this plan",
             "Remove `position`, apply that first, then write it again.",
         )
-    if any(found.at_most for found in inputs.measured.deletions.get(parent, ())):
+    if any(found.at_most for found in inputs.measured.counts(parent)):
         command = f"jsplan apply --exclude {quote_shell(decision.address)}"
         return (
             "its stream deletes messages in this plan, and a server acknowledges those",
