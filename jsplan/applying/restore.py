@@ -22,6 +22,7 @@ from jsplan.applying.preserve.new_stream import (
 )
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
+from jsplan.backup.differences import position_differences, restore_differences
 from jsplan.backup.folder import BackupError, find_damage
 from jsplan.backup.manifest import SavedConsumer, SavedStream, StreamSnapshot
 from jsplan.disk import open_regular
@@ -43,7 +44,6 @@ from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.restore import position_differences, restore_differences
 from jsplan.planning.restore_target import RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
