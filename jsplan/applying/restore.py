@@ -39,12 +39,11 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
-from jsplan.planning.decide import table_of
 from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.restore_target import RestoreTarget
+from jsplan.planning.restore.target import RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.
@@ -135,7 +134,6 @@ class RestoreOperations(Struct, frozen=True):
         except OSError as error:
             raise StepFailed(str(error), "unknown") from None
         state: Mapping[str, Any] = answer["state"]
-        _set_declared(step, target)
         return state
 
     async def verify_consumer(self, context: StepContext, step: Step) -> None:
@@ -169,9 +167,6 @@ class RestoreOperations(Struct, frozen=True):
                 f"{step.address} is in the backup, but was not restored with its stream"
             )
         if step.record is not None:
-            step.record["declared"] = _restored_values(
-                step, table_of(step.target_address).compact(saved.config)
-            )
             await context.save_entry(step, live)
         if lost:
             raise StepFailed(f"{step.address} was restored, but has {', '.join(lost)}")
@@ -250,19 +245,6 @@ async def _wait_for_leader(context: StepContext, step: Step) -> None:
             await asyncio.sleep(0.1)
             continue
         return
-
-
-def _set_declared(step: Step, target: RestoreTarget) -> None:
-    if step.record is not None:
-        step.record["declared"] = _restored_values(
-            step, table_of(step.target_address).compact(target.config)
-        )
-
-
-def _restored_values(step: Step, compact: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the declared fields with restored values; the next plan shows differences."""
-    assert step.record is not None
-    return {name: compact.get(name) for name in step.record["declared"]}
 
 
 async def _read_snapshot(folder: Path, snapshot: StreamSnapshot) -> AsyncGenerator[bytes, None]:

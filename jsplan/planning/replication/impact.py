@@ -383,7 +383,7 @@ def downstream_domains(
 
     It is recreated, deletes what they copy, or begins to limit their acknowledgements.
     """
-    if not any(
+    if not inputs.backup and not any(
         (
             decision.replaces
             or decision.relocation is not None

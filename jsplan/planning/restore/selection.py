@@ -11,7 +11,7 @@ from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import Domain
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import JsplanError, UsageError
-from jsplan.planning.restore_target import RestoreTarget
+from jsplan.planning.restore.target import RestoreTarget
 from jsplan.subjects import is_valid
 
 
