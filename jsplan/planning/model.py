@@ -156,6 +156,11 @@ class PlanInputs(Struct, frozen=True):
             )
         return found
 
+    def continues_flows(self, stream: Address) -> bool:
+        """Check whether a stream is restored where it was: its origins know it, nothing begins."""
+        target = self.backup.get(stream)
+        return target is not None and not target.is_elsewhere
+
     def index(self, name: str, sources: tuple[object, ...], build: Callable[[], T]) -> T:
         """Return what `build` makes of `sources`, made once for these very objects.
 

@@ -18,6 +18,7 @@ from jsplan.event_loop import run_until_complete
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
+from jsplan.planning.restore.obstacles import warn_of_flows
 from jsplan.planning.restore.plan import complete_plan
 from jsplan.planning.restore.selection import RestoreSelection, select_streams
 from jsplan.planning.restore.target import RestoreTarget, declare_saved
@@ -88,7 +89,7 @@ async def _build_plan(
     workspace = declare_saved(context.workspace, targets)
     state = replace(context.state, resources={}, pending={}, replacements={})
     topology = build_topology(workspace)
-    topology.diagnostics = []  # of the files; what a saved stream reads is not checked
+    topology.diagnostics = warn_of_flows(topology.diagnostics, only)
     saved = Context(workspace, topology, context.backend, state, context.environ)
     plan = await compute_plan(replace(session, context=saved), planning, only, backup)
     complete_plan(plan, backup, options.folder, build_inputs(context, planning))

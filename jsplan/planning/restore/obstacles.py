@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -25,6 +25,8 @@ _OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
 _HINTS: Final[Mapping[tuple[str, bool], str]] = {
     ("JS430", False): "Restore it with other replicas: --replicas 1",
     ("JS430", True): "It can be restored where the stream keeps its replicas.",
+    ("JS439", True): "No server restores more consumers than that. Leave the stream out: --exclude",
+    ("JS409", False): "There it keeps what it has and gets nothing more.",
     ("JS438", False): "A subject has one stream in a domain. "
     "Give the restored stream other subjects: --subjects SUBJECT",
 }
@@ -51,6 +53,15 @@ def check_restore(
             )
         if reason != AS_SAVED:
             yield from _check_target(inputs, target)
+
+
+def warn_of_flows(found: Iterable[Diagnostic], restored: Collection[Address]) -> list[Diagnostic]:
+    """Return the findings about references of what is restored, as warnings.
+
+    The server takes a stream whose mirror or source cannot work, and the content counts more.
+    """
+    names = {str(address) for address in restored}
+    return [replace(one, severity="warning") for one in found if one.address in names]
 
 
 def with_restore_hints(found: Iterable[Diagnostic]) -> list[Diagnostic]:

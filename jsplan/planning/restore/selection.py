@@ -68,7 +68,20 @@ def select_streams(
                 f"{target.address}: there is no domain {target.address.domain}.{near}",
                 hint="Give another with --as, as in: --as hub/**",
             )
+    _require_distinct(wanted)
     return wanted
+
+
+def _require_distinct(wanted: list[RestoreTarget]) -> None:
+    """Raise UsageError where `--as` gives two streams of different domains one address."""
+    known: dict[Address, RestoreTarget] = {}
+    for target in wanted:
+        other = known.setdefault(target.address, target)
+        if other is not target:
+            raise UsageError(
+                f"{other.saved.address} and {target.saved.address} would both be {target.address}",
+                hint="Choose one with --target.",
+            )
 
 
 def _list_backup(saved: Mapping[Address, SavedStream]) -> str:

@@ -40,6 +40,11 @@ class RestoreTarget(Struct, frozen=True):
         return Address(self.address.domain, "consumer", f"{self.address.stream}/{consumer.name}")
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Return True if it is a copy: under another name, or in another domain."""
+        return str(self.address) != self.saved.address
+
+    @property
     def consumers(self) -> dict[Address, SavedConsumer]:
         """The saved consumers by the address that they will have."""
         return {self.consumer_address(consumer): consumer for consumer in self.saved.consumers}
