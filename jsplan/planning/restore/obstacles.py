@@ -27,6 +27,7 @@ _HINTS: Final[Mapping[tuple[str, bool], str]] = {
     ("JS430", True): "It can be restored where the stream keeps its replicas.",
     ("JS439", True): "No server restores more consumers than that. Leave the stream out: --exclude",
     ("JS409", False): "There it keeps what it has and gets nothing more.",
+    ("JS452", False): "If it is restored later, what is missing is copied then.",
     ("JS438", False): "A subject has one stream in a domain. "
     "Give the restored stream other subjects: --subjects SUBJECT",
 }
