@@ -21,7 +21,7 @@ from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore.obstacles import warn_of_flows
 from jsplan.planning.restore.plan import complete_plan
 from jsplan.planning.restore.selection import RestoreSelection, select_streams
-from jsplan.planning.restore.target import RestoreTarget, declare_saved
+from jsplan.planning.restore.target import Backup, declare_saved
 from jsplan.topology import build_topology
 from jsplan.units import SECOND, count_text
 from jsplan.workflows.apply import execute_plan
@@ -58,11 +58,11 @@ async def _restore(
 ) -> tuple[Plan, ApplyResult]:
     async with open_context(load) as context:
         saved = read_manifest(options.folder).streams
-        wanted = select_streams(saved, context.workspace.domains, options)
-        observer.phase(f"Verifying {count_text(len(wanted), 'archive')}")
-        await verify_snapshots(options.folder, wanted)
+        backup = select_streams(saved, context.workspace.domains, options)
+        observer.phase(f"Verifying {count_text(len(backup), 'archive')}")
+        await verify_snapshots(options.folder, backup)
         async with hold_session(context, "restore", options.lock_timeout, observer) as session:
-            plan = await _build_plan(session, wanted, options)
+            plan = await _build_plan(session, backup, options)
             if plan.errored:
                 raise PlanError(
                     plan.diagnostics, "the backup cannot be restored like this; nothing was changed"
@@ -70,23 +70,16 @@ async def _restore(
             if plan.has_changes:
                 await asyncio.to_thread(approve, plan)
             require_permission(plan)
-            operations = RestoreOperations.of(options.folder, wanted, observer.event)
-            custom_operations = {
-                "stream.restore": operations.restore_stream,
-                "consumer.verify": operations.verify_consumer,
-            }
+            operations = RestoreOperations(options.folder, backup, observer.event)
             execution = PlanOptions(parallelism=options.parallelism)
-            return plan, await execute_plan(session, plan, execution, custom_operations)
+            return plan, await execute_plan(session, plan, execution, operations.by_op)
 
 
-async def _build_plan(
-    session: Session, targets: list[RestoreTarget], options: RestoreOptions
-) -> Plan:
+async def _build_plan(session: Session, backup: Backup, options: RestoreOptions) -> Plan:
     """Plan a workspace that declares what the backup holds, and only that, without last applied."""
     context, planning = session.context, PlanOptions(allow_hazards=options.allow_hazards)
-    backup = {target.address: target for target in targets}
-    only = frozenset(address for target in targets for address in target.configs)
-    workspace = declare_saved(context.workspace, targets)
+    only = frozenset(address for target in backup.values() for address in target.configs)
+    workspace = declare_saved(context.workspace, backup.values())
     state = replace(context.state, resources={}, pending={}, replacements={})
     topology = build_topology(workspace)
     topology.diagnostics = warn_of_flows(topology.diagnostics, only)
