@@ -62,6 +62,7 @@ def hazards_of(plan: Plan) -> list[tuple[str, str]]:
     return [(h.code, c.address) for c in plan.resource_changes for h in c.hazards]
 
 
+@pytest.mark.matrix
 def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A restored mirror or source takes what its origin has got since, and nothing again.
 
@@ -96,6 +97,28 @@ def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> N
         for name, count in copied.items():
             wait_for(clean_hub_leaf, raw, name, count + 5)
     assert space.plan().steps == []
+
+
+def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A warning says which messages of the restored origin its mirror will not get.
+
+    The mirror waits until the origin has passed it (measured).
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    mirror = {"name": "MIRROR", "domain": "leaf", "mirror": SOURCE}
+    space.write(streams=[ORIGIN, mirror]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "MIRROR", 5)
+        save(space, "hub/**")
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "MIRROR", 10)
+        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
+    plan, result = restore_backup(space)
+    assert (result.exit_code, hazards_of(plan)) == (0, [])
+    (found,) = plan.diagnostics
+    assert (found.severity, found.code, found.address) == ("warning", "JS483", "hub/stream/ORIGIN")
+    assert "will not get what is stored from 6 to 10" in found.summary
 
 
 def test_a_copy_of_a_queue_reader_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

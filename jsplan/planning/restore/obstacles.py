@@ -10,16 +10,18 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan_types import RESTORED
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
 from jsplan.planning.restore.target import RestoreTarget
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
 
-NOT_RESTORABLE, WILL_EXPIRE = "JS470", "JS471"
+NOT_RESTORABLE, WILL_EXPIRE, STUCK_MIRROR = "JS470", "JS471", "JS483"
 _OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
 #: What to do about findings of every plan, by code and kind of address: no file can be changed.
 _HINTS: Final[Mapping[tuple[str, bool], str]] = {
@@ -54,6 +56,8 @@ def check_restore(
             )
         if reason != AS_SAVED:
             yield from _check_target(inputs, target)
+        if reason == RESTORED:
+            yield from _check_mirrors(inputs, target, decisions)
 
 
 def warn_of_flows(found: Iterable[Diagnostic], restored: Collection[Address]) -> list[Diagnostic]:
@@ -95,6 +99,26 @@ def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnos
     if target.address.stream != Address.parse(target.saved.address).stream:
         yield from _check_rename(target)
     yield from _check_expiry(target, inputs.now)
+
+
+def _check_mirrors(
+    inputs: PlanInputs, target: RestoreTarget, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
+    """Warn about mirrors that have more than the backup: they wait until that is passed."""
+    last = int(target.saved.before["last_seq"])
+    for downstream, kind, _ in find_downstream(inputs, decisions, target.address):
+        live = inputs.live.get(downstream)
+        has = int(live.state.get("last_seq") or 0) if live is not None else 0
+        if kind == "mirror" and has > last:
+            yield Diagnostic(
+                "warning",
+                STUCK_MIRROR,
+                f"{downstream} mirrors it up to sequence {has:,}, and the backup ends at {last:,}: "
+                f"the mirror will not get what is stored from {last + 1:,} to {has:,}",
+                "To have all of it there: save what only the mirror has, delete it, and create it "
+                "again.",
+                str(target.address),
+            )
 
 
 def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
