@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -30,6 +30,10 @@ class SourceRange(Struct, frozen=True):
         return f"{self.file}:{self.line}:{self.column}"
 
 
+#: The place of a declaration that is in no file. Findings about it have no place.
+NO_LOCATION: Final = SourceRange("", 0, 0)
+
+
 class Diagnostic(Struct, frozen=True):
     """One finding: `code` is stable (`JS1xx`), `summary` one line, `detail` says what to do.
 
@@ -46,6 +50,8 @@ class Diagnostic(Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "summary", conceal(self.summary))
         force_setattr(self, "detail", conceal(self.detail))
+        if self.range == NO_LOCATION:
+            force_setattr(self, "range", None)
 
 
 def quote_shell(text: object) -> str:

@@ -167,7 +167,7 @@ class ServerReader(Struct, frozen=True):
         return replace(inputs, live=live)
 
     async def _read_downstreams(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
-        """Read unselected downstream streams of deleted streams, together with these."""
+        """Read unselected downstream streams of deleted and restored streams, with these."""
         unread = unplanned_downstream(inputs, decisions)
         if not unread:
             return inputs

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jsplan.applying.operations import Operation
 from jsplan.applying.preserve.new_stream import (
     RestoredConsumer,
     create_consumer,
@@ -22,8 +23,9 @@ from jsplan.applying.preserve.new_stream import (
 )
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
+from jsplan.backup.differences import position_differences, restore_differences
 from jsplan.backup.folder import BackupError, find_damage
-from jsplan.backup.manifest import SavedConsumer, SavedStream, StreamSnapshot
+from jsplan.backup.manifest import SavedConsumer, StreamSnapshot
 from jsplan.disk import open_regular
 from jsplan.documents.apply import ApplyEvent, BytesMoved
 from jsplan.documents.plan import Step
@@ -38,13 +40,11 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
-from jsplan.planning.decide import table_of
 from jsplan.planning.preserve.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.restore import position_differences, restore_differences
-from jsplan.planning.restore_target import RestoreTarget
+from jsplan.planning.restore.target import Backup, RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.
@@ -58,10 +58,11 @@ STABLE_TIME = 2.0
 ANSWER_TIMEOUT = 2.0
 
 
-async def verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> None:
+async def verify_snapshots(folder: Path, backup: Backup) -> None:
     """Raise BackupError that lists damaged archives, before any request to a server."""
+    archives = [target.saved.archive for target in backup.values()]
     found = await asyncio.gather(
-        *(asyncio.to_thread(find_damage, folder, target.saved.archive) for target in wanted)
+        *(asyncio.to_thread(find_damage, folder, archive) for archive in archives)
     )
     damaged = [text for text in found if text is not None]
     if damaged:
@@ -73,29 +74,20 @@ async def verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> Non
 
 
 class RestoreOperations(Struct, frozen=True):
-    """Operations of a restore from one folder. `targets` and `consumers` are by step address."""
+    """Operations of a restore: they need the folder of the backup, which no plan names."""
 
     folder: Path
-    targets: Mapping[str, RestoreTarget]
-    consumers: Mapping[str, tuple[SavedStream, SavedConsumer]]
+    backup: Backup
     emit: Callable[[ApplyEvent], None]
 
-    @classmethod
-    def of(
-        cls, folder: Path, wanted: Iterable[RestoreTarget], emit: Callable[[ApplyEvent], None]
-    ) -> RestoreOperations:
-        """Return the operations that restore these streams with their consumers."""
-        streams = {str(target.address): target for target in wanted}
-        consumers = {
-            str(target.consumer_address(consumer)): (target.saved, consumer)
-            for target in streams.values()
-            for consumer in target.saved.consumers
-        }
-        return cls(folder, streams, consumers, emit)
+    @property
+    def by_op(self) -> Mapping[str, Operation]:
+        """The operations by the kinds of their steps."""
+        return {"stream.restore": self.restore_stream, "consumer.verify": self.verify_consumer}
 
     async def restore_stream(self, context: StepContext, step: Step) -> None:
         """Restore one stream. Raises StepFailed where the result differs, ApiError on refusal."""
-        target = self.targets[step.address]
+        target = self.backup[step.target_address]
         await context.check_precondition(step)
         await context.begin(step)
         state = await self._send_snapshot(context, step, target)
@@ -135,12 +127,13 @@ class RestoreOperations(Struct, frozen=True):
         except OSError as error:
             raise StepFailed(str(error), "unknown") from None
         state: Mapping[str, Any] = answer["state"]
-        _set_declared(step, target)
         return state
 
     async def verify_consumer(self, context: StepContext, step: Step) -> None:
         """Verify a restored consumer and its position. Raises StepFailed with the differences."""
-        stream, saved = self.consumers[step.address]
+        assert step.target_address.parent is not None
+        target = self.backup[step.target_address.parent]
+        stream, saved = target.saved, target.consumers[step.target_address]
         began = since = time.monotonic()
         end, lost, is_created = began + RECOVERY_TIMEOUT, list[str](), False
         while True:
@@ -169,9 +162,6 @@ class RestoreOperations(Struct, frozen=True):
                 f"{step.address} is in the backup, but was not restored with its stream"
             )
         if step.record is not None:
-            step.record["declared"] = _restored_values(
-                step, table_of(step.target_address).compact(saved.config)
-            )
             await context.save_entry(step, live)
         if lost:
             raise StepFailed(f"{step.address} was restored, but has {', '.join(lost)}")
@@ -250,19 +240,6 @@ async def _wait_for_leader(context: StepContext, step: Step) -> None:
             await asyncio.sleep(0.1)
             continue
         return
-
-
-def _set_declared(step: Step, target: RestoreTarget) -> None:
-    if step.record is not None:
-        step.record["declared"] = _restored_values(
-            step, table_of(step.target_address).compact(target.config)
-        )
-
-
-def _restored_values(step: Step, compact: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the declared fields with restored values; the next plan shows differences."""
-    assert step.record is not None
-    return {name: compact.get(name) for name in step.record["declared"]}
 
 
 async def _read_snapshot(folder: Path, snapshot: StreamSnapshot) -> AsyncGenerator[bytes, None]:

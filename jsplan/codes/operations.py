@@ -183,8 +183,9 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
     ),
     "JS483": CodeText(
         "A mirror could not follow its recreated origin.",
-        "The origin becomes the mirror of a stream that has fewer sequences. A mirror stands still "
-        "until its origin passes its own last sequence, and a mirror cannot begin at a higher one.",
+        "The origin becomes the mirror of a stream that has fewer sequences, or comes from a "
+        "backup that has. A mirror stands still until its origin passes its own last sequence, "
+        "and a mirror cannot begin at a higher one.",
         "Replace the mirror in the same plan, or remove it first.",
     ),
     "JS484": CodeText(

@@ -32,6 +32,8 @@ Op = Literal[
 VERIFY_OP: Final = "replication.verify"
 #: The reason of a change that copies a stream and leaves its relocation to a later plan.
 TARGET_PREPARED: Final = "prepare_relocation"
+#: The reason of a stream that is created from a backup, and of the consumers that come with it.
+RESTORED: Final = "restore_from_backup"
 #: The reasons of a consumer whose position the files set: it is replaced, or reset in place.
 RESET_BY_POSITION: Final = "replace_for_position"
 RESET_IN_PLACE: Final = "reset_position"

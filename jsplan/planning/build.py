@@ -1,6 +1,7 @@
 """Assemble the plan document: decide, assess, guard, order. Pure: no I/O.
 
-What concerns backfills is imported where it is used: most plans have none, and start quickly.
+What concerns backfills and backups is imported where it is used: most plans have none, and start
+quickly.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
 
 def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     """Decide each selected resource. `inputs.live` must cover every selected address."""
+    if inputs.backup:
+        from jsplan.planning.restore.decisions import decide_restored  # noqa: PLC0415 - as above
+
+        return decide_restored(inputs)
     decisions = {address: decide(inputs, address) for address in _readable_addresses(inputs)}
     decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
     decisions |= _decide_consumers_of_deleted(inputs, decisions)

@@ -15,6 +15,8 @@ Part = Literal[
     # an object: before, while and after it is written
     "first", "park", "leave", "create", "update", "last", "pause", "reset", "delete", "forget",
     "state", "settle", "tidy", "verify",
+    # a stream of a backup
+    "restore",
     # a placeholder around the consumers of a stream
     "hold", "release",
     # a replacement that keeps messages, and a relocation

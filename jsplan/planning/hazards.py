@@ -14,6 +14,7 @@ from jsplan.address import Address
 from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
+from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
@@ -100,6 +101,10 @@ def assess_hazards(
         found = add_stranded_messages(
             decision.address, found, inputs.measured.counts(decision.address)
         )
+    if decision.reason == RESTORED:
+        from jsplan.planning.restore.hazards import assess_restored  # noqa: PLC0415 - restores only
+
+        found += assess_restored(inputs, decision, decisions)
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)

@@ -385,6 +385,7 @@ def _list_for_origins(
         after is None
         or decision.deleted_with is not None
         or not ({"create", "update"} & set(decision.actions))
+        or inputs.continues_flows(decision.address)
     ):
         return
     before = (

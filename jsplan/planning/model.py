@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import is_
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from jsplan.address import Address, Kind, matches, matches_any, move_address
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
-from jsplan.documents.plan_types import Action
+from jsplan.documents.plan_types import RESTORED, Action
 from jsplan.facts.flow_requests import FlowCount
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Answer, Measurement
@@ -30,6 +30,9 @@ from jsplan.resources.contents import CONTENT_TABLES
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
+
+if TYPE_CHECKING:
+    from jsplan.planning.restore.target import Backup
 
 T = TypeVar("T")
 
@@ -97,6 +100,7 @@ class PlanInputs(Struct, frozen=True):
     `forgotten`: the addresses in undeclared domains that are forgotten without a read.
     `owner_tag`: the owner tag of this workspace, empty if it has none.
     `relocations`: the relocations that are not done yet, by target.
+    `backup`: the saved streams that a restore creates; empty for every other plan.
     `now`: the time of the plan (UTC).
     """
 
@@ -113,6 +117,7 @@ class PlanInputs(Struct, frozen=True):
     measured: Measurements = field(default_factory=Measurements)
     owner_tag: str = ""
     relocations: Mapping[Address, Relocation] = field(default_factory=dict)
+    backup: Backup = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
     _indexes: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
@@ -155,6 +160,11 @@ class PlanInputs(Struct, frozen=True):
                 table, self._named_body(address)
             )
         return found
+
+    def continues_flows(self, stream: Address) -> bool:
+        """Check whether a stream is restored where it was: its origins know it, nothing begins."""
+        target = self.backup.get(stream)
+        return target is not None and not target.is_elsewhere
 
     def index(self, name: str, sources: tuple[object, ...], build: Callable[[], T]) -> T:
         """Return what `build` makes of `sources`, made once for these very objects.
@@ -265,6 +275,14 @@ class ResourceDecision(Struct, frozen=True):
             and self.deleted_with is None
             and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
         )
+
+    @property
+    def comes_filled(self) -> bool:
+        """Return True if a new stream brings its messages along: it is relocated, or restored.
+
+        Its mirror and sources continue behind what it has.
+        """
+        return self.relocation is not None or self.reason == RESTORED
 
     @property
     def creates(self) -> bool:

@@ -64,8 +64,8 @@ def check_server_rules(
         consumer = decision.address.kind == "consumer"
         new = decision.deletes if consumer else decision.loses_content
         before = decision.live.compact if decision.live and not new else None
-        if decision.relocation is not None and (decision.after or {}).get("sealed"):
-            before = {}  # the copy is sealed last, as an update
+        if decision.comes_filled and (decision.after or {}).get("sealed"):
+            before = {}  # a copy is sealed last, as an update, and a restore takes a sealed stream
         problems = find_consumer_problems if consumer else find_stream_problems
         yield from _to_diagnostics(
             inputs, decision, problems(before, decision.after or {}, context)
@@ -81,6 +81,8 @@ def check_server_rules(
             )
     yield from _check_overlaps(inputs, decisions, changed)
     yield from _check_max_consumers(inputs, decisions)
+    if inputs.backup:
+        return  # the flows of what was saved come back with it, whether they copy or not
     yield from _check_source_consumers(inputs, decisions)
     yield from _check_other_copies(inputs, decisions)
     for decision, problem in find_refused_copies(inputs, decisions):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import VERIFY_OP, Op
+from jsplan.documents.plan_types import RESTORED, VERIFY_OP, Op
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
@@ -147,6 +147,10 @@ def _draft_actions(
             yield _draft_consumer_replace(inputs, decision)
         case ["create", "delete"] if decision.address.kind == "consumer":
             yield _draft_consumer_replace(inputs, decision)
+        case ["create"] if decision.reason == RESTORED:
+            from jsplan.planning.restore.decisions import draft_restored  # noqa: PLC0415 - rare
+
+            yield draft_restored(inputs, decision)
         case ["create"]:
             yield _draft_create(inputs, decision, "absent")
         case ["update"]:

@@ -34,6 +34,7 @@ def find_unreadable_origins(
         decision.after is None
         or decision.address.kind == "consumer"
         or decision.actions[-1] not in ("create", "update")
+        or inputs.continues_flows(decision.address)
     ):
         return
     before = decision.live.compact if decision.live is not None and not decision.deletes else {}

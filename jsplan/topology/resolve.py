@@ -235,7 +235,7 @@ def _resolve_origin(
     A reference to the own domain gets no `external`.
     """
     origin = {name: value for name, value in written.items() if name not in ("domain", "deliver")}
-    key = declared.address.domain
+    key, api = declared.address.domain, (origin.get("external") or {}).get("api")
     target: str | None = written.get("domain")
     if target is not None and target in workspace.domains:
         route = _find_route(workspace, declared, target, kind, topology)
@@ -246,8 +246,8 @@ def _resolve_origin(
             _set_delivery_prefix(declared, origin, kind, route, topology)
         leads_to = topology.routes.canonicalize(target) if route is not None else None
     else:
-        leads_to = topology.routes.resolve_prefix(key, (origin.get("external") or {}).get("api"))
-    if target is None and origin.get("external") and leads_to == topology.routes.canonicalize(key):
+        leads_to = topology.routes.resolve_prefix(key, api)
+    if target is None and api and leads_to == topology.routes.canonicalize(key):
         _report_loopback(declared, origin, kind, topology)
     elif leads_to is not None:
         _add_edge(declared, Address.of_stream(leads_to, origin["name"]), kind, origin, topology)

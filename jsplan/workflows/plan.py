@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,6 +27,11 @@ from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
 from jsplan.workflows.state_take import find_state_to_take
 
+if TYPE_CHECKING:
+    from jsplan.diagnostics import Diagnostic
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.restore.target import Backup
+
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
     """Compute the plan. Raises ConfigError, StateError, ConnectError and ApiError.
@@ -41,13 +48,17 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
 
 
 async def compute_plan(
-    session: Session, options: PlanOptions, only: frozenset[Address] | None = None
+    session: Session,
+    options: PlanOptions,
+    only: frozenset[Address] | None = None,
+    backup: Backup | None = None,
 ) -> Plan:
-    """Refresh and plan over open connections, for `plan`, `apply` and `revert`.
+    """Refresh and plan over open connections, for `plan`, `apply`, `revert` and `restore`.
 
-    With `only`, plan these addresses and not what they depend on.
+    With `only`, plan these addresses and not what they depend on. What the workspace declares of
+    `backup` is created with its saved content.
     """
-    inputs = build_inputs(session.context, options)
+    inputs = replace(build_inputs(session.context, options), backup=backup or {})
     entries = build_entry_inputs(session.context, options)
     if only is None:
         inputs = replace(inputs, forgotten=select_forgotten(inputs))
@@ -71,15 +82,7 @@ async def compute_plan(
     entries = select_stage_entries(entries, inputs)
     entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
-    built = build_plan(
-        inputs,
-        decisions,
-        [
-            *lint_plan(inputs, decisions),
-            *await find_replication_warnings(session, inputs, decisions),
-            *await find_state_to_take(session.context),
-        ],
-    )
+    built = build_plan(inputs, decisions, await _find_more(session, inputs, decisions))
     if options.rehearse:
         # Loaded only here: most plans need neither the executor nor servers.
         from jsplan.rehearsal.run import rehearse  # noqa: PLC0415
@@ -99,6 +102,21 @@ async def compute_plan(
     if entries.selected or entries.live.objects or entries.forgotten:
         add_entries(built, entries, inputs, decisions)
     return built
+
+
+async def _find_more(
+    session: Session, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> list[Diagnostic]:
+    """Find what is no error of one resource; of a restore, its obstacles."""
+    if inputs.backup:
+        from jsplan.planning.restore.obstacles import check_restore  # noqa: PLC0415 - restores only
+
+        return list(check_restore(inputs, decisions))
+    return [
+        *lint_plan(inputs, decisions),
+        *await find_replication_warnings(session, inputs, decisions),
+        *await find_state_to_take(session.context),
+    ]
 
 
 def save_plan(plan: Plan, path: Path) -> None:

@@ -7,26 +7,25 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from jsplan.address import Address
 from jsplan.applying.restore import RestoreOperations, verify_snapshots
 from jsplan.backup.folder import read_manifest
 from jsplan.config.model import LoadOptions
-from jsplan.context import Session, hold_session, open_context
+from jsplan.context import Context, Session, hold_session, open_context
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.live import Live, LiveObject
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
-from jsplan.planning.options import PlanningOptions
 from jsplan.planning.refusals import require_permission
-from jsplan.planning.restore import build_restore_plan
-from jsplan.planning.restore_selection import RestoreSelection, select_streams
-from jsplan.planning.restore_target import RestoreTarget
-from jsplan.server_reader import ServerReader
+from jsplan.planning.restore.obstacles import warn_of_flows
+from jsplan.planning.restore.plan import complete_plan
+from jsplan.planning.restore.selection import RestoreSelection, select_streams
+from jsplan.planning.restore.target import Backup, declare_saved
+from jsplan.topology import build_topology
 from jsplan.units import SECOND, count_text
 from jsplan.workflows.apply import execute_plan
+from jsplan.workflows.plan import compute_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,11 @@ async def _restore(
 ) -> tuple[Plan, ApplyResult]:
     async with open_context(load) as context:
         saved = read_manifest(options.folder).streams
-        wanted = select_streams(saved, context.workspace.domains, options)
-        observer.phase(f"Verifying {count_text(len(wanted), 'archive')}")
-        await verify_snapshots(options.folder, wanted)
+        backup = select_streams(saved, context.workspace.domains, options)
+        observer.phase(f"Verifying {count_text(len(backup), 'archive')}")
+        await verify_snapshots(options.folder, backup)
         async with hold_session(context, "restore", options.lock_timeout, observer) as session:
-            plan = await _build_plan(session, wanted, options)
+            plan = await _build_plan(session, backup, options)
             if plan.errored:
                 raise PlanError(
                     plan.diagnostics, "the backup cannot be restored like this; nothing was changed"
@@ -71,49 +70,20 @@ async def _restore(
             if plan.has_changes:
                 await asyncio.to_thread(approve, plan)
             require_permission(plan)
-            operations = RestoreOperations.of(options.folder, wanted, observer.event)
-            custom_operations = {
-                "stream.restore": operations.restore_stream,
-                "consumer.verify": operations.verify_consumer,
-            }
+            operations = RestoreOperations(options.folder, backup, observer.event)
             execution = PlanOptions(parallelism=options.parallelism)
-            return plan, await execute_plan(session, plan, execution, custom_operations)
+            return plan, await execute_plan(session, plan, execution, operations.by_op)
 
 
-async def _build_plan(
-    session: Session, wanted: list[RestoreTarget], options: RestoreOptions
-) -> Plan:
-    inputs = build_inputs(session.context, PlanningOptions(allow_hazards=options.allow_hazards))
-    targets = [target.address for target in wanted] + [
-        target.consumer_address(consumer)
-        for target in wanted
-        for consumer in target.saved.consumers
-    ]
-    session.observer.phase(f"Looking for {count_text(len(targets), 'object')}")
-    live = await ServerReader(session).read(targets)
-    inputs = replace(inputs, live=live)
-    offline = {
-        key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable
-    }
-    plan = build_restore_plan(
-        inputs, wanted, await _read_existing_streams(session, inputs.live), offline
-    )
-    plan.options["folder"] = str(options.folder)
+async def _build_plan(session: Session, backup: Backup, options: RestoreOptions) -> Plan:
+    """Plan a workspace that declares what the backup holds, and only that, without last applied."""
+    context, planning = session.context, PlanOptions(allow_hazards=options.allow_hazards)
+    only = frozenset(address for target in backup.values() for address in target.configs)
+    workspace = declare_saved(context.workspace, backup.values())
+    state = replace(context.state, resources={}, pending={}, replacements={})
+    topology = build_topology(workspace)
+    topology.diagnostics = warn_of_flows(topology.diagnostics, only)
+    saved = Context(workspace, topology, context.backend, state, context.environ)
+    plan = await compute_plan(replace(session, context=saved), planning, only, backup)
+    complete_plan(plan, backup, options.folder, build_inputs(context, planning))
     return plan
-
-
-async def _read_existing_streams(session: Session, live: Live) -> dict[Address, LiveObject]:
-    """Read all streams of the target domains: one of them may have the subjects."""
-    reachable = [key for key in live.domains if live.is_reachable(key)]
-    names = await asyncio.gather(
-        *(
-            session.pool.api(session.context.workspace.domains[key]).stream_names()
-            for key in reachable
-        )
-    )
-    existing = [
-        Address.of_stream(key, name)
-        for key, listed in zip(reachable, names, strict=True)
-        for name in listed
-    ]
-    return (await ServerReader(session).read(existing)).objects if existing else {}

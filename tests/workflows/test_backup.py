@@ -614,7 +614,9 @@ def test_into_another_domain_and_under_another_name(
         only: dict[str, Any] = {"targets": ("hub/stream/ORDERS",), "rename": "hub/stream/COPY"}
         with pytest.raises(PlanError) as caught:
             restore_backup(space, **only)
-        assert "stored by hub/stream/ORDERS already" in caught.value.diagnostics[0].summary
+        (found,) = caught.value.diagnostics
+        assert found.summary == 'subjects: "ORDERS.*" overlaps with hub/stream/ORDERS (10065)'
+        assert found.detail.endswith("Give the restored stream other subjects: --subjects SUBJECT")
         assert restore_backup(space, **only, subjects=("copy.>",))[1].exit_code == 0
         copy = capture_stream(raw, "COPY", HUB)
         assert copy["messages"] == capture_stream(raw, "ORDERS", HUB)["messages"]
@@ -653,12 +655,12 @@ def test_a_refused_restore_leaves_nothing(tmp_path: Path, server: Server) -> Non
         for name in ("GOOD", "BAD"):
             raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
         document = manifest(space)
-        document["streams"][0]["config"]["subjects"] = ["$JS.API.>"]
+        document["streams"][0]["config"]["subjects"] = ["BAD.*", "BAD.1"]
         (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
         _, result = restore_backup(space)
         assert result.exit_code == 6
         failed = {step.address: step for step in result.steps if step.status == "failed"}
-        assert "subjects" in str(failed["main/stream/BAD"].error)
+        assert "overlaps" in str(failed["main/stream/BAD"].error)
         assert raw.api(f"{PLAIN}.STREAM.INFO.BAD")["error"]["err_code"] == 10059
         assert raw.api_ok(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
 

@@ -108,6 +108,7 @@ def _late_sources(
             address.kind == "stream"
             and address in inputs.workspace.resources
             and decision.actions in (["create"], ["update"])
+            and not decision.comes_filled
         ):
             yield from _late_sources_of(inputs, decision)
 

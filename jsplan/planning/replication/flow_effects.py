@@ -54,7 +54,7 @@ class PlannedFlows:
             a
             for a in self._real
             if (v := self.decision(a)) is not None
-            and v.relocation is None
+            and not v.comes_filled
             and (v.loses_content or (v.live is None and v.actions == ["create"]))
         )
         self.worked_off = self._find_worked_off()
@@ -130,7 +130,7 @@ class PlannedFlows:
         decision = self.decision(flow.downstream)
         assert decision is not None
         return (
-            decision.relocation is not None
+            decision.comes_filled
             or (
                 flow.key in decision.relocated_sources
                 and (flow.downstream not in self.worked_off or not self._is_old(flow.downstream))

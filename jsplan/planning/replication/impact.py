@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange, Hazard
+from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
 from jsplan.flows.graph import FlowKind, list_origins
@@ -86,19 +87,20 @@ def planned_origins(
 def unplanned_downstream(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[Address, Address]:
-    """Return the downstream streams of deleted streams that are not planned and not read yet.
+    """Return the unread downstream streams of deleted and restored streams.
 
-    Each has one such origin.
+    Those in the plan are left out. Each has one such origin.
     """
-    deleted = [
+    origins = [
         v.address
         for v in decisions.values()
-        if v.address.kind != "consumer" and v.deletes and v.live is not None
+        if v.address.kind != "consumer"
+        and ((v.deletes and v.live is not None) or v.reason == RESTORED)
     ]
     declared = inputs.workspace.domains
     pairs = {
         downstream: origin
-        for origin in deleted
+        for origin in origins
         for downstream in managed_downstream(inputs, origin)
         if downstream.domain in declared
     }
@@ -383,7 +385,7 @@ def downstream_domains(
 
     It is recreated, deletes what they copy, or begins to limit their acknowledgements.
     """
-    if not any(
+    if not inputs.backup and not any(
         (
             decision.replaces
             or decision.relocation is not None

@@ -106,7 +106,7 @@ def _is_lost(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     return (
         decision.actions == ["create"]
         and decision.address.kind != "consumer"
-        and decision.relocation is None
+        and not decision.comes_filled
         and "first_seq" not in decision.unknown
         and decision.after is not None
         and not decision.after.get("mirror")

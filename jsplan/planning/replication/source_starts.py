@@ -67,7 +67,7 @@ def _late_sources(
 ) -> Iterator[tuple[Config, Address | None]]:
     """Yield the new sources that the server would begin late, each with its origin, if known."""
     sources = (decision.after or {}).get("sources") or ()
-    if decision.address.parent is not None or not decision.writes or decision.relocation:
+    if decision.address.parent is not None or not decision.writes or decision.comes_filled:
         return
     kept = decision.live if not decision.loses_content else None
     known = (

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Plan, Step
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import explicit_fields
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.revert.targets import NO_LOCATION, Target
+from jsplan.planning.revert.targets import Target
 from jsplan.units import count_text
 
 
 def complete_plan(plan: Plan, targets: Sequence[Target]) -> None:
     """Let the steps restore the state records too, and forget what the apply had adopted."""
     plan.mode, plan.complete = "revert", False
-    plan.diagnostics = [
-        replace(found, range=None) if found.range == NO_LOCATION else found
-        for found in plan.diagnostics
-    ]
     records = {str(target.address): target.record for target in targets}
     for step in plan.steps:
         if step.record is not None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, matches
 from jsplan.config.model import DeclaredResource, Lifecycle, Removed, Workspace
-from jsplan.diagnostics import Diagnostic, SourceRange, quote_shell
+from jsplan.diagnostics import NO_LOCATION, Diagnostic, quote_shell
 from jsplan.documents.plan_types import RESET_IN_PLACE
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
@@ -21,8 +21,6 @@ from jsplan.resources.kv_entry import VALUE, digest_value
 from jsplan.state.document import Entry, State
 from jsplan.state.history import JsonObject
 
-#: The location of what is in no file.
-NO_LOCATION: Final = SourceRange("", 0, 0)
 #: A value in the history that the plan did not show: the digest stands for it.
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}( \([\d,]+ bytes\).*)?")
 _NOT_KNOWN: Final = (

@@ -11,7 +11,7 @@ from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import Domain
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import JsplanError, UsageError
-from jsplan.planning.restore_target import RestoreTarget
+from jsplan.planning.restore.target import Backup, RestoreTarget
 from jsplan.subjects import is_valid
 
 
@@ -35,8 +35,8 @@ def select_streams(
     saved: Mapping[Address, SavedStream],
     domains: Mapping[str, Domain],
     options: RestoreSelection,
-) -> list[RestoreTarget]:
-    """Select the saved streams, with their new addresses. Raises UsageError and JsplanError."""
+) -> Backup:
+    """Select the saved streams, by their new addresses. Raises UsageError and JsplanError."""
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, address) for address in saved):
@@ -52,23 +52,31 @@ def select_streams(
         raise JsplanError(
             f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
         )
-    wanted = [
-        RestoreTarget.of(
+    found: dict[Address, RestoreTarget] = {}
+    for stream in chosen:
+        target = RestoreTarget.of(
             stream,
             _target_address(Address.parse(stream.address), options, len(chosen)),
             _checked_subjects(options, len(chosen)),
             options.replicas,
         )
-        for stream in chosen
-    ]
-    for target in wanted:
-        if target.address.domain not in domains:
-            near = did_you_mean(target.address.domain, domains)
+        _require_domain(target.address, domains)
+        other = found.setdefault(target.address, target)
+        if other is not target:
             raise UsageError(
-                f"{target.address}: there is no domain {target.address.domain}.{near}",
-                hint="Give another with --as, as in: --as hub/**",
+                f"{other.saved.address} and {stream.address} would both be {target.address}",
+                hint="Choose one with --target.",
             )
-    return wanted
+    return found
+
+
+def _require_domain(address: Address, domains: Mapping[str, Domain]) -> None:
+    if address.domain not in domains:
+        near = did_you_mean(address.domain, domains)
+        raise UsageError(
+            f"{address}: there is no domain {address.domain}.{near}",
+            hint="Give another with --as, as in: --as hub/**",
+        )
 
 
 def _list_backup(saved: Mapping[Address, SavedStream]) -> str:

@@ -1,0 +1,1 @@
+"""The desired side of a restore: what a backup holds."""

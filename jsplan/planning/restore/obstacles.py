@@ -1,0 +1,173 @@
+"""Findings of a restore before its first request: its obstacles, and what it will lack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan_types import RESTORED
+from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.planning.guards import RESTORE_OVER
+from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
+from jsplan.planning.restore.target import RestoreTarget
+from jsplan.resources.buckets import alias_of
+from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
+from jsplan.units import format_duration, instant_of, parse_instant
+
+NOT_RESTORABLE, WILL_EXPIRE, STUCK_MIRROR = "JS470", "JS471", "JS483"
+_OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
+#: What to do about findings of every plan, by code and kind of address: no file can be changed.
+_HINTS: Final[Mapping[tuple[str, bool], str]] = {
+    ("JS430", False): "Restore it with other replicas: --replicas 1",
+    ("JS430", True): "It can be restored where the stream keeps its replicas.",
+    ("JS439", True): "No server restores more consumers than that. Leave the stream out: --exclude",
+    ("JS409", False): "There it keeps what it has and gets nothing more.",
+    ("JS452", False): "If it is restored later, what is missing is copied then.",
+    ("JS438", False): "A subject has one stream in a domain. "
+    "Give the restored stream other subjects: --subjects SUBJECT",
+}
+
+
+def check_restore(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
+    """Yield what prevents the restore of each stream, and what it will lack."""
+    for key, facts in sorted(inputs.live.domains.items()):
+        if not facts.reachable and any(a.domain == key for a in inputs.backup):
+            yield Diagnostic("error", NOT_RESTORABLE, facts.offline_text, "", f"{key}/**")
+    for address, target in sorted(inputs.backup.items()):
+        decision = decisions.get(address)
+        reason = decision.reason if decision is not None else ""
+        if reason == IN_THE_WAY:
+            yield Diagnostic(
+                "error",
+                RESTORE_OVER,
+                "exists already and differs from the saved one",
+                "A restore never overwrites. Delete it first, restore elsewhere with --as, or "
+                "leave it out with --exclude",
+                str(address),
+            )
+        if reason != AS_SAVED:
+            yield from _check_target(inputs, target)
+        if reason == RESTORED:
+            yield from _check_mirrors(inputs, target, decisions)
+
+
+def warn_of_flows(found: Iterable[Diagnostic], restored: Collection[Address]) -> list[Diagnostic]:
+    """Return the findings about references of what is restored, as warnings.
+
+    The server takes a stream whose mirror or source cannot work, and the content counts more.
+    """
+    names = {str(address) for address in restored}
+    return [replace(one, severity="warning") for one in found if one.address in names]
+
+
+def with_restore_hints(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the findings with what to do about them in a restore, its own obstacles first."""
+    hinted = (
+        replace(one, detail=_HINTS.get((one.code, _is_of_consumer(one)), one.detail))
+        for one in found
+    )
+    return sorted(hinted, key=lambda one: one.code not in _OWN_CODES)
+
+
+def _is_of_consumer(found: Diagnostic) -> bool:
+    return "/consumer/" in (found.address or "")
+
+
+def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnostic]:
+    domain = target.address.domain
+    if (
+        target.saved.archive.format != "tar"
+        and inputs.level(target.address) < RESTORE_ANY_NAME_LEVEL
+        and inputs.live.is_reachable(domain)
+    ):
+        yield Diagnostic(
+            "error",
+            NOT_RESTORABLE,
+            "its archive was written by nats-server 2.15 or later, which older servers cannot read",
+            f"Domain {domain} is older. Restore it into a domain with 2.15 or later.",
+            str(target.address),
+        )
+    if target.address.stream != Address.parse(target.saved.address).stream:
+        yield from _check_rename(target)
+    yield from _check_expiry(target, inputs.now)
+
+
+def _check_mirrors(
+    inputs: PlanInputs, target: RestoreTarget, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
+    """Warn about mirrors that have more than the backup: they wait until that is passed."""
+    last = int(target.saved.before["last_seq"])
+    for downstream, kind, _ in find_downstream(inputs, decisions, target.address):
+        live = inputs.live.get(downstream)
+        has = int(live.state.get("last_seq") or 0) if live is not None else 0
+        if kind == "mirror" and has > last:
+            yield Diagnostic(
+                "warning",
+                STUCK_MIRROR,
+                f"{downstream} mirrors it up to sequence {has:,}, and the backup ends at {last:,}: "
+                f"the mirror will not get what is stored from {last + 1:,} to {has:,}",
+                "To have all of it there: save what only the mirror has, delete it, and create it "
+                "again.",
+                str(target.address),
+            )
+
+
+def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
+    address, saved = str(target.address), Address.parse(target.saved.address)
+    if target.address.kind in ("kv", "object_store"):
+        yield Diagnostic(
+            "error",
+            NOT_RESTORABLE,
+            "a bucket cannot be restored under another name",
+            f"Stored messages keep their subjects, which contain the name {saved.name}.",
+            address,
+        )
+    elif target.saved.archive.format == "tar":
+        yield Diagnostic(
+            "error",
+            NOT_RESTORABLE,
+            "its archive was written before nats-server 2.15 and can only keep its name",
+            f"Restore it as {saved.stream}, for instance into another domain.",
+            address,
+        )
+
+
+def _check_expiry(target: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
+    """Warn about messages that the limits of the stream will delete.
+
+    The times of the oldest and the newest message prove it. A ttl of a message is unknown here.
+    """
+    age, was = target.config.get("max_age") or 0, target.saved.before
+    if not target.saved.messages:
+        return
+    which, content = "", nouns_of(target.address).content
+    if age:
+        border = instant_of(now) - age
+        oldest, newest = (parse_instant(was[name]) for name in ("first_ts", "last_ts"))
+        limit = f"{alias_of(target.address.kind, 'max_age')} ({format_duration(age)}) by now"
+        which = (
+            f"all of its {content} are older than {limit}"
+            if newest < border
+            else f"its oldest {content} are older than {limit}"
+        )
+        which = which if oldest < border else ""
+    if not which and target.config.get("allow_msg_ttl"):
+        which = f"{content} may have outlived a ttl of their own"
+    if which:
+        text = f"{which}: those are deleted as soon as they are restored"
+        yield Diagnostic(
+            "warning",
+            WILL_EXPIRE,
+            text,
+            f"They were saved on {target.saved.taken_at}.",
+            str(target.address),
+        )

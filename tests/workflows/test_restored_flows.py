@@ -1,0 +1,258 @@
+"""Restores of streams that read others, and of streams that the files and state know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.applying import restore as restoring
+from jsplan.applying.step_context import StepFailed
+from jsplan.backup.run import BackupOptions
+from jsplan.errors import PlanError, RefusedError, UsageError
+from jsplan.workflows.backup import backup
+from jsplan.workflows.restore import RestoreOptions, restore
+from tests.support.explained_steps import require_explained
+from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox, Server
+    from tests.conftest import MakeHubLeaf
+
+HUB, LEAF, PLAIN = "$JS.hub.API", "$JS.leaf.API", "$JS.API"
+ORIGIN: dict[str, Any] = {"name": "ORIGIN", "domain": "hub", "subjects": ["origin"]}
+SOURCE: dict[str, Any] = {"name": "ORIGIN", "domain": "hub"}
+
+
+def save(space: Space, *addresses: str) -> None:
+    backup(space.load, BackupOptions(addresses, space.folder / "bk"), RecordingObserver())
+
+
+def restore_backup(space: Space, **options: Any) -> tuple[Plan, ApplyResult]:
+    chosen = RestoreOptions(space.folder / "bk", **options)
+    plan, result = restore(space.load, chosen, approve, RecordingObserver())
+    return require_explained(plan), result
+
+
+def raw_of(sandbox: Sandbox) -> Raw:
+    hub = sandbox["hub"]
+    return Raw(hub.url, hub.user, hub.password, timeout=30)
+
+
+def publish(raw: Raw, count: int) -> None:
+    for number in range(count):
+        raw.request("origin", b"%d" % number)
+
+
+def wait_for(sandbox: Sandbox, raw: Raw, name: str, count: int) -> None:
+    """Wait until a stream of the leaf has this number of messages."""
+
+    def has_all() -> bool:
+        return raw.api_ok(f"{LEAF}.STREAM.INFO.{name}")["state"]["messages"] == count
+
+    sandbox["hub"].wait_until(has_all, f"copy {count} messages into {name}", 60)
+
+
+def hazards_of(plan: Plan) -> list[tuple[str, str]]:
+    return [(h.code, c.address) for c in plan.resource_changes for h in c.hazards]
+
+
+@pytest.mark.matrix
+def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A restored mirror or source takes what its origin has got since, and nothing again.
+
+    It is managed again with its consumer, and its plan has no hazard and no note.
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    consumers = [{"name": "C", "ack_policy": "explicit"}]
+    readers: dict[str, dict[str, Any]] = {
+        "MIRROR": {"mirror": SOURCE},
+        "SOURCE": {"sources": [SOURCE]},
+        "LATE": {"sources": [SOURCE | {"opt_start_seq": 5}]},
+    }
+    streams = [
+        {"name": name, "domain": "leaf", "consumers": consumers} | origin
+        for name, origin in readers.items()
+    ]
+    space.write(streams=[ORIGIN, *streams]).apply()
+    copied = {"MIRROR": 20, "SOURCE": 20, "LATE": 16}
+    with raw_of(clean_hub_leaf) as raw:
+        publish(raw, 20)
+        for name, count in copied.items():
+            wait_for(clean_hub_leaf, raw, name, count)
+        save(space, "leaf/**")
+        for name in copied:
+            raw.api_ok(f"{LEAF}.STREAM.DELETE.{name}")
+        publish(raw, 5)
+
+        plan, result = restore_backup(space)
+
+        assert result.exit_code == 0
+        assert (hazards_of(plan), plan.diagnostics, plan.resource_drift) == ([], [], [])
+        for name, count in copied.items():
+            wait_for(clean_hub_leaf, raw, name, count + 5)
+    assert space.plan().steps == []
+
+
+def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A warning says which messages of the restored origin its mirror will not get.
+
+    The mirror waits until the origin has passed it (measured).
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    mirror = {"name": "MIRROR", "domain": "leaf", "mirror": SOURCE}
+    space.write(streams=[ORIGIN, mirror]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "MIRROR", 5)
+        save(space, "hub/**")
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "MIRROR", 10)
+        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
+    plan, result = restore_backup(space)
+    assert (result.exit_code, hazards_of(plan)) == (0, [])
+    (found,) = plan.diagnostics
+    assert (found.severity, found.code, found.address) == ("warning", "JS483", "hub/stream/ORIGIN")
+    assert "will not get what is stored from 6 to 10" in found.summary
+
+
+def test_a_copy_of_a_queue_reader_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A restored source of a work queue continues; a copy of it beside takes messages of both."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    reader = {"name": "READER", "domain": "leaf", "sources": [SOURCE]}
+    space.write(streams=[ORIGIN | {"retention": "workqueue"}, reader]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "READER", 5)
+        save(space, "leaf/**")
+        raw.api_ok(f"{LEAF}.STREAM.DELETE.READER")
+        publish(raw, 2)
+        plan, result = restore_backup(space)
+        assert (result.exit_code, hazards_of(plan)) == (0, [])
+        wait_for(clean_hub_leaf, raw, "READER", 7)
+        publish(raw, 1)
+        with pytest.raises(RefusedError, match=r"leaf/stream/BESIDE: copying removes messages"):
+            restore_backup(space, rename="leaf/stream/BESIDE")
+
+
+def test_a_mirror_of_its_own_domain_is_a_warning(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A mirror that is restored into the domain of its origin copies nothing, and says so."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    mirror = {"name": "MIRROR", "domain": "leaf", "mirror": SOURCE}
+    space.write(streams=[ORIGIN, mirror]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        publish(raw, 3)
+        wait_for(clean_hub_leaf, raw, "MIRROR", 3)
+    save(space, "**")
+    plan, result = restore_backup(space, targets=("leaf/**",), rename="hub/**")
+    assert result.exit_code == 0
+    assert [(d.severity, d.code, d.address) for d in plan.diagnostics] == [
+        ("warning", "JS409", "hub/stream/MIRROR")
+    ]
+
+
+def test_two_streams_for_one_address_are_refused(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Two saved streams that `--as` gives the same address are wrong usage."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.write(streams=[{"name": "S", "domain": d} for d in ("hub", "leaf")]).apply()
+    save(space, "**")
+    with pytest.raises(UsageError, match="hub/stream/S and leaf/stream/S would both be leaf"):
+        restore_backup(space, rename="leaf/**")
+
+
+def test_a_domain_that_lost_everything(tmp_path: Path, server: Server) -> None:
+    """Streams that state knows and that are gone are restored: state is no side of it.
+
+    A consumer that no file has comes back with its stream, and is not managed.
+    """
+    space = single_space(tmp_path, server)
+    consumers = [{"name": "C", "ack_policy": "explicit"}]
+    guard = {"prevent_destroy": True}
+    streams = [{"name": "A", "consumers": consumers}, {"name": "B", "lifecycle": guard}]
+    space.write(streams=streams).apply()
+    with Raw(server.url) as raw:
+        body = {"stream_name": "B", "config": {"durable_name": "THEIRS"}}
+        raw.api_ok(f"{PLAIN}.CONSUMER.CREATE.B.THEIRS", body)
+        save(space, "main/**")
+        for name in "AB":
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.NEW", {"name": "NEW"})
+    assert [d.code for d in space.plan().diagnostics if d.severity == "error"] == ["JS305"]
+
+    plan, result = restore_backup(space)
+
+    assert (result.exit_code, plan.diagnostics, plan.resource_drift) == (0, [], [])
+    records = {step.address: step.record for step in plan.steps}
+    assert records["main/consumer/B/THEIRS"] is None
+    assert records["main/stream/B"] == {
+        "declared": {"name": "B"},
+        "origin": "created",
+        "depends_on": [],
+        "prevent_destroy": True,
+    }
+    assert [change.change.actions for change in space.plan().resource_changes] == [["no-op"]] * 3
+
+
+def test_what_the_server_would_refuse(tmp_path: Path, server: Server) -> None:
+    """More consumers than the stream may have are refused; a sealed stream is restored."""
+    space = single_space(tmp_path, server).write()
+    with Raw(server.url) as raw:
+        for name, last in (("FULL", {"max_consumers": 1}), ("SEALED", {"sealed": True})):
+            raw.api_ok(f"{PLAIN}.STREAM.CREATE.{name}", {"name": name, "max_consumers": 2})
+            for consumer in "ab":
+                body = {"stream_name": name, "config": {"durable_name": consumer}}
+                raw.api_ok(f"{PLAIN}.CONSUMER.CREATE.{name}.{consumer}", body)
+            body = {"name": name, "subjects": [name], "max_consumers": 2} | last
+            raw.api_ok(f"{PLAIN}.STREAM.UPDATE.{name}", body)
+        save(space, "main/**")
+        for name in ("FULL", "SEALED"):
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+    with pytest.raises(PlanError) as caught:
+        restore_backup(space)
+    assert [(d.code, d.address) for d in caught.value.diagnostics] == [
+        ("JS439", "main/consumer/FULL/b")
+    ]
+    assert restore_backup(space, excludes=("main/stream/FULL",))[1].exit_code == 0
+
+
+def test_an_offline_domain_is_an_error(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+    """Nothing of a restore is deferred: a domain that does not answer stops all of it."""
+    sandbox = make_hub_leaf()
+    space = hub_leaf_space(tmp_path, sandbox)
+    space.write(streams=[ORIGIN, {"name": "S", "domain": "leaf"}]).apply()
+    save(space, "**")
+    sandbox["leaf"].stop()
+    with pytest.raises(PlanError) as caught:
+        restore_backup(space)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.address) == ("JS470", "leaf/**")
+    assert found.summary.startswith("domain leaf is offline: ")
+
+
+def test_a_restore_that_was_not_recorded(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that an interrupted restore made is left alone by the next, and is ours."""
+    space = single_space(tmp_path, server)
+    space.write(streams=[{"name": "S", "consumers": [{"name": "C", "ack_policy": "explicit"}]}])
+    space.apply()
+    save(space, "main/**")
+    with Raw(server.url) as raw:
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+
+    async def end(*_: object) -> None:
+        raise StepFailed("interrupted", "unknown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "_wait_for_leader", end)
+        assert restore_backup(space)[1].exit_code == 6
+    plan, result = restore_backup(space)
+    assert (plan.steps, result.exit_code) == ([], 0)
+    assert plan.options["restore"][0]["exists"]
+    assert space.apply()[1].exit_code == 0
+    assert space.plan().steps == []
