@@ -291,4 +291,4 @@ class Live(Struct):
 
     def streams(self, domain: str) -> Iterable[LiveObject]:
         """Return every stream of the domain that was read."""
-        return (o for a, o in self.objects.items() if a.domain == domain and a.kind != "consumer")
+        return (o for a, o in self.objects.items() if a.domain == domain and a.is_stream)
