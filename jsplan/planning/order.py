@@ -37,7 +37,9 @@ def order_steps(
         return []
     _add_dependencies(inputs, decisions, drafts)
     _depend_on_subjects(drafts)
-    return _number_steps(drafts, _sort_drafts(inputs, drafts))
+    order = _sort_drafts(inputs, drafts)
+    # Nothing waits for a content, and each waits for its bucket alone.
+    return _number_steps(drafts, [*order, *sorted(key for key in drafts if key[0].is_content)])
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
@@ -227,7 +229,11 @@ def _depend_on_subjects(drafts: Drafts) -> None:
 
 def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[Key]:
     while True:
-        graph = {key: sorted(draft.depends_on) for key, draft in sorted(drafts.items())}
+        graph = {
+            key: sorted(draft.depends_on)
+            for key, draft in sorted(drafts.items())
+            if not key[0].is_content
+        }
         try:
             return list(TopologicalSorter(graph).static_order())
         except CycleError as error:

@@ -15,6 +15,7 @@ from jsplan.address import Address, is_selected
 from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
+from jsplan.planning.contents.sizes import check_sizes
 from jsplan.planning.decide import decide
 from jsplan.planning.field_levels import check_server_level
 from jsplan.planning.guards import check_adoption, check_prevent_destroy
@@ -223,6 +224,7 @@ def check_contents(
         yield from _check_bucket(inputs, decision, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
     yield from _check_capacity(inputs, contents, decisions)
+    yield from check_sizes(inputs, contents, decisions)
     yield from _announce_times(inputs, contents)
 
 
