@@ -19,6 +19,7 @@ CONTENT_PARENTS: Final[dict[str, Kind]] = {
     "object": "object_store",
     "schedule": "stream",
 }
+_STREAM_KINDS: Final = frozenset({"stream", "kv", "object_store"})
 _CONTENT_PREFIXES: Final = {"kv_entry": "KV_", "object": "OBJ_", "schedule": ""}
 #: Prefix of the names of staging streams and placeholder consumers.
 #: They are never planned, imported or listed.
@@ -89,6 +90,11 @@ class Address(NamedTuple):
         if self.kind not in CONTENT_PARENTS:
             raise ValueError(f"{self} is not an entry of a bucket")
         return self.name.split("/", 1)[1]
+
+    @property
+    def is_stream(self) -> bool:
+        """True for a stream, KV bucket and object store: a stream of the server carries each."""
+        return self.kind in _STREAM_KINDS
 
     @property
     def is_content(self) -> bool:

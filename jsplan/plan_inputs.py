@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Collection
 from typing import Final
 
 from msgspec.structs import replace
 
-from jsplan.address import CONTENT_PARENTS, matches, matches_any, names_content
+from jsplan.address import Address, matches
+from jsplan.config.model import Workspace
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import PlanError
@@ -24,9 +24,8 @@ from jsplan.planning.model import (
     select_addresses,
 )
 from jsplan.planning.options import PlanningOptions
-from jsplan.planning.relocation.contents import move_entries
+from jsplan.planning.relocation.contents import move_contents
 from jsplan.planning.relocation.entries import find_relocations, select_together
-from jsplan.topology import Topology
 
 #: The operation of a lock under which nothing is replaced.
 BACKFILL: Final = "backfill"
@@ -34,15 +33,14 @@ BACKFILL: Final = "backfill"
 
 def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
     """Build the inputs of planning with an empty live side."""
-    resources = {a: e for a, e in context.state.resources.items() if not a.is_content}
-    steps = {text: step for text, step in context.state.pending.items() if not _is_entry(text)}
-    entries, moved = apply_moves(context.workspace, resources)
-    pending, pending_moved = apply_moves_to_records(context.workspace, steps)
-    replacements, _ = apply_moves_to_records(context.workspace, context.state.replacements)
+    workspace, state = with_contents(context.workspace), context.state
+    entries, moved = apply_moves(workspace, state.resources)
+    pending, pending_moved = apply_moves_to_records(workspace, state.pending)
+    replacements, _ = apply_moves_to_records(workspace, state.replacements)
     inputs = PlanInputs(
-        context.workspace,
+        workspace,
         context.topology,
-        context.state,
+        state,
         Live(),
         options,
         entries,
@@ -50,10 +48,17 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
         interrupted=InterruptedWork(steps=pending, replacements=replacements),
         owner_tag=_owner_tag(context),
     )
-    inputs = replace(inputs, relocations=find_relocations(inputs))
+    inputs = move_contents(replace(inputs, relocations=find_relocations(inputs)))
     candidates = candidate_addresses(inputs)
     selected = select_addresses(inputs, candidates)
     return replace(inputs, selected=select_together(inputs, selected, candidates))
+
+
+def with_contents(workspace: Workspace) -> Workspace:
+    """Return the workspace with the contents of buckets and streams among its resources."""
+    if not workspace.contents:
+        return workspace
+    return replace(workspace, resources={**workspace.resources, **workspace.contents})
 
 
 async def look_for_holder(context: Context, inputs: PlanInputs) -> PlanInputs:
@@ -68,65 +73,6 @@ async def look_for_holder(context: Context, inputs: PlanInputs) -> PlanInputs:
     return replace(inputs, interrupted=replace(inputs.interrupted, is_running=running))
 
 
-def build_entry_inputs(context: Context, options: PlanningOptions) -> PlanInputs:
-    """Build the inputs that hold the entries of buckets, objects and schedules, nothing else.
-
-    An import takes those that it names.
-    """
-    workspace = replace(context.workspace, resources=context.workspace.contents)
-    resources = {a: e for a, e in context.state.resources.items() if a.is_content}
-    steps = {text: step for text, step in context.state.pending.items() if _is_entry(text)}
-    entries, moved = apply_moves(workspace, resources)
-    if context.workspace.relocate or context.state.replacements:
-        buckets = build_inputs(context, options)
-        entries, relocated = move_entries(
-            context.workspace, buckets.relocations, buckets.entries, entries
-        )
-        moved |= {new: moved.get(old, old) for new, old in relocated.items()}
-    pending, pending_moved = apply_moves_to_records(workspace, steps)
-    topology = Topology(
-        context.topology.routes,
-        bodies={address: dict(found.body) for address, found in workspace.resources.items()},
-        dependencies={
-            address: {context.topology.find_declared(address.parent)}
-            for address in workspace.resources
-            if address.parent is not None
-        },
-    )
-    inputs = PlanInputs(
-        workspace,
-        topology,
-        context.state,
-        Live(),
-        dataclasses.replace(options, replace=()),
-        entries,
-        pending_moved | moved,
-        interrupted=InterruptedWork(steps=pending),
-    )
-    chosen = candidate_addresses(inputs)
-    if options.imports:
-        named = [glob for glob in options.imports if names_content(glob)]
-        chosen = frozenset(address for address in chosen if matches_any(named, address))
-    return replace(inputs, selected=select_addresses(inputs, chosen))
-
-
-def select_buckets(inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
-    """Select the buckets of targeted entries too: these depend on them."""
-    options = inputs.options
-    if not options.targets or options.destroy or options.imports:
-        return inputs
-    after = entries.topology.dependencies
-    wanted = {bucket for a in entries.selected for bucket in after.get(a, ())}
-    known = wanted & candidate_addresses(inputs)
-    known = {a for a in known if not matches_any(options.excludes, a)}
-    candidates = candidate_addresses(inputs)
-    return replace(inputs, selected=select_together(inputs, inputs.selected | known, candidates))
-
-
-def _is_entry(address: str) -> bool:
-    return address.split("/", 2)[1] in CONTENT_PARENTS
-
-
 def _owner_tag(context: Context) -> str:
     """Return the owner tag of this workspace. Its id is made at the first use."""
     workspace, known = context.workspace, context.state.ownership.get("id")
@@ -136,11 +82,25 @@ def _owner_tag(context: Context) -> str:
     return f"{name}/{known or uuid.uuid4()}"
 
 
-def require_matching(globs: Collection[str], option: str, *inputs: PlanInputs) -> None:
-    """Raise PlanError for a glob that matches nothing in any of the inputs: it may be misspelt."""
-    if not globs:
+def require_matching(inputs: PlanInputs) -> None:
+    """Raise PlanError for a glob of an option that matches nothing: it may be misspelt."""
+    options = inputs.options
+    # Addresses to import were checked before.
+    named = {
+        "--target": () if options.imports else options.targets,
+        "--exclude": options.excludes,
+        "--replace": options.replace,
+    }
+    if not any(named.values()):
         return
-    known = {a for each in inputs for a in candidate_addresses(each) | find_forgotten(each)}
+    known = candidate_addresses(inputs) | find_forgotten(inputs)
+    for option, globs in named.items():
+        # Contents are never replaced: they are written again.
+        named_by = {a for a in known if option != "--replace" or not a.is_content}
+        _require_matching(option, globs, named_by)
+
+
+def _require_matching(option: str, globs: Collection[str], known: Collection[Address]) -> None:
     found = [
         Diagnostic(
             "error",

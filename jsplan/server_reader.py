@@ -6,14 +6,14 @@ none of it, and is to start quickly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.config.model import Domain
+from jsplan.config.model import Domain, PrunedPrefix
 from jsplan.context import Session, known_domains
 from jsplan.documents.apply import ObjectsRead
 from jsplan.errors import ConnectError
@@ -24,10 +24,10 @@ from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.contents.decide import with_owned_buckets
-from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
+from jsplan.planning.crash_recovery import recover_contents, recover_interrupted, staging_streams
 from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import find_counts
-from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision
+from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.preserve.position_reset import list_reset_times
 from jsplan.planning.relocation.contents import (
@@ -37,6 +37,7 @@ from jsplan.planning.relocation.contents import (
     without_unplanned,
 )
 from jsplan.planning.relocation.entries import relocation_reads
+from jsplan.planning.relocation.stages import select_stage
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
@@ -89,7 +90,10 @@ class ServerReader(Struct, frozen=True):
         return await read_live(self._pool, self._domains, wanted, known, domains, on_read)
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
-        """Read the live side of the selection. `require_online` raises ConnectError."""
+        """Read the live side of the selection: streams, consumers, and then what streams hold.
+
+        The selection of a stage is known between them. `require_online` raises ConnectError.
+        """
         wanted = with_parent_streams(
             inputs.selected
             | _excluded_consumers(inputs)
@@ -100,6 +104,7 @@ class ServerReader(Struct, frozen=True):
             | relocation_reads(inputs)
         )
         wanted |= {old for new, old in inputs.moved_from.items() if new in inputs.selected}
+        wanted = {address for address in wanted if not address.is_content}
         count = len({address.domain for address in wanted})
         self.session.observer.phase(
             f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
@@ -117,18 +122,20 @@ class ServerReader(Struct, frozen=True):
                 offline[0].offline_text,
                 hint="Without --offline fail its resources would be deferred.",
             )
-        return inputs
+        pruned = () if inputs.options.destroy else inputs.workspace.pruned
+        return await self.read_contents(select_stage(inputs), pruned)
 
-    async def read_entries(self, entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
-        """Read the live side of entries. `inputs` are those of their buckets, already read."""
-        entries = without_unplanned(entries, inputs)
+    async def read_contents(
+        self, inputs: PlanInputs, pruned: Collection[PrunedPrefix] = ()
+    ) -> PlanInputs:
+        """Read the selected contents, and all keys below `pruned`. The rest was read before."""
+        inputs = without_unplanned(inputs)
         origins = unmoved_buckets(inputs)
-        wanted = {_read_at(a, origins) for a in entries.selected}
-        pruned = () if entries.options.destroy else entries.workspace.pruned
+        wanted = {_read_at(a, origins) for a in inputs.selected if a.is_content}
         pruned = tuple(replace(b, bucket=origins.get(b.bucket, b.bucket)) for b in pruned)
         buckets = {a.parent for a in wanted if a.parent is not None} | {b.bucket for b in pruned}
         if not buckets:
-            return entries
+            return inputs
         live = inputs.live
         if unread := buckets - live.requested:
             live = live.merge(await self.read(unread))
@@ -136,10 +143,10 @@ class ServerReader(Struct, frozen=True):
 
         self.session.observer.phase(f"Reading {count_text(len(wanted), 'entry', 'entries')}")
         found = await read_all_entries(self._pool, self._domains, live, wanted, pruned)
-        known = {_read_at(a, origins): entry for a, entry in entries.entries.items()}
+        known = {_read_at(a, origins): entry for a, entry in inputs.entries.items() if a.is_content}
         found = with_owned_buckets(found, known, live, inputs.entries)
         found = rename_live(found, {origin: target for target, origin in origins.items()})
-        return recover_interrupted(replace(entries, live=found))
+        return recover_contents(replace(inputs, live=live.merge(found)))
 
     async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
         """Decide each resource; read and count what the decisions affect."""
@@ -148,10 +155,10 @@ class ServerReader(Struct, frozen=True):
         if times := list_reset_times(inputs):
             seqs = await self._find_seqs(inputs, times)
             inputs = replace(inputs, measured=replace(inputs.measured, seqs_by_time=seqs))
-        decisions = decide_all(inputs)
+        decisions, contents = split_contents(decide_all(inputs))
         inputs = await self._read_affected(inputs, decisions)
-        decisions = decisions | continue_sequence_for_unmanaged(inputs, decisions)
-        return await self._measure(inputs, decisions), decisions
+        decisions |= continue_sequence_for_unmanaged(inputs, decisions)
+        return await self._measure(inputs, decisions), decisions | contents
 
     # --- what the changes affect ------------------------------------------------------------------
 
@@ -256,7 +263,7 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
 
 
 def with_parent_streams(addresses: Iterable[Address]) -> set[Address]:
-    """Return the addresses and the streams of their consumers."""
+    """Return the addresses and the streams of their consumers and contents."""
     found = set(addresses)
     return found | set(filter(None, {a.parent for a in found}))
 
@@ -295,7 +302,7 @@ def _excluded_consumers(inputs: PlanInputs) -> set[Address]:
     return {
         address
         for address in candidate_addresses(inputs) - inputs.selected
-        if address.parent in inputs.selected
+        if address.kind == "consumer" and address.parent in inputs.selected
     }
 
 

@@ -212,7 +212,8 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
         "An entry of a bucket, or an object, cannot be kept there.",
         "It is larger than the bucket or a server takes, its bucket mirrors another one, or the "
         "`ttl` of the bucket deletes it again.",
-        "Store less, raise `max_value_size`, or declare it in another bucket.",
+        "Store less, raise `max_value_size` (of a stream `max_msg_size`, of the server "
+        "`max_payload`), or declare it in another bucket.",
     ),
     "JS139": CodeText(
         "No object or schedule can be written to one stream alone.",

@@ -15,7 +15,7 @@ from jsplan.facts.live import Live
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_into
 from jsplan.options import DriftOptions
-from jsplan.plan_inputs import build_entry_inputs, build_inputs, look_for_holder
+from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions
@@ -29,11 +29,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     context, pool = session.context, session.pool
     selection = PlanningOptions(targets=options.targets, excludes=options.excludes)
     inputs = await look_for_holder(context, build_inputs(context, selection))
-    checked = sorted(
-        a
-        for a in {*inputs.entries, *inputs.interrupted.steps}
-        if a in inputs.selected and not is_ignored(context.workspace, a)
-    )
+    checked = _list_checked(context, inputs, inputs.selected)
     session.observer.phase(f"Reading {count_text(len(checked), 'resource')}")
     needed, domains = (
         with_parent_streams(checked) | staging_streams(inputs),
@@ -55,16 +51,32 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     )
     managed = [a for a in checked if a in inputs.entries]
     flows = await _check_flows(session, inputs, managed) if options.replication else ()
-    entries = await _read_entries(session, inputs, build_entry_inputs(context, selection))
-    return build_document(inputs, managed, unmanaged, options, flows, entries)
+    inputs = await _read_contents(session, inputs, inputs.selected)
+    return build_document(inputs, managed, unmanaged, options, flows)
 
 
-async def _read_entries(session: Session, inputs: PlanInputs, entries: PlanInputs) -> PlanInputs:
-    """Read the entries of buckets that are selected, without those to ignore."""
-    workspace = replace(entries.workspace, pruned=())
-    chosen = frozenset(a for a in entries.selected if not is_ignored(workspace, a))
-    entries = replace(entries, selected=chosen, workspace=workspace)
-    return await ServerReader(session).read_entries(entries, inputs)
+def _list_checked(
+    context: Context, inputs: PlanInputs, chosen: Collection[Address]
+) -> list[Address]:
+    """List the chosen streams and consumers in state, without those to ignore."""
+    return sorted(
+        a
+        for a in {*inputs.entries, *inputs.interrupted.steps}
+        if a in chosen and not a.is_content and not is_ignored(context.workspace, a)
+    )
+
+
+async def _read_contents(
+    session: Session, inputs: PlanInputs, chosen: Collection[Address]
+) -> PlanInputs:
+    """Read the chosen contents of buckets and streams, and select no others."""
+    workspace = session.context.workspace
+    kept = (
+        a
+        for a in inputs.selected
+        if not a.is_content or (a in chosen and not is_ignored(workspace, a))
+    )
+    return await ServerReader(session).read_contents(replace(inputs, selected=frozenset(kept)))
 
 
 async def check_replication(session: Session) -> Drift:
@@ -96,7 +108,7 @@ async def _check_flows(
     # A stream in a replacement has its flows afterwards.
     replaced = {*inputs.interrupted.streams, *inputs.interrupted.detached_sources}
     return await health.check_until_conclusive(
-        [a for a in managed if a.kind != "consumer" and a not in replaced], replaced
+        [a for a in managed if a.is_stream and a not in replaced], replaced
     )
 
 
@@ -111,7 +123,7 @@ async def check_addresses(
         for a in addresses
         if a.domain in context.workspace.domains and not is_ignored(context.workspace, a)
     }
-    checked = sorted(requested & {*inputs.entries, *inputs.interrupted.steps})
+    checked = _list_checked(context, inputs, requested)
     known = _known_addresses(context, inputs)
     others = {a for a in requested - known if may_be_listed(a)}
     if requested:
@@ -120,16 +132,13 @@ async def check_addresses(
         await _read_unmanaged(session, live, sorted(with_parent_streams(others)))
         inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]
-    entries = build_entry_inputs(context, PlanningOptions())
-    entries = replace(entries, selected=entries.selected & requested)
-    entries = await _read_entries(session, inputs, entries)
+    inputs = await _read_contents(session, inputs, requested)
     found = (inputs.live.get(a) for a in sorted(others))
     return build_document(
         inputs,
         managed,
         [o for o in found if o is not None and not is_state_bucket(o)],
         options,
-        entries=entries,
     )
 
 

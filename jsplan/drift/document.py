@@ -20,7 +20,7 @@ from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, lacks_server
 from jsplan.health import missing_servers_breach
 from jsplan.options import DriftOptions
-from jsplan.planning.contents.changes import detect_entry_drift
+from jsplan.planning.contents.changes import detect_content_drift
 from jsplan.planning.contents.decide import deferral, is_past, is_unknown
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.drift import detect_drift
@@ -47,18 +47,15 @@ def build_document(
     unmanaged: list[LiveObject],
     options: DriftOptions,
     flows: Iterable[FlowHealth] = (),
-    entries: PlanInputs | None = None,
 ) -> Drift:
     """Build the document of one check. What `drift: ignore` names is left out.
 
-    `entries` are the inputs of the checked entries of buckets.
+    The contents of buckets and streams that were read are those that `inputs` select.
     """
     live, workspace = inputs.live, inputs.workspace
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
-    if entries is not None:
-        _compare_entries(out, entries, inputs)
     out.interrupted = [
         item
         for item in list_interruptions(inputs)
@@ -66,7 +63,8 @@ def build_document(
         and not is_ignored(workspace, Address.parse(item["address"]))
     ]
     named = {Address.parse(item["address"]) for item in out.interrupted}
-    for address in managed:
+    contents = (a for a in inputs.selected & inputs.live.requested if a.is_content)
+    for address in sorted([*managed, *(a for a in contents if a in inputs.entries)]):
         _compare_managed(out, inputs, address, named)
     out.replication = [
         with_severity(found.to_json())
@@ -83,7 +81,7 @@ def build_document(
         for key, facts in sorted(live.domains.items())
         if not facts.reachable
     ]
-    out.pending = _count_pending(inputs) + (_count_pending(entries) if entries else 0)
+    out.pending = _count_pending(inputs)
     out.diagnostics += check_never_answered(inputs)
     apply_mutes(out, workspace.drift.mute, inputs.now)
     out.declared_at = {
@@ -114,22 +112,16 @@ def _find_declared(workspace: Workspace, address: Address) -> DeclaredResource |
     return workspace.resources.get(address) or workspace.contents.get(address)
 
 
-def _compare_entries(out: Drift, entries: PlanInputs, inputs: PlanInputs) -> None:
-    """Add the drift of entries, or the reasons why they cannot be compared now."""
-    for address in sorted(entries.selected & entries.entries.keys()):
-        if reason := deferral(entries, inputs, address):
-            out.deferred.append(Deferred(str(address), reason))
-        elif (found := detect_entry_drift(entries, address)) is not None:
-            out.resource_drift.append(found)
-    out.resource_drift.sort(key=lambda found: Address.parse(found.address))
-
-
 def _compare_managed(
     out: Drift, inputs: PlanInputs, address: Address, named: Collection[Address]
 ) -> None:
     """Add the drift of one resource, or the reason why it cannot be compared now."""
     if reason := _unreadable_reason(inputs, address):
         out.deferred.append(Deferred(str(address), reason))
+        return
+    if address.is_content:
+        if (found := detect_content_drift(inputs, address)) is not None:
+            out.resource_drift.append(found)
         return
     if progress := describe_interruption(inputs, address):
         if address not in named:
@@ -153,6 +145,8 @@ def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:
     live = inputs.live
     if not live.is_reachable(address.domain):
         return live.domains[address.domain].offline_text
+    if address.is_content:
+        return deferral(inputs, address)
     if address in live.unreadable:
         return f"it cannot be read: {live.unreadable[address]}"
     return ""

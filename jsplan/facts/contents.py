@@ -40,8 +40,7 @@ async def read_all_entries(
 ) -> Live:
     """Read entries, and all keys below the pruned prefixes. `buckets` has their buckets.
 
-    A domain that stops answering counts as offline from then on. An entry of an unreadable bucket
-    is unreadable.
+    Entries of an unreadable bucket, or of a domain that stops answering, are unreadable.
     """
     live = Live(dict(buckets.domains), requested=set(addresses))
     wanted: dict[Address, set[Address]] = {block.bucket: set() for block in pruned}
@@ -69,6 +68,10 @@ async def read_all_entries(
             mark_offline(live, bucket.domain, error)
 
     await run_parallel(read, sorted(wanted))
+    if silent := buckets.reachable - live.reachable:
+        live.objects = {a: found for a, found in live.objects.items() if a.domain not in silent}
+        lost = (a for a in live.requested if a.domain in silent)
+        live.unreadable |= {a: live.domains[a.domain].offline_text for a in lost}
     return live
 
 

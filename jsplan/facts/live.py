@@ -193,7 +193,8 @@ class DomainFacts(Struct):
 
     `reason` says why it did not answer. `server` is `{"name", "cluster"}` as far as known;
     `version` is that of the connected server and only known when the domain is its own. `info` is
-    the account's `API.INFO`.
+    the account's `API.INFO`. `max_payload` is the largest message that the connected server takes,
+    in bytes; 0 if that is not known.
     """
 
     key: str
@@ -203,6 +204,7 @@ class DomainFacts(Struct):
     version: str | None = None
     server: dict[str, str] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
+    max_payload: int = 0
 
     @property
     def short_reason(self) -> str:
@@ -291,4 +293,4 @@ class Live(Struct):
 
     def streams(self, domain: str) -> Iterable[LiveObject]:
         """Return every stream of the domain that was read."""
-        return (o for a, o in self.objects.items() if a.domain == domain and a.kind != "consumer")
+        return (o for a, o in self.objects.items() if a.domain == domain and a.is_stream)

@@ -60,7 +60,7 @@ async def _read_domain(api: DomainApi, live: Live, addresses: Iterable[Address])
 
 def _may_have_lost(found: LiveObject) -> bool:
     return (
-        found.address.kind != "consumer"
+        found.address.is_stream
         and not found.address.is_content
         and found.raw.get("storage") != "memory"
         and int(found.state.get("num_deleted") or 0) <= MAX_DELETED

@@ -140,6 +140,7 @@ def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFact
         version=server.get("version") if own else None,
         server=identity,
         info=_sign_reservations(info),
+        max_payload=int(server.get("max_payload") or 0),
     )
 
 

@@ -52,7 +52,7 @@ def lint_plan(
 
 def _declared_consumers(inputs: PlanInputs, streams: set[Address]) -> set[Address]:
     """Return the declared consumers of the streams."""
-    declared = (a for a in inputs.workspace.resources if a.parent is not None)
+    declared = (a for a in inputs.workspace.resources if a.kind == "consumer")
     return {
         address
         for address in declared

@@ -97,9 +97,9 @@ class View:
     @cached_property
     def all_streams(self) -> dict[Address, LintItem]:
         """Streams and buckets by address in the files; unmanaged ones as far as they were read."""
-        found = {a: self._stream(a) for a in self.workspace.resources if a.kind != "consumer"}
+        found = {a: self._stream(a) for a in self.workspace.resources if a.is_stream}
         for address, live in self.live.items():
-            if address.kind != "consumer" and self.topology.find_declared(address) not in found:
+            if address.is_stream and self.topology.find_declared(address) not in found:
                 found[address] = LintItem(address, {}, live.compact)
         return found
 

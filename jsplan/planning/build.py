@@ -14,12 +14,18 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.parts import Deferred
-from jsplan.documents.plan import Change, Plan, ResourceChange
+from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange
 from jsplan.documents.plan_types import CANNOT_PRESERVE
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
 from jsplan.planning.bucket_aliases import with_bucket_names
+from jsplan.planning.contents.changes import (
+    assess_content,
+    build_content_change,
+    detect_content_drift,
+)
+from jsplan.planning.contents.decide import check_contents, decide_contents, deferral
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
 from jsplan.planning.deletion_bounds import bound_deletions
@@ -37,7 +43,7 @@ from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.measurements import keep_counts
-from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
+from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses, split_contents
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
@@ -81,12 +87,16 @@ def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
 
 
 def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
-    """Decide each selected resource. `inputs.live` must cover every selected address."""
+    """Decide each selected resource. `inputs.live` must cover every selected address.
+
+    Contents come last: they follow what is decided about their bucket, and affect nothing else.
+    """
     if inputs.backup:
         from jsplan.planning.restore.decisions import decide_restored  # noqa: PLC0415 - as above
 
         return decide_restored(inputs)
-    decisions = {address: decide(inputs, address) for address in _readable_addresses(inputs)}
+    readable = _readable_addresses(inputs)
+    decisions = {address: decide(inputs, address) for address in readable if not address.is_content}
     decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
     decisions |= _decide_consumers_of_deleted(inputs, decisions)
     decisions |= decide_relocations(inputs, decisions)
@@ -99,13 +109,26 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
         decisions |= find_overrides(inputs, decisions)
     for decision in orphaned_placeholders(inputs, decisions):
         decisions[decision.address] = decision
-    return decisions
+    return decisions | decide_contents(inputs, decisions, [a for a in readable if a.is_content])
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
-    unread = inputs.live.unreadable.keys() | deferral_reasons(inputs).keys()
+    unread = inputs.live.unreadable.keys() | _waiting(inputs).keys()
     reachable = inputs.live.reachable
     return sorted(a for a in inputs.selected if a.domain in reachable and a not in unread)
+
+
+def _waiting(inputs: PlanInputs) -> dict[Address, str]:
+    """Return what is planned later although its domain may answer, with the reason."""
+    found = deferral_reasons(inputs)
+    if not (found or inputs.interrupted.replacements or inputs.live.unreadable):
+        return found
+    contents = (a for a in inputs.selected if a.is_content)
+    return found | {
+        address: why
+        for address in contents
+        if (why := deferral(inputs, address) or found.get(address.parent or address, ""))
+    }
 
 
 def build_plan(
@@ -117,19 +140,22 @@ def build_plan(
 
     `inputs.measured` must have the results of `list_measurements`.
     """
-    decisions = decisions | continue_lost_origins(inputs, decisions)
-    decisions = decisions | fix_source_starts(inputs, decisions)
+    decisions, contents = split_contents(decisions)
+    decisions |= continue_lost_origins(inputs, decisions)
+    decisions |= fix_source_starts(inputs, decisions)
+    every = decisions | contents
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
     plan.deferred += _defer_backfills(inputs)
     forgotten = list(build_forgotten_changes(inputs))
-    changes = [_resource_change(inputs, decisions[a], decisions) for a in sorted(decisions)]
+    changes = [_resource_change(inputs, every[a], decisions) for a in sorted(every)]
     changes = limit_changes(inputs, decisions, changes)
     changes += forgotten
     plan.diagnostics = [
         *_diagnostics(inputs, decisions),
         *lint_findings,
         *check_plan_permissions(inputs, changes),
+        *check_contents(inputs, contents, decisions),
     ]
     plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
     plan.resource_changes = (
@@ -138,11 +164,11 @@ def build_plan(
     plan.resource_drift = [
         drift
         for address in _readable_addresses(inputs)
-        if not ((decision := decisions.get(address)) and decision.is_untouched)
+        if not ((decision := every.get(address)) and decision.is_untouched)
         and (drift := _detect_drift(inputs, address)) is not None
     ]
     if not plan.errored:
-        plan.steps = build_steps(inputs, decisions)
+        plan.steps = build_steps(inputs, every)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
         plan.resource_changes = add_closing_changes(plan)
         plan.diagnostics += note_interrupted(inputs, plan)
@@ -197,7 +223,7 @@ def _diagnose_backfills(
 
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
     """Defer what is offline, and what waits for the other side of its relocation."""
-    waiting = deferral_reasons(inputs)
+    waiting = _waiting(inputs)
     reachable = inputs.live.reachable
     deferred = [a for a in inputs.selected if a in waiting or a.domain not in reachable]
     return [
@@ -213,15 +239,13 @@ def _decide_consumers_of_deleted(
 ) -> dict[Address, ResourceDecision]:
     """Decide the unselected consumers of deleted streams: the server deletes them too."""
     gone = {
-        address
-        for address, decision in decisions.items()
-        if decision.deletes and address.kind != "consumer"
+        address for address, decision in decisions.items() if decision.deletes and address.is_stream
     }
     left_out = candidate_addresses(inputs) - inputs.selected if gone else frozenset()
     found = {
         a: decide(inputs, a)
         for a in sorted(left_out)
-        if a.parent in gone and inputs.live.get(a) is not None
+        if a.kind == "consumer" and a.parent in gone and inputs.live.get(a) is not None
     }
     return {a: v for a, v in found.items() if v.reason != "not_managed"}
 
@@ -284,6 +308,8 @@ def _diagnostics(
     found += check_waiting_relocations(inputs)
     found += note_losses(inputs)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
+        if address.is_content:
+            continue  # it is deferred
         text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
         found.append(
             Diagnostic(
@@ -352,23 +378,38 @@ def _check_parent(
 def _resource_change(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> ResourceChange:
-    address, live = decision.address, decision.live
+    address, live, hazards = decision.address, decision.live, list[Hazard]()
     moved = inputs.moved_from.get(address)
-    depends_on = inputs.topology.dependency_names(address)
-    if live is not None and _is_unchanged(inputs, decision):
-        return ResourceChange(
-            address=str(address),
-            type=address.kind,
-            domain=address.domain,
-            name=address.name,
-            change=Change(decision.actions, live.config, live.config),
-            action_reason=decision.reason,
-            fingerprint=live.fingerprint,
-            depends_on=depends_on,
-            previous_address=str(moved) if moved else None,
-        )
-    is_stream = address.parent is None
-    change = Change(
+    if address.is_content:
+        change, hazards = build_content_change(inputs, decision), assess_content(inputs, decision)
+    elif live is not None and _is_unchanged(inputs, decision):
+        change = Change(decision.actions, live.config, live.config)
+    else:
+        change = _build_change(inputs, decision, decisions)
+        hazards = assess_hazards(inputs, decision, decisions)
+    keeps = decision.preserves and address.is_stream
+    cannot_preserve = keeps and preserve_obstacle(inputs, decision) is not None
+    return ResourceChange(
+        address=str(address),
+        type=address.kind,
+        domain=address.domain,
+        name=address.name,
+        change=change,
+        action_reason=CANNOT_PRESERVE if cannot_preserve else decision.reason,
+        hazards=hazards,
+        fingerprint=live.fingerprint if live else "absent",
+        depends_on=inputs.topology.dependency_names(address),
+        previous_address=str(moved) if moved else None,
+        relocated_from=_relocated_from(inputs, decision),
+        relocated_to=_relocated_to(inputs, decision, decisions) if inputs.relocations else None,
+    )
+
+
+def _build_change(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+) -> Change:
+    address, live = decision.address, decision.live
+    return Change(
         actions=decision.actions,
         before=live.config if live else None,
         after=config_with_start(inputs, decision, decisions)
@@ -385,22 +426,6 @@ def _resource_change(
             else sorted(decision.unknown),
             True,
         ),
-    )
-    return ResourceChange(
-        address=str(address),
-        type=address.kind,
-        domain=address.domain,
-        name=address.name,
-        change=change,
-        action_reason=CANNOT_PRESERVE
-        if decision.preserves and is_stream and preserve_obstacle(inputs, decision)
-        else decision.reason,
-        hazards=assess_hazards(inputs, decision, decisions),
-        fingerprint=live.fingerprint if live else "absent",
-        depends_on=depends_on,
-        previous_address=str(moved) if moved else None,
-        relocated_from=_relocated_from(inputs, decision),
-        relocated_to=_relocated_to(inputs, decision, decisions),
     )
 
 
@@ -452,6 +477,8 @@ def _replace_paths(decision: ResourceDecision) -> list[list[str]]:
 
 
 def _detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
+    if address.is_content:
+        return detect_content_drift(inputs, address)
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
     if (
         entry is None

@@ -47,25 +47,42 @@ def recover_interrupted(inputs: PlanInputs) -> PlanInputs:
     return recover_relocations(restore_detached_view(inputs))
 
 
-def _recover_deletions(inputs: PlanInputs) -> PlanInputs:
+def recover_contents(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the results of unfinished steps of contents, once these are read.
+
+    `inputs` are of `recover_interrupted`, to which the contents count as not read.
+    """
+    return _recover_steps(_recover_deletions(inputs, contents=True), contents=True)
+
+
+def _recover_deletions(inputs: PlanInputs, *, contents: bool = False) -> PlanInputs:
     """Remove the entries of resources that the apply deleted, and those of their consumers."""
     deleted = {
         a
         for a, begun in inputs.interrupted.steps.items()
-        if recorded_effect(begun) == "delete" and inputs.live.is_absent(a)
+        if a.is_content == contents
+        and recorded_effect(begun) == "delete"
+        and inputs.live.is_absent(a)
     }
-    gone = frozenset(a for a in inputs.entries if a in deleted or a.parent in deleted)
+    if not deleted:
+        return inputs
+    gone = frozenset(
+        a for a in inputs.entries if a in deleted or (a.kind == "consumer" and a.parent in deleted)
+    )
+    work = inputs.interrupted
     return replace(
         inputs,
         entries={a: entry for a, entry in inputs.entries.items() if a not in gone},
-        interrupted=replace(inputs.interrupted, recovered_deletions=gone),
+        interrupted=replace(work, recovered_deletions=work.recovered_deletions | gone),
     )
 
 
-def _recover_steps(inputs: PlanInputs) -> PlanInputs:
+def _recover_steps(inputs: PlanInputs, *, contents: bool = False) -> PlanInputs:
     """Record what the unfinished steps wrote."""
     found: dict[Address, Entry] = {}
     for address, begun in inputs.interrupted.steps.items():
+        if address.is_content != contents:
+            continue
         live = inputs.live.get(address)
         if live is None or not _was_written(inputs, address, begun, live):
             continue
@@ -166,7 +183,7 @@ def staging_streams(inputs: PlanInputs) -> set[Address]:
     staged = {
         Address.parse(r["staging"])
         for a, r in inputs.interrupted.replacements.items()
-        if a.kind != "consumer" and "staging" in r
+        if a.is_stream and "staging" in r
     }
     sides = {side for r in inputs.relocations.values() for side in (r.origin, r.target)}
     return staged | {side for side in sides if side.domain in inputs.workspace.domains}

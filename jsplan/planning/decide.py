@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches_any
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan_types import RESET_BY_POSITION, RESET_IN_PLACE
 from jsplan.facts.live import LiveObject, account_limits, get_retention
@@ -308,8 +308,9 @@ def _would_delete_messages(inputs: PlanInputs, decision: ResourceDecision) -> bo
 
 
 def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
-    return address in inputs.interrupted.unready or any(
-        matches(glob, address) for glob in inputs.options.replace
+    """Check whether the object is to be replaced. A content is not: it is written again."""
+    return address in inputs.interrupted.unready or (
+        not address.is_content and matches_any(inputs.options.replace, address)
     )
 
 
@@ -500,7 +501,7 @@ def decide_dependent_consumers(
         if v.address.parent is not None and v.actions != ["no-op"]
     }
     for address, decision in decisions.items():
-        if decision.preserves and decision.live is not None and address.kind != "consumer":
+        if decision.preserves and decision.live is not None and address.is_stream:
             after = decision.after or {}
             # A restored work queue deletes what its consumers passed, whatever their filters were.
             changes = address in changing and (

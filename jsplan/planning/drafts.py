@@ -41,7 +41,8 @@ class Draft(Struct):
     `depends_on` are keys of other drafts. `soft_dependencies` are those of `depends_on` that the
     server does not require: they are dropped first when steps wait for each other. `stable_stream`
     is a stream that the cluster must have finished moving or scaling. `object_address` and `params`
-    are the step's `object` and `params`.
+    are the step's `object` and `params`. `before_apply` is the fingerprint before the apply of what
+    an earlier step changes, in place of `precondition`.
     """
 
     key: Key
@@ -58,6 +59,7 @@ class Draft(Struct):
     stable_stream: Address | None = None
     object_address: Address | None = None
     params: dict[str, Any] | None = None
+    before_apply: str = ""
 
     @property
     def scope(self) -> str:

@@ -79,9 +79,7 @@ def find_refused_copies(
     copied = [
         decision
         for address, decision in decisions.items()
-        if decision.preserves
-        and address.kind != "consumer"
-        and address not in inputs.interrupted.streams
+        if decision.preserves and address.is_stream and address not in inputs.interrupted.streams
     ]
     hidden = count_hidden(inputs.live) if copied else {}
     for decision in copied:

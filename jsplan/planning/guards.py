@@ -316,7 +316,11 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
     lost: dict[str, int] = {}
     for address in {*inputs.entries, *inputs.interrupted.steps}:
-        if address.domain not in inputs.workspace.domains and not inputs.workspace.forgets(address):
+        if (
+            address.domain not in inputs.workspace.domains
+            and not address.is_content
+            and not inputs.workspace.forgets(address)
+        ):
             lost[address.domain] = lost.get(address.domain, 0) + 1
     return [
         Diagnostic(
@@ -336,7 +340,7 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
 def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
     """Yield an error for each `moved` entry whose object is still in the old domain."""
     for new, old in sorted(inputs.moved_from.items()):
-        if not is_at_old_address(inputs, new):
+        if new.is_content or not is_at_old_address(inputs, new):
             continue
         block = next((b for b in inputs.workspace.moved if matches(b.old_address, old)), None)
         yield Diagnostic(
@@ -374,7 +378,11 @@ def check_environment(
         known = state.domains.get(key, {})
         if not facts.reachable or is_same_server(known, facts.server):
             continue
-        managed = [a for a in entries if a.domain == key and not matches_any(forgotten, a)]
+        managed = [
+            a
+            for a in entries
+            if a.domain == key and not a.is_content and not matches_any(forgotten, a)
+        ]
         there = any(
             (o := live.get(a)) is not None and o.created == entries[a].created for a in managed
         )

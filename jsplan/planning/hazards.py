@@ -85,7 +85,7 @@ def assess_hazards(
     found += assess_reset(decision, inputs.measured.counts(decision.address))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
-    if decision.reason == TARGET_RELOCATED and decision.address.kind != "consumer":
+    if decision.reason == TARGET_RELOCATED and decision.address.is_stream:
         found += assess_target(inputs, decision, decisions)
     if decision.reason == POSITION_LOST:
         found.append(assess_lost_position(inputs, decision))

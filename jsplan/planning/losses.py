@@ -55,7 +55,7 @@ def changed_last_seqs(inputs: PlanInputs, domain: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for address, entry in inputs.entries.items():
         live = inputs.live.get(address) if address.domain == domain else None
-        if live is None or address.kind == "consumer" or live.created != entry.created:
+        if live is None or not address.is_stream or live.created != entry.created:
             continue
         last = int(live.state.get("last_seq") or 0)
         if last != entry.last_seq:
@@ -69,7 +69,8 @@ def note_losses(inputs: PlanInputs) -> Iterator[Diagnostic]:
     Consumers that are paused by the files, or by an interrupted replacement, are left out.
     """
     now = instant_of(inputs.now)
-    for address in sorted(inputs.entries.keys() & inputs.selected):
+    managed = (a for a in inputs.entries if a in inputs.selected and not a.is_content)
+    for address in sorted(managed):
         live = inputs.live.get(address)
         if live is None or _is_interrupted(inputs, address):
             continue

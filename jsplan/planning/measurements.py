@@ -203,7 +203,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
         return _relocated_measurement(origin, after, inputs.level(decision.address), {}, ())
     coming: dict[str, Config] = {}
     for address in inputs.workspace.resources:
-        if address.parent == relocation.target:
+        if address.kind == "consumer" and address.parent == relocation.target:
             old = origin_consumer(inputs.workspace, relocation, address)
             # One that is measured at the origin has the name that it has there.
             coming[old.consumer if old is not None else str(address)] = TABLES[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.address import Address, Kind, matches, matches_any, move_address
+from jsplan.address import Address, Kind, matches, matches_any, move_address, names_content
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
@@ -183,7 +183,7 @@ class PlanInputs(Struct, frozen=True):
         def build() -> dict[str, set[Address]]:
             found: dict[str, set[Address]] = {}
             for address, entry in self.entries.items():
-                for text in entry.depends_on if address.kind != "consumer" else ():
+                for text in entry.depends_on if address.is_stream else ():
                     found.setdefault(text, set()).add(address)
             return found
 
@@ -327,6 +327,14 @@ def find_touched(
     return {address: found for address, found in decisions.items() if not found.is_untouched}
 
 
+def split_contents(
+    decisions: Mapping[Address, ResourceDecision],
+) -> tuple[dict[Address, ResourceDecision], dict[Address, ResourceDecision]]:
+    """Return the decisions about streams and consumers, and those about what streams hold."""
+    contents = {address: found for address, found in decisions.items() if address.is_content}
+    return {a: found for a, found in decisions.items() if a not in contents}, contents
+
+
 def apply_moves(
     workspace: Workspace, entries: Mapping[Address, Entry]
 ) -> tuple[dict[Address, Entry], dict[Address, Address]]:
@@ -382,10 +390,14 @@ def apply_moves_to_records(
 def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> frozenset[Address]:
     """Select addresses by `--target`, with their dependencies, and `--exclude`.
 
+    An import takes those contents of buckets that it names as contents.
     A destroy and an import do not include the dependencies of a target.
     """
     options = inputs.options
     chosen = candidates
+    if options.imports:
+        named = [glob for glob in options.imports if names_content(glob)]
+        chosen = frozenset(a for a in chosen if not a.is_content or matches_any(named, a))
     if options.targets:
         chosen = frozenset(a for a in candidates if matches_any(options.targets, a))
         if options.imports:

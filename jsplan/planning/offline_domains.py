@@ -21,7 +21,11 @@ def last_seen(inputs: PlanInputs) -> dict[str, datetime]:
     """
     found = find_last_heard(inputs.live, inputs.topology.edges, inputs.now)
     records = [(key, str(server.get("seen", ""))) for key, server in inputs.state.domains.items()]
-    records += {(address.domain, entry.applied_at) for address, entry in inputs.entries.items()}
+    records += {
+        (address.domain, entry.applied_at)
+        for address, entry in inputs.entries.items()
+        if not address.is_content
+    }
     for key, text in records:
         moment = _parse_stamp(text)
         if moment is not None:

@@ -37,7 +37,9 @@ def order_steps(
         return []
     _add_dependencies(inputs, decisions, drafts)
     _depend_on_subjects(drafts)
-    return _number_steps(drafts, _sort_drafts(inputs, drafts))
+    order = _sort_drafts(inputs, drafts)
+    # Nothing waits for a content, and each waits for its bucket alone.
+    return _number_steps(drafts, [*order, *sorted(key for key in drafts if key[0].is_content)])
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
@@ -74,8 +76,9 @@ def _add_dependencies(
     flows = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
+    _order_contents(inputs, drafts)
     for (address, kind), draft in drafts.items():
-        if kind in (*PLACEHOLDER_PARTS, RELOCATION_END):
+        if kind in (*PLACEHOLDER_PARTS, RELOCATION_END) or address.is_content:
             continue
         if kind == "create" and address.parent in deletions:
             draft.depends_on |= deletions[address.parent] - {draft.key}
@@ -102,6 +105,21 @@ def _add_dependencies(
         _order_after_replacement(inputs, draft, drafts)
         _order_reorganisation(draft, drafts)
     delay_limit_updates(inputs, decisions, drafts)
+
+
+def _order_contents(inputs: PlanInputs, drafts: Drafts) -> None:
+    """Let the steps of contents wait for all steps of their bucket or stream."""
+    contents = [draft for (address, _), draft in drafts.items() if address.is_content]
+    if not contents:
+        return
+    others: dict[Address | None, set[Key]] = {}
+    for key in drafts:
+        if not key[0].is_content:
+            others.setdefault(key[0], set()).add(key)
+    for draft in contents:
+        address = draft.key[0]
+        for name in {*inputs.topology.dependencies.get(address, ()), address.parent}:
+            draft.depends_on |= others.get(name, set())
 
 
 def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -> None:
@@ -135,7 +153,7 @@ def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[Key]]:
     """
     found: dict[Address | None, set[Key]] = {}
     for address, kind in drafts:
-        if kind == "delete" and address.parent is not None:
+        if kind == "delete" and address.kind == "consumer":
             found.setdefault(address.parent, set()).add((address, kind))
     return found
 
@@ -211,7 +229,11 @@ def _depend_on_subjects(drafts: Drafts) -> None:
 
 def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[Key]:
     while True:
-        graph = {key: sorted(draft.depends_on) for key, draft in sorted(drafts.items())}
+        graph = {
+            key: sorted(draft.depends_on)
+            for key, draft in sorted(drafts.items())
+            if not key[0].is_content
+        }
         try:
             return list(TopologicalSorter(graph).static_order())
         except CycleError as error:
@@ -333,6 +355,8 @@ def _build_step(draft: Draft, ids: dict[Key, str]) -> Step:
     ]
     if earlier:
         precondition = {"after_step": earlier[-1]}
+    if draft.before_apply:
+        precondition = {"before_apply": draft.before_apply}
     if draft.stable_stream is not None:
         precondition["wait_until_stable"] = str(draft.stable_stream)
     return Step(

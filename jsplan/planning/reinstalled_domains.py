@@ -31,7 +31,7 @@ def check_reinstalled(
         ]
         if not recreated or is_confirmed(inputs, key):
             continue
-        streams = len({v.address for v in recreated if v.address.kind != "consumer"})
+        streams = len({v.address for v in recreated if v.address.is_stream})
         text = (
             f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan "
             "created or adopted there. Its server came back empty, or is another one"
@@ -80,7 +80,7 @@ def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
         key: {} for key, facts in inputs.live.domains.items() if facts.reachable
     }
     for address, entry in inputs.entries.items():
-        if address.kind == "consumer" or address not in inputs.selected:
+        if not address.is_stream or address not in inputs.selected:
             continue
         if address.domain in found and not inputs.workspace.forgets(address):
             found[address.domain][address] = entry

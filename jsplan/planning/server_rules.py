@@ -399,16 +399,14 @@ def _check_overlaps(
 ) -> list[Diagnostic]:
     """Refuse subjects that two streams of one domain would store (10065), of all known streams."""
     takers = {
-        v.address: added
-        for v in changed
-        if v.address.kind != "consumer" and (added := added_subjects(v))
+        v.address: added for v in changed if v.address.is_stream and (added := added_subjects(v))
     }
     if not takers:
         return []
     known = {
         address if (name := inputs.topology.find_declared(address)) not in decisions else name
         for address in {*decisions, *inputs.live.objects}
-        if address.kind != "consumer"
+        if address.is_stream
     }
     return find_overlaps(
         takers,

@@ -88,7 +88,7 @@ def check_server_version(
     for address, declared in sorted(workspace.resources.items()):
         body = topology.bodies[address]
         diagnostics += _check_downgrade(address, declared, body, version, level)
-        if address.kind != "consumer":
+        if address.is_stream:
             diagnostics += _list_differences(address, declared, body, version, level)
     return diagnostics
 

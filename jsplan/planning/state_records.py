@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import Address
+from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.preserve.consumers import replacement_fields
 from jsplan.planning.preserve.position_reset import start_of_new
 from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts
+from jsplan.resources.kv_entry import VALUE
 from jsplan.state.document import Entry
 
 
@@ -68,11 +70,21 @@ def build_state_record(
         record["starts"] = entry.starts
     elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
         record["starts"] = starts
+    if _is_sensitive(inputs, decision):
+        record["sensitive"] = True
     if (start := start_of_new_consumer(inputs, decision)) is not None:
         record["starts"] = {address.consumer: start}
     if word := _recorded_word(inputs, decision):
         record["position_once"] = word
     return record | (previous_address(inputs, address) or {}) | closing_record(inputs, address)
+
+
+def _is_sensitive(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether only the digest of a value may be shown, by the files or by the last apply."""
+    if inputs.options.refresh_only:
+        return decision.entry is not None and decision.entry.sensitive
+    declared = inputs.declared(decision.address)
+    return declared is not None and declared.sensitive
 
 
 def start_of_new_consumer(inputs: PlanInputs, decision: ResourceDecision) -> int | None:
@@ -141,7 +153,7 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
         return not inputs.options.refresh_only
     if inputs.options.refresh_only:
         return live.config != entry.config
-    if decision.reason == UNTOUCHED and not is_lifecycle_outdated(inputs, decision, entry):
+    if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
         return False
     record = build_state_record(inputs, decision, entry.origin)
     remembered = {
@@ -150,17 +162,30 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
         "depends_on": _recorded_dependencies(inputs, decision, entry),
         "prevent_destroy": entry.prevent_destroy,
     }
+    remembered |= {"sensitive": True} if entry.sensitive else {}
     remembered |= {"starts": entry.starts} if entry.starts else {}
     remembered |= {"position_once": entry.position_once} if entry.position_once else {}
-    return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
+    return record != remembered or _is_config_outdated(inputs, decision, entry, live)
 
 
-def is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
-    """Check whether the guard, the dependencies or the address in state are outdated."""
+def _is_config_outdated(
+    inputs: PlanInputs, decision: ResourceDecision, entry: Entry, live: LiveObject
+) -> bool:
+    if not decision.address.is_content:
+        return table_of(decision.address).compact(entry.config) != live.compact
+    declared = inputs.declared(decision.address)
+    # A default that an application changed stays as it was written.
+    kept = declared is not None and VALUE in declared.lifecycle.ignore_changes
+    return entry.config != live.raw and not kept
+
+
+def _is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
+    """Check whether the guard, the secrecy, the dependencies or the address are outdated."""
     declared, address = inputs.declared(decision.address), decision.address
     guard = declared.lifecycle.prevent_destroy if declared else None
     return (
         (guard is not None and guard != entry.prevent_destroy)
+        or _is_sensitive(inputs, decision) != entry.sensitive
         or inputs.topology.dependency_names(address)
         != _recorded_dependencies(inputs, decision, entry)
         or address in inputs.moved_from

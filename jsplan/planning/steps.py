@@ -11,6 +11,7 @@ from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import RESTORED, VERIFY_OP, Op
+from jsplan.planning.contents.steps import draft_closing, draft_content
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
@@ -26,7 +27,7 @@ from jsplan.planning.interest import (
     is_placeholder,
 )
 from jsplan.planning.merge import build_create, build_update
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
@@ -68,8 +69,9 @@ from jsplan.planning.state_records import (
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
     """Return all steps in an order that respects every dependency, numbered from `s1`."""
     drafts: Drafts = {}
+    every, (decisions, _) = decisions, split_contents(decisions)
     waiting = streams_with_delayed_limits(inputs, decisions)
-    for decision in decisions.values():
+    for decision in every.values():
         if _is_left_alone(inputs, decision):
             continue
         found = _draft_decision(
@@ -115,11 +117,13 @@ def _draft_decision(
     *,
     delays_limits: bool,
 ) -> Iterable[Draft]:
-    if decision.relocation is not None and decision.reason == RELOCATION_WAITS:
+    if decision.address.is_content:
+        yield from draft_content(inputs, decision, decisions)
+    elif decision.relocation is not None and decision.reason == RELOCATION_WAITS:
         yield draft_release(decision.relocation)
     elif decision.relocation is not None:
         yield from draft_relocation(inputs, decision, _draft_relocated(inputs, decision))
-    elif decision.address.kind != "consumer" and decision.preserves:
+    elif decision.address.is_stream and decision.preserves:
         yield from draft_replacement(
             inputs,
             decision,
@@ -215,6 +219,9 @@ def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
             or not inputs.live.is_reachable(address.domain)
             or address in inputs.live.unreadable
         ):
+            continue
+        if address.is_content:
+            yield draft_closing(inputs, address)
             continue
         begun = inputs.interrupted.steps.get(address, {})
         if begun.get("check", begun).get("op") == VERIFY_OP and is_state_only(inputs):

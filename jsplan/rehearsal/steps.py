@@ -29,10 +29,14 @@ class RehearsedSteps(Struct):
 def list_writing_steps(plan: Plan) -> list[Step]:
     """List the steps that send something to a server, and that embedded servers can show.
 
-    Replication checks need messages.
+    Replication checks need messages, and contents are messages.
     """
     return [
-        step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY_OP
+        step
+        for step in plan.steps
+        if not step.op.startswith("state.")
+        and step.op != VERIFY_OP
+        and not step.target_address.is_content
     ]
 
 

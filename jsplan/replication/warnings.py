@@ -48,9 +48,7 @@ async def find_replication_warnings(
 def _is_unchanged_downstream(decision: ResourceDecision) -> bool:
     """Return True if it has flows before and after the plan, which does not change them."""
     has_flows = (
-        decision.address.kind != "consumer"
-        and decision.live is not None
-        and bool(decision.live.flows)
+        decision.address.is_stream and decision.live is not None and bool(decision.live.flows)
     )
     return (
         has_flows

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from jsplan.address import Address
-from jsplan.resources.fields import Table
-from jsplan.resources.kv_entry import KV_ENTRY, is_key, subject_of
-from jsplan.resources.message_schedule import SCHEDULE
+from jsplan.resources.fields import Config, Table
+from jsplan.resources.kv_entry import (
+    KV_ENTRY,
+    TTL,
+    TTL_HEADER_SIZE,
+    WRITE_HEADERS,
+    is_key,
+    subject_of,
+)
+from jsplan.resources.message_schedule import SCHEDULE, build_headers
 from jsplan.resources.stored_object import OBJECT, is_object_name, metadata_subject
 
 #: The field table of each kind of content.
@@ -28,6 +35,14 @@ def content_subject(address: Address) -> str:
         case "object":
             return metadata_subject(bucket, address.key)
     return address.key
+
+
+def header_size(address: Address, config: Config) -> int:
+    """Return the bytes that the headers of a conditional write of a value need at most."""
+    if address.kind == "schedule":
+        headers = {"Nats-Expected-Stream": address.stream} | build_headers(config)
+        return WRITE_HEADERS + sum(len(f"{name}: {value}\r\n") for name, value in headers.items())
+    return WRITE_HEADERS + (TTL_HEADER_SIZE if config.get(TTL) else 0)
 
 
 def is_content_name(address: Address) -> bool:

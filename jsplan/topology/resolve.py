@@ -113,6 +113,9 @@ def build_topology(workspace: Workspace) -> Topology:
     ]
     for edge in topology.edges:
         topology.dependencies[edge.downstream].add(edge.origin)
+    for address, declared in workspace.contents.items():
+        topology.bodies[address] = dict(declared.body)
+        topology.dependencies[address] = _resolve_dependencies(declared, topology, named)
     return topology
 
 

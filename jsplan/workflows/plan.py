@@ -18,11 +18,10 @@ from jsplan.errors import JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
-from jsplan.plan_inputs import build_entry_inputs, build_inputs, require_matching, select_buckets
+from jsplan.plan_inputs import build_inputs, require_matching
 from jsplan.planning.build import build_plan
-from jsplan.planning.contents.steps import add_entries
 from jsplan.planning.forgotten_entries import select_forgotten
-from jsplan.planning.relocation.stages import select_stage, select_stage_entries
+from jsplan.planning.model import split_contents
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
 from jsplan.workflows.state_take import find_state_to_take
@@ -59,30 +58,16 @@ async def compute_plan(
     `backup` is created with its saved content.
     """
     inputs = replace(build_inputs(session.context, options), backup=backup or {})
-    entries = build_entry_inputs(session.context, options)
     if only is None:
         inputs = replace(inputs, forgotten=select_forgotten(inputs))
-        entries = replace(entries, forgotten=select_forgotten(entries))
     else:
         inputs = replace(inputs, selected=inputs.selected & only)
-        entries = replace(entries, selected=entries.selected & only)
-    # Addresses to import were checked before.
-    require_matching(() if options.imports else options.targets, "--target", inputs, entries)
-    require_matching(options.excludes, "--exclude", inputs, entries)
-    require_matching(options.replace, "--replace", inputs)
-    inputs = select_buckets(inputs, entries)
+    require_matching(inputs)
     reader = ServerReader(session)
     inputs = await reader.refresh(inputs, require_online=options.offline == "fail")
-    if only is not None:
-        buckets = {a.parent for a in entries.selected if a.parent is not None}
-        inputs = replace(
-            inputs, live=inputs.live.merge(await reader.read(buckets - inputs.live.requested))
-        )
-    inputs = select_stage(inputs)
-    entries = select_stage_entries(entries, inputs)
-    entries = await reader.read_entries(entries, inputs)
     inputs, decisions = await reader.decide(inputs)
-    built = build_plan(inputs, decisions, await _find_more(session, inputs, decisions))
+    planned, _ = split_contents(decisions)
+    built = build_plan(inputs, decisions, await _find_more(session, inputs, planned))
     if options.rehearse:
         # Loaded only here: most plans need neither the executor nor servers.
         from jsplan.rehearsal.run import rehearse  # noqa: PLC0415
@@ -99,8 +84,6 @@ async def compute_plan(
             options.parallelism,
             options.server_version,
         )
-    if entries.selected or entries.live.objects or entries.forgotten:
-        add_entries(built, entries, inputs, decisions)
     return built
 
 

@@ -17,7 +17,7 @@ from jsplan.errors import PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.history.read import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
-from jsplan.plan_inputs import build_entry_inputs, build_inputs
+from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.revert.plan import complete_plan, warn_of_files
 from jsplan.planning.revert.selection import list_later_applies, select_changes
@@ -94,9 +94,7 @@ async def _build_plan(session: Session, options: RevertOptions) -> Plan:
             Diagnostic("info", "JS493", f"the messages that backfill {name} copied are not removed")
             for name in entry.get("backfills", ())
         ),
-        *warn_of_files(
-            build_inputs(context, planning), build_entry_inputs(context, planning), reverted.targets
-        ),
+        *warn_of_files(build_inputs(context, planning), reverted.targets),
     ]
     plan.options["revert"] = {
         name: entry[name] for name in ("id", "operation", "at", "who", "host")

@@ -89,6 +89,48 @@ def shown_changes(plan: Plan) -> dict[str, Any]:
     }
 
 
+# --- values that are too large ---
+
+
+def test_a_value_over_the_limit_of_a_bucket_is_an_error_of_the_plan(space: Space, raw: Raw) -> None:
+    """The limit counts that the bucket has, also where no file names it; the server agrees."""
+    kept: dict[str, Any] = {"lifecycle": {"ignore_changes": ["max_value_size"]}}
+    space.write(kv=[bucket({"a": "one"}, **kept)]).apply()
+    fits, most = "x" * (1024 - 80), 1024
+    config = raw.api("$JS.API.STREAM.INFO.KV_CONFIG", {})["config"] | {"max_msg_size": most}
+    assert "error" not in raw.api("$JS.API.STREAM.UPDATE.KV_CONFIG", config)
+    space.write(kv=[bucket({"a": fits}, **kept)]).apply()
+    assert get(raw, "a") == fits
+
+    plan = space.write(kv=[bucket({"a": fits + "x"}, **kept)]).plan()
+    (found,) = (d for d in plan.diagnostics if d.severity == "error")
+    assert (found.code, found.address) == ("JS138", "hub/kv_entry/CONFIG/a")
+    assert f"hub/kv/CONFIG takes {most:,} in a message" in found.summary
+    assert (plan.errored, plan.steps) == (True, [])
+    _, answer = raw.request("$KV.CONFIG.a", b"x" * (most + 1))
+    assert json.loads(answer)["error"]["err_code"] == 10054
+
+
+def test_a_raised_limit_counts_in_the_same_plan(space: Space, raw: Raw) -> None:
+    """The value may have the size that the bucket takes after its own step."""
+    space.write(kv=[bucket({"a": "one"}, max_value_size=1024)]).apply()
+    space.write(kv=[bucket({"a": "x" * 2000}, max_value_size=4096)]).apply()
+    assert get(raw, "a") == "x" * 2000
+
+
+def test_a_value_over_max_payload_is_an_error_of_the_plan(space: Space) -> None:
+    """A server takes messages of 1 MiB, headers included, unless it is configured otherwise."""
+    most = 1 << 20
+    (space.folder / "large").write_text("x" * (most - 80))
+    space.write(kv=[bucket({"a": {"file": "large"}})]).apply()
+
+    (space.folder / "large").write_text("x" * (most - 79))
+    (found,) = (d for d in space.plan().diagnostics if d.severity == "error")
+    assert (found.code, found.address) == ("JS138", "hub/kv_entry/CONFIG/a")
+    assert f"the server takes {most:,} in a message" in found.summary
+    assert "max_payload" in found.detail
+
+
 # --- an application writes in between ---
 
 

@@ -53,7 +53,7 @@ def wait_for(sandbox: Sandbox, raw: Raw, name: str, count: int) -> None:
     """Wait until a stream of the leaf has this number of messages."""
 
     def has_all() -> bool:
-        return raw.api_ok(f"{LEAF}.STREAM.INFO.{name}")["state"]["messages"] == count
+        return bool(raw.api_ok(f"{LEAF}.STREAM.INFO.{name}")["state"]["messages"] == count)
 
     sandbox["hub"].wait_until(has_all, f"copy {count} messages into {name}", 60)
 
@@ -207,8 +207,8 @@ def test_what_the_server_would_refuse(tmp_path: Path, server: Server) -> None:
             for consumer in "ab":
                 body = {"stream_name": name, "config": {"durable_name": consumer}}
                 raw.api_ok(f"{PLAIN}.CONSUMER.CREATE.{name}.{consumer}", body)
-            body = {"name": name, "subjects": [name], "max_consumers": 2} | last
-            raw.api_ok(f"{PLAIN}.STREAM.UPDATE.{name}", body)
+            updated = {"name": name, "subjects": [name], "max_consumers": 2} | last
+            raw.api_ok(f"{PLAIN}.STREAM.UPDATE.{name}", updated)
         save(space, "main/**")
         for name in ("FULL", "SEALED"):
             raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")

@@ -70,6 +70,20 @@ def is_unsupported(plan: Plan, level: int) -> bool:
     return True
 
 
+def test_a_schedule_over_the_limit_of_its_stream_is_an_error_of_the_plan(space: Space) -> None:
+    """Its payload and its headers are one message, which the stream refuses (10054)."""
+    every = {"every": "1h", "target": "jobs.run"}
+    space.write(streams=[stream({"when.a": every | {"payload": "x"}}, max_msg_size=1024)])
+    if is_unsupported(space.plan(), 3):
+        return
+    space.apply()
+    space.write(streams=[stream({"when.a": every | {"payload": "x" * 1000}}, max_msg_size=1024)])
+    (found,) = (d for d in space.plan().diagnostics if d.severity == "error")
+    assert (found.code, found.address) == ("JS138", "hub/schedule/JOBS/when.a")
+    assert "hub/stream/JOBS takes 1,024 in a message" in found.summary
+    assert found.detail == "Store less, or raise max_msg_size."
+
+
 def get(raw: Raw, subject: str) -> tuple[dict[str, Any], str] | None:
     """Return the fields and the payload of the last message of a subject; None for none."""
     answer = raw.api("$JS.hub.API.STREAM.MSG.GET.JOBS", {"last_by_subj": subject})

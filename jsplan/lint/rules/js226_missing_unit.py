@@ -24,7 +24,7 @@ def check(view: View) -> Iterator[Hit]:
     """Times below a millisecond, sizes below a kibibyte."""
     for item in (*view.streams(), *view.consumers()):
         yield from _times(item)
-        if item.address.kind != "consumer":
+        if item.address.is_stream:
             yield from _sizes(item)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 from jsplan.facts.live import LiveObject
 from jsplan.planning.contents.decide import is_expired
+from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.hazards import with_permissions
 from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -18,24 +18,17 @@ from jsplan.resources.kv_entry import (
     readable_text,
 )
 
-_WHAT: Final = {
-    "kv_entry": "the value of the key",
-    "object": "the object",
-    "schedule": "the schedule",
-}
 
-
-def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
-    """Return the hazards of one entry. That of its bucket counts what is deleted with it."""
+def assess_content(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
+    """Return the hazards of one content. That of its bucket counts what is deleted with it."""
     live = decision.live
     if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
         return []
-    size, kind = int(live.state["size"]), decision.address.kind
-    is_object, what = kind == "object", _WHAT[kind]
+    size = int(live.state["size"])
     found = Hazard(
         "DELETES_MESSAGES",
-        f"deletes {what} ({size:,} bytes)",
-        messages=max(1, live.state["chunks"]) if is_object else 1,
+        f"deletes {CONTENT_KINDS[decision.address.kind].value} ({size:,} bytes)",
+        messages=max(1, live.state.get("chunks", 1)),
         bytes=size,
         exact=True,
         as_of={"last_seq": live.state["revision"], "time": None},
@@ -43,35 +36,22 @@ def assess_entry(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]
     return with_permissions(inputs, decision.address, [found])
 
 
-def build_change(inputs: PlanInputs, decision: ResourceDecision) -> ResourceChange:
-    """Build the element of `resource_changes`, with texts in place of digests where allowed."""
-    address, live, moved = decision.address, decision.live, inputs.moved_from.get(decision.address)
+def build_content_change(inputs: PlanInputs, decision: ResourceDecision) -> Change:
+    """Build the change of one content, with texts in place of digests where allowed."""
+    address, live = decision.address, decision.live
     before = _shown(inputs, address, live.raw, live) if live is not None else None
     after = None
     if decision.after is not None and decision.actions not in (["delete"], ["forget"]):
         same = live is not None and live.raw == decision.after
         after = before if same else _shown(inputs, address, decision.after, live)
-    fields = [_shown_field(field, before or {}, after or {}) for field in decision.fields]
-    change = Change(
+    return Change(
         actions=decision.actions,
         before=before,
         after=after,
-        fields=fields,
+        fields=[_shown_field(field, before or {}, after or {}) for field in decision.fields],
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
         before_sensitive=_hidden(inputs, address, before),
         after_sensitive=_hidden(inputs, address, after),
-    )
-    return ResourceChange(
-        address=str(address),
-        type=address.kind,
-        domain=address.domain,
-        name=address.name,
-        change=change,
-        action_reason=decision.reason,
-        hazards=assess_entry(inputs, decision),
-        fingerprint=live.fingerprint if live else "absent",
-        depends_on=inputs.topology.dependency_names(address),
-        previous_address=str(moved) if moved else None,
     )
 
 
@@ -149,8 +129,8 @@ def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> b
     return declared is not None and not declared.sensitive and declared.content == content
 
 
-def detect_entry_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
-    """Return the drift of one managed entry, or None. State has only digests, as far as unknown."""
+def detect_content_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
+    """Return the drift of one managed content, or None. State has only digests of values."""
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
     if entry is None or address in inputs.moved_from:
         return None

@@ -1,7 +1,6 @@
-"""Decisions about the entries of KV buckets: what happens to each key, and with its bucket.
+"""Decisions about contents of buckets and streams, and the findings about them.
 
-An entry is decided as any other resource, over inputs that hold nothing else (`entry_inputs`). What
-its bucket goes through decides the rest.
+A content is decided as any other resource. What its bucket goes through decides the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from jsplan.address import Address, is_selected
 from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
-from jsplan.planning.build import candidate_addresses
+from jsplan.planning.contents.sizes import check_sizes
 from jsplan.planning.decide import decide
 from jsplan.planning.field_levels import check_server_level
 from jsplan.planning.guards import check_adoption, check_prevent_destroy
@@ -64,40 +63,43 @@ def with_owned_buckets(
     return live
 
 
-def deferral(inputs: PlanInputs, buckets: PlanInputs, address: Address) -> str:
-    """Return why an entry cannot be planned now; empty if it can."""
-    if not inputs.live.is_reachable(address.domain):
-        facts = inputs.live.domains.get(address.domain)
-        return facts.offline_text if facts else f"domain {address.domain} was not read"
-    if address.parent in buckets.interrupted.replacements and (
-        address.parent not in buckets.relocations
+def deferral(inputs: PlanInputs, address: Address) -> str:
+    """Return why a content cannot be planned now; empty if it can. Its domain answers."""
+    if address.parent in inputs.interrupted.replacements and (
+        address.parent not in inputs.relocations
     ):
         return REPLACEMENT_UNFINISHED
     return inputs.live.unreadable.get(address, "")
 
 
-def decide_entries(
-    inputs: PlanInputs,
-    buckets: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
-    selected: Iterable[Address],
+def decide_contents(
+    inputs: PlanInputs, decisions: Decisions, addresses: Iterable[Address]
 ) -> Decisions:
-    """Decide the selected entries, which can be planned.
+    """Decide these contents, which can be planned, and each pruned one.
 
-    `buckets` are the inputs of everything else, and `decisions` what was decided there.
+    What their buckets go through, by `decisions`, decides the rest.
     """
     found: Decisions = {}
-    for address in selected:
+    for address in addresses:
         if is_unknown(inputs.declared(address)):
             continue
-        decision = _keep_expired(inputs, buckets, decisions, decide(inputs, address))
+        decision = _keep_expired(inputs, decisions, decide(inputs, address))
         if decision.reason != "not_managed":
             found[address] = decision
-    found |= {d.address: d for d in _decide_pruned(inputs, buckets) if d.address not in found}
+    found |= {d.address: d for d in _decide_pruned(inputs) if d.address not in found}
     return {
-        address: _follow_bucket(inputs, decision, decisions.get(_bucket_of(buckets, address)))
+        address: _follow_bucket(inputs, decision, bucket_decision(inputs, decisions, address))
         for address, decision in sorted(found.items())
     }
+
+
+def bucket_decision(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], address: Address
+) -> ResourceDecision | None:
+    """Return the decision about the bucket of a content, also under its name in the files."""
+    bucket = address.parent
+    assert bucket is not None
+    return decisions.get(bucket) or decisions.get(inputs.topology.find_declared(bucket))
 
 
 def is_expired(entry: Entry | None, now: datetime) -> bool:
@@ -120,31 +122,21 @@ def is_past(declared: DeclaredResource, now: datetime) -> bool:
 
 def _keep_expired(
     inputs: PlanInputs,
-    buckets: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     decision: ResourceDecision,
 ) -> ResourceDecision:
     """Leave a value alone that expired as the files said: it is written again when they change."""
     address, entry, declared = decision.address, decision.entry, inputs.declared(decision.address)
-    bucket = decisions.get(_bucket_of(buckets, address))
-    if decision.live is None and declared is not None and is_past(declared, inputs.now):
-        return ResourceDecision(address, ["no-op"], EXPIRED, None, entry)
-    if (
-        entry is None
-        or decision.live is not None
-        or declared is None
-        or inputs.declared_fields(address) != entry.declared
-        or (bucket is not None and bucket.actions not in (["no-op"], ["update"]))
-        or not is_expired(entry, inputs.now)
-    ):
+    if decision.live is not None or declared is None:
         return decision
-    return ResourceDecision(address, ["no-op"], EXPIRED, None, entry)
-
-
-def _bucket_of(buckets: PlanInputs, address: Address) -> Address:
-    """Return the bucket of an entry, under its name in the files."""
-    assert address.parent is not None
-    return buckets.topology.find_declared(address.parent)
+    expired = ResourceDecision(address, ["no-op"], EXPIRED, None, entry)
+    if is_past(declared, inputs.now):
+        return expired
+    if entry is None or inputs.declared_fields(address) != entry.declared:
+        return decision
+    bucket = bucket_decision(inputs, decisions, address)
+    stays = bucket is None or bucket.actions in (["no-op"], ["update"])
+    return expired if stays and is_expired(entry, inputs.now) else decision
 
 
 def is_unknown(declared: DeclaredResource | None) -> bool:
@@ -152,19 +144,20 @@ def is_unknown(declared: DeclaredResource | None) -> bool:
     return declared is not None and declared.body[VALUE] is None
 
 
-def _decide_pruned(inputs: PlanInputs, buckets: PlanInputs) -> Iterable[ResourceDecision]:
+def _decide_pruned(inputs: PlanInputs) -> Iterable[ResourceDecision]:
     """Decide the live keys below a pruned prefix that the files do not name."""
     options = inputs.options
     if options.destroy or options.refresh_only or options.imports:
         return
-    for address, live in inputs.live.objects.items():
+    for address, live in inputs.live.objects.items() if inputs.workspace.pruned else ():
         if (
-            is_pruned(inputs, address)
+            address.is_content
+            and is_pruned(inputs, address)
             and is_content_name(address)
             and address not in inputs.workspace.resources
             and is_selected(address, options.targets, options.excludes)
             and not inputs.workspace.forgets(address)
-            and not deferral(inputs, buckets, address)
+            and not deferral(inputs, address)
         ):
             entry = inputs.entries.get(address)
             yield ResourceDecision(address, ["delete"], PRUNED, live, entry)
@@ -207,11 +200,11 @@ def _follow_bucket(
 # --- findings -------------------------------------------------------------------------------------
 
 
-def check_entries(
-    inputs: PlanInputs, entries: Decisions, buckets: PlanInputs, decisions: Decisions
+def check_contents(
+    inputs: PlanInputs, contents: Decisions, decisions: Decisions
 ) -> Iterable[Diagnostic]:
-    """Yield the errors and refusals about entries."""
-    for address in sorted(inputs.selected):
+    """Yield the errors and refusals about contents. `decisions` are those about their buckets."""
+    for address in sorted(a for a in inputs.selected if a.is_content):
         declared = inputs.declared(address)
         if declared is not None and is_unknown(declared):
             yield Diagnostic(
@@ -222,20 +215,22 @@ def check_entries(
                 str(address),
                 declared.range,
             )
-    for decision in entries.values():
+    for decision in contents.values():
         yield from decision.diagnostics
         if decision.deletes and decision.deleted_with is None:
             yield from check_prevent_destroy(inputs, decision)
         yield from check_adoption(inputs, decision)
         yield from check_server_level(inputs, decision)
-        yield from _check_bucket(inputs, decision, buckets, decisions)
+        yield from _check_bucket(inputs, decision, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
-    yield from _check_capacity(inputs, entries, buckets, decisions)
+    yield from _check_capacity(inputs, contents, decisions)
+    yield from check_sizes(inputs, contents, decisions)
+    yield from _announce_times(inputs, contents)
 
 
-def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnostic]:
+def _announce_times(inputs: PlanInputs, contents: Decisions) -> Iterable[Diagnostic]:
     """Say when each schedule that is written publishes next."""
-    for address, decision in entries.items():
+    for address, decision in contents.items():
         writes = decision.actions in (["create"], ["update"], ["delete", "create"])
         if address.kind != "schedule" or not writes or decision.after is None:
             continue
@@ -247,17 +242,17 @@ def announce_times(inputs: PlanInputs, entries: Decisions) -> Iterable[Diagnosti
 
 
 def _check_bucket(
-    inputs: PlanInputs, decision: ResourceDecision, buckets: PlanInputs, decisions: Decisions
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Check that the bucket of a new entry exists or is planned."""
     parent = decision.address.parent
     assert parent is not None
     if decision.actions != ["create"]:
         return
-    bucket = decisions.get(_bucket_of(buckets, decision.address))
+    bucket = bucket_decision(inputs, decisions, decision.address)
     if bucket is not None and not bucket.is_removed:
         return
-    if buckets.live.get(parent) is None:
+    if inputs.live.get(parent) is None:
         declared = inputs.declared(decision.address)
         yield Diagnostic(
             "error",
@@ -270,18 +265,20 @@ def _check_bucket(
 
 
 def _check_capacity(
-    inputs: PlanInputs, entries: Decisions, buckets: PlanInputs, decisions: Decisions
+    inputs: PlanInputs, contents: Decisions, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Refuse new entries that exceed the `max_bytes` of their bucket (10077).
 
     That is certain where the bucket has more already, or where nothing in it is replaced.
     """
     written: dict[Address, list[ResourceDecision]] = {}
-    for decision in entries.values():
+    for decision in contents.values():
         if decision.after is not None and decision.actions != ["no-op"]:
-            written.setdefault(_bucket_of(buckets, decision.address), []).append(decision)
-    for bucket, writes in written.items():
-        planned, live = decisions.get(bucket), buckets.live.get(bucket)
+            assert decision.address.parent is not None
+            written.setdefault(decision.address.parent, []).append(decision)
+    for parent, writes in written.items():
+        bucket = inputs.topology.find_declared(parent)
+        planned, live = decisions.get(bucket), inputs.live.get(bucket)
         config = (planned.after if planned is not None else None) or (live.compact if live else {})
         limit = int(config.get("max_bytes") or 0)
         if limit <= 0 or config.get("discard") != "new":
@@ -296,7 +293,7 @@ def _check_capacity(
                 f"its max_bytes is {limit:,}; it has {held:,} bytes, and this plan writes at least "
                 f"{added:,}. The server refuses that (10077)"
             )
-            declared = buckets.declared(bucket)
+            declared = inputs.declared(bucket)
             place = declared.range if declared is not None else None
             detail = "Raise max_bytes, or remove entries first."
             yield Diagnostic("error", "JS484", text, detail, str(bucket), place)
@@ -313,8 +310,8 @@ def _check_deleted_buckets(inputs: PlanInputs, decisions: Decisions) -> Iterable
     gone = {address for address, d in decisions.items() if d.loses_content}
     if not gone:
         return
-    for address in sorted(candidate_addresses(inputs)):
-        if address.parent in gone and address in inputs.entries:
+    for address in sorted(a for a in inputs.entries if a.is_content):
+        if address.parent in gone and address.domain in inputs.workspace.domains:
             decision = ResourceDecision(
                 address, ["delete"], WITH_BUCKET, entry=inputs.entries[address]
             )

@@ -11,57 +11,46 @@ from msgspec.structs import replace
 from jsplan.address import Address, matches, move_address
 from jsplan.facts.live import Live
 from jsplan.planning.relocation.entries import members
-from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
-    from jsplan.config.model import Workspace
     from jsplan.planning.model import PlanInputs
-    from jsplan.planning.relocation.progress import Relocation
 
 
-def move_entries(
-    workspace: Workspace,
-    relocations: Mapping[Address, Relocation],
-    buckets: Mapping[Address, Entry],
-    entries: Mapping[Address, Entry],
-) -> tuple[dict[Address, Entry], dict[Address, Address]]:
-    """Rename the entries of relocated buckets. Also return the old address of each, by new one.
+def move_contents(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the contents of relocated buckets under their new addresses.
 
-    `relocations` are those of the buckets, planned, begun or done. `buckets` are in state. An entry
-    that an apply did not rename any more follows the `relocate` block, as one follows `moved`.
+    The relocations are planned, begun or done. An entry that an apply did not rename any more
+    follows the `relocate` block, as one follows `moved`.
     """
-    renamed, moved = dict(entries), dict[Address, Address]()
+    if not (inputs.workspace.relocate or inputs.interrupted.replacements):
+        return inputs
+    renamed, moved = dict(inputs.entries), dict(inputs.moved_from)
     places: dict[Address, Address | None] = {}
-    for old in entries:
+    for old in inputs.entries:
         bucket = old.parent
-        if bucket is None:
+        if bucket is None or not old.is_content:
             continue
         if bucket not in places:
-            places[bucket] = _find_place(workspace, relocations, buckets, bucket)
+            places[bucket] = _find_place(inputs, bucket)
         place = places[bucket]
         new = at_bucket(old, place) if place is not None else old
         if new != old and new not in renamed:
             renamed[new] = renamed.pop(old)
-            moved[new] = old
-    return renamed, moved
+            moved[new] = moved.get(old, old)
+    return replace(inputs, entries=renamed, moved_from=moved)
 
 
-def _find_place(
-    workspace: Workspace,
-    relocations: Mapping[Address, Relocation],
-    buckets: Mapping[Address, Entry],
-    bucket: Address,
-) -> Address | None:
+def _find_place(inputs: PlanInputs, bucket: Address) -> Address | None:
     """Return where a bucket moves, or has moved; None if it stays."""
-    for target, relocation in relocations.items():
-        if relocation.origin == bucket and target in workspace.resources:
+    for target, relocation in inputs.relocations.items():
+        if relocation.origin == bucket and target in inputs.workspace.resources:
             return target
-    if bucket in buckets:
+    if bucket in inputs.entries:
         return None
-    for block in workspace.relocate:
+    for block in inputs.workspace.relocate:
         if matches(block.old_address, bucket):
             target = move_address(block.old_address, block.new_address, bucket)
-            if target in buckets:
+            if target in inputs.entries:
                 return target
     return None
 
@@ -82,8 +71,8 @@ def unmoved_buckets(inputs: PlanInputs) -> dict[Address, Address]:
     }
 
 
-def without_unplanned(entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
-    """Leave the entries of a bucket alone whose relocation is not planned, in both places."""
+def without_unplanned(inputs: PlanInputs) -> PlanInputs:
+    """Leave the contents of a bucket alone whose relocation is not planned, in both places."""
     left = {
         side
         for relocation in inputs.relocations.values()
@@ -91,8 +80,9 @@ def without_unplanned(entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
         for side in (relocation.origin, relocation.target)
     }
     if not left:
-        return entries
-    return replace(entries, selected=frozenset(a for a in entries.selected if a.parent not in left))
+        return inputs
+    kept = (a for a in inputs.selected if not a.is_content or a.parent not in left)
+    return replace(inputs, selected=frozenset(kept))
 
 
 def rename_live(live: Live, places: Mapping[Address, Address]) -> Live:

@@ -35,7 +35,7 @@ def plan_relocated_sources(
     updated = [
         address
         for address, decision in decisions.items()
-        if decision.actions == ["update"] and address.kind != "consumer"
+        if decision.actions == ["update"] and address.is_stream
     ]
     for address in updated:
         for find in (find_renamed_sources, find_switched_sources):

@@ -37,7 +37,7 @@ def find_relocations(inputs: PlanInputs) -> dict[Address, Relocation]:
     for entry in () if only_interrupted else inputs.workspace.relocate:
         if entry.names_consumers:
             continue
-        managed = (a for a in inputs.entries if a.kind != "consumer")
+        managed = (a for a in inputs.entries if a.is_stream)
         origins = {a for a in managed if matches(entry.old_address, a)}
         if not is_glob(entry.old_address):
             origins.add(Address.parse(entry.old_address))
@@ -66,7 +66,7 @@ def members(inputs: PlanInputs, relocation: Relocation) -> set[Address]:
     downstream = {edge.downstream for edge in inputs.topology.edges_from(relocation.target)}
     return (
         sides
-        | {address for address in known if address.parent in sides}
+        | {a for a in known if a.kind == "consumer" and a.parent in sides}
         | (downstream & inputs.entries.keys())
     )
 

@@ -228,7 +228,10 @@ def _placeholder_obstacles(
     inputs: PlanInputs, relocation: Relocation, after: Config
 ) -> Iterator[Obstacle]:
     """Yield why the target does not accept a placeholder consumer beside its own consumers."""
-    declared = sum(address.parent == relocation.target for address in inputs.workspace.resources)
+    declared = sum(
+        address.kind == "consumer" and address.parent == relocation.target
+        for address in inputs.workspace.resources
+    )
     if 0 < max_consumers(after) <= declared:
         yield (
             (

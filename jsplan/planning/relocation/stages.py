@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def select_stage(inputs: PlanInputs) -> PlanInputs:
-    """Return the inputs with the relocations only, if the plan is one stage of them."""
+    """Return the inputs with the relocations only, if the plan is one stage of them.
+
+    To prepare copies a bucket without its contents; the cutover plans those too.
+    """
     if not inputs.options.stage:
         return inputs
     found = {
@@ -33,16 +36,10 @@ def select_stage(inputs: PlanInputs) -> PlanInputs:
         for relocation in inputs.relocations.values()
         for address in members(inputs, relocation)
     }
-    return replace(inputs, selected=inputs.selected & found, forgotten=frozenset())
-
-
-def select_stage_entries(entries: PlanInputs, inputs: PlanInputs) -> PlanInputs:
-    """Return the inputs of the entries that a stage plans: those in relocated buckets."""
-    if not inputs.options.stage:
-        return entries
-    buckets = inputs.selected if inputs.options.stage == "cutover" else frozenset()
-    chosen = frozenset(a for a in entries.selected if a.parent in buckets)
-    return replace(entries, selected=chosen, forgotten=frozenset())
+    planned = inputs.selected & found
+    if inputs.options.stage == "cutover":
+        planned |= {a for a in inputs.selected if a.is_content and a.parent in planned}
+    return replace(inputs, selected=planned, forgotten=frozenset())
 
 
 def limit_drafts(inputs: PlanInputs, drafts: Drafts) -> Drafts:

@@ -34,7 +34,7 @@ _RECREATE_KINDS: Final = ("create", "update")
 def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[ResourceDecision]:
     """Yield the streams that are replaced, and those whose replacement is resumed."""
     for address, decision in decisions.items():
-        if address.kind != "consumer" and (
+        if address.is_stream and (
             decision.replaces or (decision.live is None and "first_seq" in decision.unknown)
         ):
             yield decision

@@ -64,7 +64,7 @@ def _flows_by_origin(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[tuple[str | None, str], list[Flow]]:
     found: dict[tuple[str | None, str], list[Flow]] = {}
-    for address in sorted(a for a in inputs.live.objects if a.kind != "consumer"):
+    for address in sorted(a for a in inputs.live.objects if a.is_stream):
         for kind, source in planned_origins(inputs, decisions, address):
             origin = _origin_domain(inputs, address, source), source["name"]
             found.setdefault(origin, []).append((address, kind, source))
@@ -94,7 +94,7 @@ def unplanned_downstream(
     origins = [
         v.address
         for v in decisions.values()
-        if v.address.kind != "consumer"
+        if v.address.is_stream
         and ((v.deletes and v.live is not None) or v.reason == RESTORED)
     ]
     declared = inputs.workspace.domains
@@ -150,7 +150,7 @@ def plan_downstream(
     for address in touched:
         _plan_origin(inputs, revision, address)
         decision = revision[address]
-        if address.kind != "consumer" and (
+        if address.is_stream and (
             decision.preserves or "first_seq" in decision.unknown or fills_again(decision)
         ):
             for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
@@ -393,7 +393,7 @@ def downstream_domains(
             or begins_to_queue(decision.live.compact, decision.after)
         )
         for decision in decisions.values()
-        if decision.live is not None and decision.address.kind != "consumer"
+        if decision.live is not None and decision.address.is_stream
     ):
         return set()
     return inputs.live.reachable

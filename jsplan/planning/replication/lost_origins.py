@@ -105,7 +105,7 @@ def _flows(inputs: PlanInputs, decision: ResourceDecision) -> list[Flow]:
 def _is_lost(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     return (
         decision.actions == ["create"]
-        and decision.address.kind != "consumer"
+        and decision.address.is_stream
         and not decision.comes_filled
         and "first_seq" not in decision.unknown
         and decision.after is not None

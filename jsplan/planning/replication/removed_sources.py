@@ -26,9 +26,7 @@ def list_removed_sources(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[FlowRequest]:
     """Return a request for each source or mirror that an update removes and nothing replaces."""
-    updated = (
-        v for v in decisions.values() if v.actions == ["update"] and v.address.kind != "consumer"
-    )
+    updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
     return [
         request for decision in updated for request in _list_for_stream(inputs, decisions, decision)
     ]

@@ -32,18 +32,12 @@ def complete_plan(plan: Plan, targets: Sequence[Target]) -> None:
         )
 
 
-def warn_of_files(
-    files: PlanInputs, contents: PlanInputs, targets: Iterable[Target]
-) -> Iterable[Diagnostic]:
+def warn_of_files(files: PlanInputs, targets: Iterable[Target]) -> Iterable[Diagnostic]:
     """Warn about the targets that the next plan changes again, as far as the files show it.
 
-    `files` are the inputs of what the files declare, `contents` those of entries and objects.
+    `files` are the inputs of what the files declare.
     """
-    found = [
-        str(each.address)
-        for each in targets
-        if _differs(contents if each.address.is_content else files, each)
-    ]
+    found = [str(each.address) for each in targets if _differs(files, each)]
     if found:
         many = count_text(len(found), "resource")
         yield Diagnostic(
