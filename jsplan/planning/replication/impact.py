@@ -94,8 +94,7 @@ def unplanned_downstream(
     origins = [
         v.address
         for v in decisions.values()
-        if v.address.is_stream
-        and ((v.deletes and v.live is not None) or v.reason == RESTORED)
+        if v.address.is_stream and ((v.deletes and v.live is not None) or v.reason == RESTORED)
     ]
     declared = inputs.workspace.domains
     pairs = {
