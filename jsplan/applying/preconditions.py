@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import OFFLINE_ERRORS, ApiError
-from jsplan.facts.bulk_read import MIN_STREAMS, list_streams, read_infos
-from jsplan.facts.live import DomainFacts, LiveObject, get_retention, is_durable
-from jsplan.facts.reader import read_object, run_parallel
+from jsplan.errors import OFFLINE_ERRORS
+from jsplan.facts.live import Live, LiveObject, get_retention, is_durable
+from jsplan.facts.reader import read_into, run_parallel
 from jsplan.jetstream import DomainApi
-from jsplan.topology.routes import is_import
 from jsplan.units import count_text
-
-#: Streams that a plan creates in a domain from which on the names of all are listed.
-MIN_NAMES: Final = 20
-#: Names of streams that cost a server about as much as one request.
-NAMES_PER_REQUEST: Final = 20
 
 
 class FirstCheck(Struct):
@@ -36,35 +27,6 @@ class FirstCheck(Struct):
     stale: list[str]
     lost: dict[str, str]
     imports: dict[Address, LiveObject] = field(default_factory=dict)
-
-
-class _Listed(Struct, frozen=True):
-    """Answers about many objects: resources that do not exist, and objects that do."""
-
-    absent: set[Address]
-    existing: dict[Address, LiveObject]
-
-    async def read_rest(self, wanted: Iterable[Address], apis: Mapping[str, DomainApi]) -> None:
-        """Ask each domain for INFO of all that no list has, together."""
-        rest: dict[str, list[Address]] = {}
-        for address in wanted:
-            if (
-                address.domain in apis
-                and not address.is_content
-                and address not in self.absent
-                and address not in self.existing
-            ):
-                rest.setdefault(address.domain, []).append(address)
-        answers = (read_infos(apis[key], rest[key], lambda _: None) for key in rest)
-        for found, absent in await asyncio.gather(*answers):
-            self.existing.update(found)
-            self.absent.update(absent)
-
-    async def read(self, api: DomainApi, address: Address) -> LiveObject | None:
-        """Return the object, read now if no answer has it. Raises ApiError."""
-        if address in self.absent or address in self.existing:
-            return self.existing.get(address)
-        return await read_object(api, address)
 
 
 async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
@@ -81,52 +43,81 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     steps_by_address: dict[Address, list[Step]] = {}
     for step in plan.steps:
         steps_by_address.setdefault(step.target_address, []).append(step)
-    deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
-    stale, lost, imported = found.stale, found.lost, _list_imports(plan)
-    listed = _Listed(await _find_absent(wanted, apis), await _list_existing(wanted, apis))
-    await listed.read_rest(wanted, apis)
-
-    async def check(address: Address) -> None:
-        if address.domain in lost:
-            return
-        try:
-            live = await listed.read(apis[address.domain], address)
-            fingerprint = live.fingerprint if live else "absent"
-            if (_expected_before(wanted[address]) or fingerprint) != fingerprint:
-                stale.append(str(address))
-                return
-            difference = exceeded_bound(wanted[address], live) or await _first_difference(
-                deletions, steps_by_address[address], live, apis[address.domain]
-            )
-        except OFFLINE_ERRORS as error:
-            lost.setdefault(address.domain, str(error))
-            return
-        if difference is not None:
-            stale.append(f"{address} {difference}")
-        elif live is not None and address in imported:
-            found.imports[address] = live
-
-    await run_parallel(check, (address for address in wanted if address.domain in apis))
     parents = {
         address: parent
         for address, parent in _expected_parents(plan.steps).items()
-        if address not in wanted and address.domain in apis
+        if address not in wanted
     }
+    deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
+    stale, imported = found.stale, _list_imports(plan)
+    live = await _read_all({*wanted, *parents}, apis, found.lost)
 
-    async def check_parent(address: Address) -> None:
-        if address.domain in lost:
+    async def check(address: Address) -> None:
+        if address.domain not in apis or address.domain in found.lost:
+            return
+        if (why := live.unreadable.get(address)) is not None:
+            stale.append(f"{address} cannot be read now: {why}")
             return
         try:
-            live = await read_object(apis[address.domain], address)
+            difference = await _find_difference(
+                wanted[address], steps_by_address[address], live.get(address), deletions
+            )
         except OFFLINE_ERRORS as error:
-            lost.setdefault(address.domain, str(error))
+            found.lost.setdefault(address.domain, str(error))
             return
-        if (why := stream_difference(parents[address], live)) is not None:
-            stale.append(f"{address} {why}")
+        if difference is not None:
+            stale.append(f"{address} {difference}".rstrip())
+        elif address in imported and (there := live.get(address)) is not None:
+            found.imports[address] = there
 
-    await run_parallel(check_parent, parents)
+    await run_parallel(check, wanted)
+    for address, expected in parents.items():
+        if (
+            address.domain in apis
+            and address.domain not in found.lost
+            and (why := stream_difference(expected, live.get(address))) is not None
+        ):
+            stale.append(f"{address} {why}")
     stale.sort()
     return found
+
+
+async def _read_all(
+    wanted: Iterable[Address], apis: Mapping[str, DomainApi], lost: dict[str, str]
+) -> Live:
+    """Read all objects together; add domains that stopped answering to `lost`. Raises ApiError."""
+    live, by_domain = Live(), dict[str, list[Address]]()
+    for address in wanted:
+        by_domain.setdefault(address.domain, []).append(address)
+
+    async def read(domain: str) -> None:
+        try:
+            await read_into(apis[domain], live, by_domain[domain])
+        except OFFLINE_ERRORS as error:
+            lost.setdefault(domain, str(error))
+
+    await run_parallel(read, (domain for domain in by_domain if domain in apis))
+    return live
+
+
+async def _find_difference(
+    first: Step, steps: Iterable[Step], live: LiveObject | None, deletions: DeletionCheck
+) -> str | None:
+    """Return how an object differs from the plan, as a phrase; empty if it was changed.
+
+    `first` is the first of the `steps` about it.
+    """
+    fingerprint = live.fingerprint if live else "absent"
+    if (_expected_before(first) or fingerprint) != fingerprint:
+        return ""
+    if (why := exceeded_bound(first, live)) is not None:
+        return why
+    for step in steps:
+        if (why := await consumer_difference(step, deletions.apis[step.domain])) is not None:
+            return why
+        if (why := await deletions.describe_excess(step, live, begun=False)) is not None:
+            return why
+    return None
 
 
 def _expected_before(step: Step) -> str:
@@ -144,74 +135,6 @@ def _list_imports(plan: Plan) -> set[Address]:
         if step.op != "state.import"
     }
     return {address for address in imports if (address.domain, address.stream) not in touched}
-
-
-async def _find_absent(
-    wanted: Mapping[Address, Step], apis: Mapping[str, DomainApi]
-) -> set[Address]:
-    """Return resources that the plan creates and whose stream does not exist.
-
-    Where many are created, the names of all streams are fewer requests than one for each. Others
-    are asked for one by one, as in a domain that does not list. A stream may be missing in the
-    names while others are deleted, and its own step asks again before it creates it.
-    """
-    created: dict[str, list[Address]] = {}
-    for address, step in wanted.items():
-        if step.precondition.get("fingerprint") == "absent" and address.domain in apis:
-            created.setdefault(address.domain, []).append(address)
-    found: set[Address] = set()
-    for domain, addresses in created.items():
-        streams = {address.stream for address in addresses}
-        if len(streams) >= MIN_NAMES and not is_import(apis[domain].domain):
-            names = await _list_names(apis[domain], most=len(streams) * NAMES_PER_REQUEST)
-            found |= {a for a in addresses if names is not None and a.stream not in names}
-    return found
-
-
-async def _list_existing(
-    wanted: Mapping[Address, Step], apis: Mapping[str, DomainApi]
-) -> dict[Address, LiveObject]:
-    """Read streams that exist by the list of their domain, where the plan touches most of it."""
-    existing: dict[str, list[Address]] = {}
-    for address, step in wanted.items():
-        if (
-            address.kind != "consumer"
-            and address.domain in apis
-            and step.precondition.get("fingerprint") != "absent"
-        ):
-            existing.setdefault(address.domain, []).append(address)
-    found: dict[Address, LiveObject] = {}
-    for domain, addresses in existing.items():
-        if len(addresses) >= MIN_STREAMS:
-            with suppress(ApiError):
-                facts = DomainFacts(domain, reachable=True, info=await apis[domain].request("INFO"))
-                found |= (await list_streams(apis[domain], facts, addresses))[0]
-    return found
-
-
-async def _list_names(api: DomainApi, most: int) -> set[str] | None:
-    """Return the names of all streams of a domain; None for more than `most`, and without them."""
-    found: set[str] = set()
-    try:
-        async for page in api.pages("STREAM.NAMES", "streams"):
-            if (page.get("total") or 0) > most:
-                return None
-            found.update(page.get("streams") or ())
-    except ApiError:
-        return None
-    return found
-
-
-async def _first_difference(
-    deletions: DeletionCheck, steps: Iterable[Step], live: LiveObject | None, api: DomainApi
-) -> str | None:
-    """Return the first difference from the plan beside the fingerprint, as a phrase."""
-    for step in steps:
-        if (why := await consumer_difference(step, api)) is not None:
-            return why
-        if (why := await deletions.describe_excess(step, live, begun=False)) is not None:
-            return why
-    return None
 
 
 def _expected_parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:

@@ -20,9 +20,8 @@ from jsplan.applying.resume import wake_consumers
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted, closing_lines
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, StateError
-from jsplan.facts.bulk_read import read_infos
 from jsplan.facts.live import LiveObject
-from jsplan.facts.reader import run_parallel
+from jsplan.facts.reader import read_infos, run_parallel
 
 #: What ends one step. Anything else is a bug, and ends the apply.
 FAILURES: Final = (StepNotStarted, StepFailed, ApiError, StateError)

@@ -22,8 +22,9 @@ from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, UsageError
+from jsplan.facts.domains import open_answering
 from jsplan.facts.last_seen import matches_edge
-from jsplan.facts.reader import open_answering, read_object, run_parallel
+from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Observer
 from jsplan.topology import Edge, Topology

@@ -9,9 +9,10 @@ from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import Domain
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import ConnectError, JsplanError, UsageError
-from jsplan.facts.inventory import OWN_STREAMS, is_state_bucket
+from jsplan.facts.domains import identify_domain
 from jsplan.facts.live import DomainFacts
-from jsplan.facts.reader import identify_domain, read_object, run_parallel
+from jsplan.facts.reader import read_object, run_parallel
+from jsplan.facts.unmanaged import OWN_STREAMS, is_state_bucket
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import is_valid
 

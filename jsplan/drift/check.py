@@ -10,10 +10,10 @@ from jsplan.address import Address
 from jsplan.context import Context, Session, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
-from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.facts.live import Live
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_into
+from jsplan.facts.unmanaged import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.options import DriftOptions
 from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
@@ -147,7 +147,7 @@ async def _read_unmanaged(session: Session, live: Live, addresses: Iterable[Addr
     for address in addresses:
         if live.is_reachable(address.domain) and live.get(address) is None:
             api = session.pool.api(session.context.workspace.domains[address.domain])
-            await ask_if_permitted(read_into(api, live, address), address.domain, live)
+            await ask_if_permitted(read_into(api, live, [address]), address.domain, live)
 
 
 def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError
+from jsplan.facts.domains import NO_LEADER
 from jsplan.facts.live import Live
-from jsplan.facts.reader import NO_LEADER
 from jsplan.jetstream import Pool
 
 

@@ -294,3 +294,12 @@ class Live(Struct):
     def streams(self, domain: str) -> Iterable[LiveObject]:
         """Return every stream of the domain that was read."""
         return (o for a, o in self.objects.items() if a.domain == domain and a.is_stream)
+
+
+def server_names(stream: LiveObject) -> dict[str, str]:
+    """Return the server of a stream, and its cluster, as `DomainFacts.server` has them."""
+    names = {
+        "name": stream.server.get("leader"),
+        "cluster": stream.server.get("name") if stream.is_clustered else None,
+    }
+    return {key: value for key, value in names.items() if value}

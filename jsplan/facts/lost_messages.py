@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import OFFLINE_ERRORS
+from jsplan.facts.domains import mark_offline, require_reachable
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.reader import mark_offline, read_into, require_reachable, run_parallel
+from jsplan.facts.reader import read_into
 from jsplan.jetstream import DomainApi, Pool
 
 #: Servers name lost messages only together with each deleted sequence; of more, they are not asked.
@@ -50,7 +50,7 @@ async def _read_domain(api: DomainApi, live: Live, addresses: Iterable[Address])
 
     try:
         await api.request_infos([f"STREAM.INFO.{a.stream}" for a in streams], take, _DETAILS)
-        await run_parallel(partial(read_into, api, live), _list_behind(live, known.values()))
+        await read_into(api, live, _list_behind(live, known.values()))
     except OFFLINE_ERRORS as error:
         mark_offline(live, api.domain.key, error)
     for address, lost in found.items():

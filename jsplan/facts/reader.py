@@ -1,265 +1,278 @@
-"""Identifies the domains that answer, and reads single objects. Never writes.
+"""Reads the objects of one domain, by address or all of them. Never writes.
 
-Many requests are in flight at once on each connection. Domains are read in parallel.
+Many are read by the lists of the domain, 256 to a request, or by their INFO together. STREAM.LIST
+and CONSUMER.LIST answer what INFO answers, except for `_nats.*` metadata and for the name of a
+server without a cluster (measured in `tests/facts/test_lists.py`). Each page begins at an offset in
+the order of names, so an object is on no page if one before it is deleted between two requests. An
+object that no page shows may exist, unless one page shows all: it is asked for by INFO.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from jsplan.address import Address
-from jsplan.config.model import Domain
-from jsplan.errors import (
-    OFFLINE_ERRORS,
-    ApiError,
-    ConnectError,
-    NoRespondersError,
-    NotPermittedError,
-    ServerRefusedError,
-)
+from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.content import read_entry
-from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
-from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.error_codes import (
-    CLUSTER_NOT_AVAILABLE,
-    NOT_ENABLED,
-    NOT_ENABLED_FOR_ACCOUNT,
-    UNREADABLE,
-)
+from jsplan.jetstream import DomainApi
+from jsplan.resources.error_codes import UNREADABLE
 from jsplan.topology.routes import is_import
 
 #: Concurrent requests per domain. The connection limits them again over all domains that share it.
-MAX_WORKERS = 64
+MAX_WORKERS: Final = 64
+#: Wanted streams from which on a list is shorter, and wanted consumers of one stream.
+MIN_STREAMS: Final = 64
+MIN_CONSUMERS: Final = 4
+#: Wanted objects from which on their INFO is requested together.
+MIN_INFOS: Final = 16
+#: A list is read if at least one of this many objects in it is wanted.
+MAX_UNWANTED: Final = 3
+#: Objects on one page of a list.
+PAGE: Final = 256
 T = TypeVar("T")
-#: Seconds to wait for the connected server, after a domain behind it did not answer in time.
-CHECK_TIMEOUT = 2.0
-#: Why a cluster without a majority of its servers does not answer.
-NO_LEADER = "its cluster has no leader (10008)"
+Counter = Callable[[int], object]
 
 
-async def identify_domains(
-    pool: Pool,
-    asked: Iterable[Domain],
-    domains: Mapping[str, Domain],
-    known: frozenset[str],
-    server_check: DuplicateServerCheck,
-) -> list[DomainFacts]:
-    """Identify the domains, all at once, so offline ones cost one timeout together.
-
-    Raises as `identify_domain` does. `server_check` listens for a second server of each; the caller
-    reads its result.
-    """
-
-    async def identify(domain: Domain) -> DomainFacts:
-        facts = await identify_domain(pool, domain, domains, known)
-        if facts.reachable:
-            server_check.watch(pool.api(domain), facts)
-        return facts
-
-    return list(await asyncio.gather(*(identify(domain) for domain in asked)))
+def ignore_count(_: int) -> None:
+    """Report no progress."""
 
 
-def require_reachable(pool: Pool, live: Live) -> None:
-    """Raise ConnectError where no domain answers: without one nothing is known."""
-    if live.domains and not any(facts.reachable for facts in live.domains.values()):
-        raise all_offline_error(pool, live.domains)
-
-
-def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
-    """Build the error for a command none of whose domains answers."""
-    reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
-    hints = {error.hint for error in pool.failures.values() if error.hint}
-    hint = (
-        hints.pop() if len(hints) == 1 else "Check the connections in jsplan.yaml, and the servers."
-    )
-    return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
-
-
-async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, DomainApi]:
-    """Return the APIs of the domains that answer. Raises nothing for the others."""
-    listed = list(domains)
-    await pool.open(domain.connection for domain in listed)
-
-    async def open_api(domain: Domain) -> DomainApi | None:
-        try:
-            api = pool.api(domain)
-            await api.request("INFO")
-        except (ApiError, ConnectError):
-            return None
-        return api
-
-    apis = await asyncio.gather(*map(open_api, listed))
-    return {domain.key: api for domain, api in zip(listed, apis, strict=True) if api is not None}
-
-
-async def identify_domain(
-    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
-) -> DomainFacts:
-    """Identify one domain. Raises ConnectError if its connection leads to another server."""
-    try:
-        info = await pool.api(domain).request("INFO")
-    except ConnectError as error:
-        if not error.is_offline:
-            raise
-        return DomainFacts(domain.key, reachable=False, reason=str(error))
-    except ServerRefusedError as error:
-        if error.err_code != CLUSTER_NOT_AVAILABLE:
-            raise _no_jetstream_error(domain, error) from None
-        reason = f"domain {domain.key} does not answer: {NO_LEADER}"
-        return DomainFacts(domain.key, reachable=False, reason=reason)
-    except NotPermittedError as error:
-        raise ConnectError(str(error), hint=error.hint) from None
-    except OFFLINE_ERRORS as error:
-        if is_import(domain):
-            _require_import(domain, known, error)
-        else:
-            await _require_right_server(pool, domain, domains, known)
-        return DomainFacts(domain.key, reachable=False, reason=str(error))
-    answered = info.get("domain")
-    if domain.js_domain is None and answered:
-        raise _wrong_name_error(domain, answered)
-    return _build_facts(pool, domain, info)
-
-
-def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:
-    server = pool.connections[domain.connection].server
-    own = (server.get("domain") or None) == (info.get("domain") or None)
-    identity = {
-        name: str(server[key])
-        for name, key in (("name", "server_name"), ("cluster", "cluster"))
-        if own and server.get(key)
-    }
-    level = int((info.get("api") or {}).get("level") or 0)
-    return DomainFacts(
-        domain.key,
-        True,
-        level=level,
-        version=server.get("version") if own else None,
-        server=identity,
-        info=_sign_reservations(info),
-        max_payload=int(server.get("max_payload") or 0),
-    )
-
-
-def _sign_reservations(info: dict[str, Any]) -> dict[str, Any]:
-    """Return API.INFO with signed reservations, also of its tiers.
-
-    nats-server 2.10 counts a stream without `max_bytes` as -1, and shows a sum below 0 as uint64.
-    """
-    signed = {
-        name: info[name] - 2**64
-        for name in ("reserved_memory", "reserved_storage")
-        if info.get(name, 0) >= 2**63
-    }
-    if tiers := info.get("tiers"):
-        signed["tiers"] = {name: _sign_reservations(tier) for name, tier in tiers.items()}
-    return info | signed
-
-
-def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectError:
-    if error.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
-        return ConnectError(
-            f"domain {domain.key}: JetStream is not enabled for this account ({error.description})",
-            hint="Enable jetstream in the server's configuration and in the account, "
-            "or use another connection.",
-        )
-    return ConnectError(
-        f"domain {domain.key}: {error.description}",
-        hint=error.hint,
-        is_offline=error.err_code == CLUSTER_NOT_AVAILABLE,
-    )
-
-
-def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
-    """Raise ConnectError for an import that never answered: it is missing, not offline."""
-    if domain.key not in known and isinstance(error, NoRespondersError):
-        raise ConnectError(
-            f"domain {domain.key}: no server answers {domain.api_prefix} "
-            f"over connection {domain.connection}",
-            hint="Its account has to import that prefix from the owner: "
-            "jsplan access prints how, and --check tries it.",
-        )
-
-
-async def _require_right_server(
-    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
+async def read_into(
+    api: DomainApi,
+    live: Live,
+    addresses: Iterable[Address],
+    on_read: Counter = ignore_count,
+    workers: int = MAX_WORKERS,
 ) -> None:
-    """Check that the connection of an offline domain leads to the server that the files mean.
+    """Read objects of one domain into `live`; what cannot be read into `live.unreadable`.
 
-    It does when the connected server is the domain of another entry on the same connection, or when
-    the domain has answered before.
+    What is in neither does not exist. `on_read` is called with the number of objects that were read
+    since its last call. Raises ApiError; where the user may not list, every object is asked for.
     """
-    link = pool.connections[domain.connection]
-    plain = Domain(domain.key, domain.connection, None, "$JS.API")
+    streams, contents = list[Address](), list[Address]()
+    consumers: dict[Address, list[Address]] = {}
+    for address in addresses:
+        parent = address.parent if address.kind == "consumer" else None
+        if parent is not None:
+            consumers.setdefault(parent, []).append(address)
+        else:
+            (contents if address.is_content else streams).append(address)
+
+    async def read_list(stream: Address) -> None:
+        found = await _list_wanted_consumers(api, stream, consumers[stream])
+        live.objects.update(found)
+        on_read(len(found))
+
+    absent = await _list_wanted_streams(api, live, streams)
+    on_read(len(absent) + sum(address in live.objects for address in streams))
+    await _read_rest(api, live, streams, absent, on_read, workers)
+    for stream in streams:
+        if stream not in live.objects:
+            theirs = consumers.pop(stream, [])  # it has no consumers either, or none to read
+            if (why := live.unreadable.get(stream)) is not None:
+                live.unreadable |= dict.fromkeys(theirs, why)
+            on_read(len(theirs))
+    lists = [s for s, wanted in consumers.items() if _is_list_shorter(live.get(s), wanted)]
+    await run_parallel(read_list, lists, workers)
+    rest = [address for wanted in consumers.values() for address in wanted]
+    await _read_rest(api, live, rest, (), on_read, workers)
+    await _read_rest(api, live, contents, (), on_read, workers)
+
+
+async def list_streams_into(api: DomainApi, live: Live) -> list[Address]:
+    """Read every stream of a domain into `live`, but what is there; return those of the list.
+
+    Those that cannot be read are in `live.unreadable`. Raises ApiError.
+    """
+    key, found = api.domain.key, list[Address]()
+    infos, offline = await api.streams()
+    for name, why in offline.items():
+        live.unreadable.setdefault(Address.of_stream(key, name), why)
+    for info in infos:
+        address = Address.of_stream(key, info["config"]["name"])
+        live.objects.setdefault(address, parse_stream(address, info))
+        found.append(address)
+    return found
+
+
+async def list_consumers_into(
+    api: DomainApi, live: Live, streams: Sequence[Address], on_read: Counter = ignore_count
+) -> list[Address]:
+    """Read every consumer of some streams into `live`, as `list_streams_into` does.
+
+    The first pages are requested together, as most streams have no other. After a failure the
+    others are asked for alone: then the error is that of the stream.
+    """
+    firsts, found = dict[Address, dict[str, Any]](), list[Address]()
+
+    def take(number: int, page: dict[str, Any]) -> None:
+        firsts[streams[number]] = page
+        on_read(len(page.get("consumers") or ()))
+
+    async def read(stream: Address) -> None:
+        first = firsts.get(stream, {})
+        infos, missing = await api.consumers(stream.stream, first)
+        on_read(len(infos) - len(first.get("consumers") or ()))
+        for name, why in missing.items():
+            live.unreadable.setdefault(_consumer_address(stream, name), why)
+        for info in infos:
+            address = _consumer_address(stream, info["name"])
+            live.objects.setdefault(address, parse_consumer(address, info))
+            found.append(address)
+
+    with contextlib.suppress(ApiError):
+        await api.first_pages([f"CONSUMER.LIST.{stream.stream}" for stream in streams], take)
+    await run_parallel(read, streams)
+    return found
+
+
+def _consumer_address(stream: Address, name: str) -> Address:
+    return Address(stream.domain, "consumer", f"{stream.stream}/{name}")
+
+
+# --- many by their lists, or by INFO --------------------------------------------------------------
+
+
+async def _list_wanted_streams(
+    api: DomainApi, live: Live, wanted: Collection[Address]
+) -> set[Address]:
+    """Read the wanted streams that the list of the domain shows; return those that do not exist.
+
+    The second only where all streams are on one page. Nothing is read where few are wanted, and
+    where this user may not list. Raises nothing: an error of the list says little about INFO.
+    """
+    if len(wanted) < MIN_STREAMS or is_import(api.domain):  # which may export INFO alone
+        return set()
     try:
-        info = await DomainApi(plain, link, read_only=True).request(
-            "INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT)
-        )
-    except ServerRefusedError as error:
-        if error.err_code == CLUSTER_NOT_AVAILABLE:
-            return
-        raise _no_jetstream_error(domain, error) from None
-    except NoRespondersError:
-        if (
-            not link.server.get("jetstream")
-            and domain.key not in known
-            and not _others_on_connection(domain, domains)
-        ):
-            raise ConnectError(
-                f"domain {domain.key}: the server at {link.settings.shown} has no JetStream",
-                hint="Enable jetstream in the server's configuration, or use another connection.",
-            ) from None
-        return
+        facts = live.domains.get(api.domain.key)
+        if facts is None:
+            facts = DomainFacts(api.domain.key, reachable=True, info=await api.request("INFO"))
+        if facts.streams > MAX_UNWANTED * len(wanted):
+            return set()
+        infos, offline = await api.streams()
     except ApiError:
-        return
-    answered = info.get("domain") or None
-    if answered == domain.js_domain or domain.key in known:
-        return  # it answers by now: a cluster has elected its leader
-    if any(other.js_domain == answered for other in _others_on_connection(domain, domains)):
-        return
-    raise _wrong_name_error(domain, answered)
+        return set()
+    names, found = {address.stream: address for address in wanted}, dict[Address, LiveObject]()
+    for info in infos:
+        address = names.get(info["config"]["name"])
+        if address is not None and not is_backfill_incomplete(info["config"]):
+            found[address] = parse_stream(address, info)
+    listed = {a.stream for a in found} | offline.keys()
+    await _fill_servers(api, found)
+    live.objects.update(found)
+    is_one_page = len(infos) + len(offline) < PAGE
+    return {names[name] for name in names.keys() - listed} if is_one_page else set()
 
 
-def _others_on_connection(domain: Domain, domains: Mapping[str, Domain]) -> list[Domain]:
-    return [
-        d for d in domains.values() if d.connection == domain.connection and d.key != domain.key
-    ]
+def _is_list_shorter(stream: LiveObject | None, wanted: Collection[Address]) -> bool:
+    """Return True if the list of a stream's consumers takes less than INFO of the wanted ones."""
+    if stream is None or len(wanted) < MIN_CONSUMERS:
+        return False
+    return int(stream.state.get("consumer_count") or 0) <= MAX_UNWANTED * len(wanted)
 
 
-def _wrong_name_error(domain: Domain, answered: str | None) -> ConnectError:
-    line = f"{domain.key}: {{connection: {domain.connection}, js_domain: {answered or 'null'}}}"
-    called = (
-        f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
-    )
-    return ConnectError(
-        f"domain {domain.key} does not answer as "
-        f"{domain.js_domain or 'a server without a domain'}: "
-        f"the server behind connection {domain.connection} {called}",
-        hint=f"If that is the one you mean, write under domains:  {line}",
-    )
-
-
-async def read_into(api: DomainApi, live: Live, address: Address) -> None:
-    """Read one object into `live`; an offline one into `live.unreadable`. Raises ApiError."""
+async def _list_wanted_consumers(
+    api: DomainApi, stream: Address, wanted: Collection[Address]
+) -> dict[Address, LiveObject]:
+    """Return the wanted consumers of one stream that its list shows. Raises nothing."""
+    names = {address.consumer: address for address in wanted}
     try:
-        live_object = await read_object(api, address)
-    except ServerRefusedError as error:
-        if error.err_code not in UNREADABLE:
-            raise
-        live.unreadable[address] = error.description
-    else:
-        if live_object is not None:
-            live.objects[address] = live_object
+        infos, _ = await api.consumers(stream.stream)
+    except ApiError:
+        return {}
+    listed = ((names[info["name"]], info) for info in infos if info["name"] in names)
+    return {address: parse_consumer(address, info) for address, info in listed}
 
 
-def mark_offline(live: Live, key: str, error: ApiError) -> None:
-    """Mark a domain as offline that stopped answering while it was read."""
-    live.domains[key] = DomainFacts(
-        key, reachable=False, reason=f"{error} (it answered a moment ago)"
-    )
+async def _read_rest(
+    api: DomainApi,
+    live: Live,
+    wanted: Iterable[Address],
+    absent: Collection[Address],
+    on_read: Counter,
+    workers: int,
+) -> None:
+    """Read by INFO what no list has: together, and one by one what that does not answer."""
+    unread = [a for a in wanted if a not in live.objects and a not in absent]
+    found, absent = await read_infos(api, unread, on_read)
+    live.objects.update(found)
+
+    async def read(address: Address) -> None:
+        try:
+            live_object = await read_object(api, address)
+        except ServerRefusedError as error:
+            if error.err_code not in UNREADABLE:
+                raise
+            live.unreadable[address] = error.description
+        else:
+            if live_object is not None:
+                live.objects[address] = live_object
+        on_read(1)
+
+    alone = [a for a in unread if a not in found and a not in absent]
+    await run_parallel(read, alone, workers)
+
+
+async def read_infos(
+    api: DomainApi, wanted: Sequence[Address], on_read: Counter = ignore_count
+) -> tuple[dict[Address, LiveObject], set[Address]]:
+    """Return the wanted streams and consumers, and those that do not exist; asked all at once.
+
+    Neither has what cannot be read, for any reason: the caller asks for it alone. Both are empty
+    where few are wanted. `on_read` is called with the number of objects read since its last call.
+    """
+    found: dict[Address, LiveObject] = {}
+    absent: set[Address] = set()
+    if len(wanted) < MIN_INFOS or any(address.is_content for address in wanted):
+        return found, absent
+
+    def take(number: int, answer: dict[str, Any] | None) -> None:
+        address = wanted[number]
+        if address.kind == "consumer" and answer is not None:
+            found[address] = parse_consumer(address, answer)
+        elif answer is not None and not is_backfill_incomplete(answer["config"]):
+            found[address] = parse_stream(address, answer)
+        else:
+            absent.add(address)
+        on_read(1)
+
+    with contextlib.suppress(ApiError):
+        await api.request_infos([_info_api(address) for address in wanted], take)
+    return found, absent
+
+
+def _info_api(address: Address) -> str:
+    if address.kind == "consumer":
+        return f"CONSUMER.INFO.{address.stream}.{address.consumer}"
+    return f"STREAM.INFO.{address.stream}"
+
+
+async def _fill_servers(api: DomainApi, found: dict[Address, LiveObject]) -> None:
+    """Set the server of each stream, which the list of a server without a cluster omits.
+
+    It is the same for all of them. Where INFO of one does not show it, none is kept: INFO of each
+    does.
+    """
+    unnamed = [address for address, stream in found.items() if not stream.server]
+    if not unnamed:
+        return
+    try:
+        info = await api.stream_info(unnamed[0].stream)
+    except ApiError:
+        info = None
+    server = (info or {}).get("cluster") or {}
+    for address in unnamed:
+        if server.get("leader") and not server.get("replicas"):
+            found[address].server = server
+        else:
+            del found[address]
+
+
+# --- one object -----------------------------------------------------------------------------------
 
 
 async def run_parallel(

@@ -1,26 +1,30 @@
-"""Reads the live side of a plan: every wanted object, in all domains at once. Never writes."""
+"""Reads the live side of a command, in all its domains at once. Never writes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import chain
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE_ERRORS
-from jsplan.facts.bulk_read import is_list_shorter, list_consumers, list_streams, read_infos
+from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError
+from jsplan.facts.domains import identify_domains, mark_offline, require_reachable
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
-from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.live import Live, server_names
 from jsplan.facts.reader import (
     MAX_WORKERS,
-    identify_domains,
-    mark_offline,
+    Counter,
+    ignore_count,
+    list_consumers_into,
+    list_streams_into,
     read_into,
-    require_reachable,
-    run_parallel,
 )
-from jsplan.jetstream import Pool
+from jsplan.facts.unmanaged import may_be_listed
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.topology.routes import is_import
+
+#: The metadata key with the server's version, in INFO of streams since 2.11.
+VERSION_KEY = "_nats.ver"
 
 
 async def read_live(
@@ -29,7 +33,7 @@ async def read_live(
     wanted: Iterable[Address],
     known: frozenset[str] = frozenset(),
     identify_only: Iterable[str] = (),
-    on_read: Callable[[int], object] = lambda _: None,
+    on_read: Counter = ignore_count,
 ) -> Live:
     """Read every wanted address, and identify its domains and those in `identify_only`.
 
@@ -39,114 +43,113 @@ async def read_live(
     offline even when it is the only one of its connection. Raises ConnectError when a connection
     leads to another server, when no domain answers, and when two servers answer for one domain.
     """
-    by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(
-        wanted, domains
-    )
-    await pool.open(domains[key].connection for key in by_domain)
-    async with DuplicateServerCheck() as server_check:
-        live = Live(
-            {
-                facts.key: facts
-                for facts in await identify_domains(
-                    pool, [domains[key] for key in by_domain], domains, known, server_check
-                )
-            }
-        )
-        require_reachable(pool, live)
-        reachable = [key for key in by_domain if live.is_reachable(key)]
-        await asyncio.gather(
-            *(
-                _read_domain(
-                    pool,
-                    domains[key],
-                    live,
-                    by_domain[key],
-                    _workers_per_domain(len(reachable)),
-                    on_read,
-                )
-                for key in reachable
-            )
-        )
-        require_reachable(pool, live)
-        await server_check.require_single_servers()
+    by_domain: dict[str, list[Address]] = {key: [] for key in sorted(identify_only)}
+    for address in sorted(wanted):
+        if address.domain in domains:
+            by_domain.setdefault(address.domain, []).append(address)
+
+    async def read(api: DomainApi, live: Live) -> None:
+        # The connection limits the tasks of all domains, so many domains need few each.
+        workers = max(4, MAX_WORKERS // max(1, len(live.reachable)))
+        await read_into(api, live, by_domain[api.domain.key], on_read, workers)
+
+    live = await _read_domains(pool, domains, by_domain, known, read)
     live.requested = {address for addresses in by_domain.values() for address in addresses}
-    _fill_server_names(live)
+    for address, found in live.objects.items():
+        facts = live.domains[address.domain]
+        facts.server = facts.server or server_names(found)
     return live
 
 
-def _group_by_domain(
-    wanted: Iterable[Address], domains: Mapping[str, Domain]
-) -> dict[str, list[Address]]:
-    grouped: dict[str, list[Address]] = {}
-    for address in sorted(wanted):
-        if address.domain in domains:
-            grouped.setdefault(address.domain, []).append(address)
-    return grouped
-
-
-def _workers_per_domain(domains: int) -> int:
-    """Return the tasks per domain. The connection limits all, so many domains need few each."""
-    return max(4, MAX_WORKERS // max(1, domains))
-
-
-async def _read_domain(
+async def list_live(
     pool: Pool,
-    domain: Domain,
-    live: Live,
-    addresses: list[Address],
-    workers: int,
-    on_read: Callable[[int], object],
-) -> None:
-    api = pool.api(domain)
-    streams = [address for address in addresses if address.kind != "consumer"]
-    consumers: dict[Address, list[Address]] = {}
-    for address in addresses:
-        if address.kind == "consumer" and (stream := address.parent):
-            consumers.setdefault(stream, []).append(address)
+    domains: Mapping[str, Domain],
+    known: frozenset[str],
+    declared: Iterable[Address],
+    domain_keys: Collection[str] | None = None,
+    on_read: Counter = ignore_count,
+) -> Live:
+    """Read every stream and consumer of the domains.
 
-    def keep(found: Mapping[Address, LiveObject]) -> None:
-        live.objects.update(found)
-        on_read(len(found))
+    `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
+    in an import, read the `declared` ones. `on_read` is called with the number of objects that were
+    read since its last call. Raises ConnectError as `read_live` does.
+    """
+    by_domain: dict[str, list[Address]] = {
+        key: []
+        for key, domain in domains.items()
+        if domain.same_as is None and (domain_keys is None or key in domain_keys)
+    }
+    for address in declared:
+        if address.domain in by_domain:
+            by_domain[address.domain].append(address)
 
-    async def read(address: Address) -> None:
-        await read_into(api, live, address)
-        on_read(1)
+    async def read(api: DomainApi, live: Live) -> None:
+        try:
+            await _read_all(api, live, by_domain[api.domain.key], on_read)
+        except OFFLINE_ERRORS:
+            raise
+        except ApiError as error:
+            live.unlisted[api.domain.key] = str(error)
 
-    async def read_list(stream: Address) -> None:
-        keep(await list_consumers(api, stream, consumers[stream]))
+    return await _read_domains(pool, domains, by_domain, known, read)
 
-    async def read_rest(wanted: Iterable[Address], absent: Container[Address] = ()) -> None:
-        unread = [a for a in wanted if a not in live.objects and a not in absent]
-        found, absent = await read_infos(api, unread, on_read)
-        live.objects.update(found)
-        await run_parallel(read, [a for a in unread if a not in found and a not in absent], workers)
 
+async def _read_domains(
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    keys: Collection[str],
+    known: frozenset[str],
+    read: Callable[[DomainApi, Live], Awaitable[None]],
+) -> Live:
+    """Identify these domains, and read each that answers. Raises ConnectError as `read_live`."""
+    await pool.open(domains[key].connection for key in keys)
+    async with DuplicateServerCheck() as server_check:
+        asked = [domains[key] for key in keys]
+        facts = await identify_domains(pool, asked, domains, known, server_check)
+        live = Live({each.key: each for each in facts})
+        require_reachable(pool, live)
+
+        async def read_domain(key: str) -> None:
+            try:
+                await read(pool.api(domains[key]), live)
+            except OFFLINE_ERRORS as error:
+                mark_offline(live, key, error)
+
+        await asyncio.gather(*(read_domain(key) for key in keys if live.is_reachable(key)))
+        require_reachable(pool, live)
+        await server_check.require_single_servers()
+    return live
+
+
+async def _read_all(api: DomainApi, live: Live, declared: list[Address], on_read: Counter) -> None:
+    if is_import(api.domain):
+        await read_into(api, live, declared, on_read)
+        return
     try:
-        found, absent = await list_streams(api, live.domains[domain.key], streams)
-        keep(found)
-        on_read(len(absent))
-        await read_rest(streams, absent)
-        for stream in streams:
-            if stream in live.objects:
-                continue
-            theirs = consumers.pop(stream, [])  # it has no consumers either, or none to read
-            if (why := live.unreadable.get(stream)) is not None:
-                live.unreadable |= dict.fromkeys(theirs, why)
-            on_read(len(theirs))
-        lists = [s for s, found in consumers.items() if is_list_shorter(live.get(s), found)]
-        await run_parallel(read_list, lists, workers)
-        await read_rest(chain.from_iterable(consumers.values()))
-    except OFFLINE_ERRORS as error:
-        mark_offline(live, domain.key, error)
+        streams = await list_streams_into(api, live)
+    except NotPermittedError as error:
+        live.unlisted[api.domain.key] = str(error)
+        await read_into(api, live, declared, on_read)
+        return
+    on_read(len(streams))
+    parents = [
+        a for a in streams if may_be_listed(a) and live.objects[a].state.get("consumer_count")
+    ]
+    consumers = await list_consumers_into(api, live, parents, on_read)
+    for address in (*streams, *consumers):
+        if not may_be_listed(address):
+            del live.objects[address]
+    await _complete_facts(api, live)
 
 
-def _fill_server_names(live: Live) -> None:
-    """Name the server of a domain behind the connected one by the answers of its streams."""
-    for address, found in live.objects.items():
-        facts = live.domains[address.domain]
-        if not facts.server and found.server:
-            names = {
-                "name": found.server.get("leader"),
-                "cluster": found.server.get("name") if found.is_clustered else None,
-            }
-            facts.server = {key: value for key, value in names.items() if value}
+async def _complete_facts(api: DomainApi, live: Live) -> None:
+    """Identify the server behind the connected one by its streams, one of which has its version."""
+    facts, streams = live.domains[api.domain.key], list(live.streams(api.domain.key))
+    if not streams or (facts.server and facts.version):
+        return
+    first = min(streams, key=lambda stream: stream.address)
+    await read_into(api, found := Live(), [first.address])
+    for stream in found.objects.values():
+        facts.server = facts.server or server_names(stream)
+        facts.version = facts.version or (stream.raw.get("metadata") or {}).get(VERSION_KEY)

@@ -1,24 +1,112 @@
-"""Reads of unmanaged streams on a plan's subjects and unmanaged consumers of its streams.
-
-Only where a plan needs it, and where counts that are already known show that others exist.
-"""
+"""Reads unmanaged objects: all of a domain, or those that a plan affects. Never writes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TypeVar
 
-from jsplan.address import Address
+from jsplan.address import INTERNAL_CONSUMER_PREFIXES, STAGING_PREFIX, STATE_TAG, Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError, ServerRefusedError
+from jsplan.facts.domains import mark_offline, require_reachable
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import UnmanagedRequest
-from jsplan.facts.reader import parse_consumer, read_object, run_parallel
+from jsplan.facts.reader import PAGE, list_consumers_into, list_streams_into, read_into
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
-#: Streams in one page of STREAM.LIST.
-PAGE_STREAMS = 256
+#: Internal streams, which are never planned, imported or listed.
+OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
+
+T = TypeVar("T")
+
+
+def may_be_listed(address: Address) -> bool:
+    """Return True unless its name is internal to the server or jsplan, or it is only an entry."""
+    return (
+        not address.is_content
+        and not address.stream.startswith(OWN_STREAMS)
+        and not (
+            address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        )
+    )
+
+
+def is_state_bucket(found: LiveObject) -> bool:
+    """Return True for a bucket that keeps the state of a workspace. It is no resource."""
+    key, value = STATE_TAG
+    return found.address.kind == "kv" and (found.raw.get("metadata") or {}).get(key) == value
+
+
+async def ask_if_permitted(asked: Awaitable[T], key: str, live: Live) -> T | None:
+    """Return the answer; None without permission, with the reason in `live.unlisted`."""
+    try:
+        return await asked
+    except NotPermittedError as error:
+        live.unlisted.setdefault(key, str(error))
+        return None
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+async def list_unmanaged(
+    pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]
+) -> list[LiveObject]:
+    """List streams, buckets and consumers that are not in `managed`, in address order.
+
+    A `same_as` domain is another connection to a domain that is already listed. Where listing is
+    not permitted, the reason is in `live.unlisted`. A domain that stops answering counts as offline
+    from then on; raises ConnectError where that was the last one.
+    """
+    managed, found = set(managed), Live()
+    for key in sorted(live.domains):
+        if live.is_reachable(key) and domains[key].same_as is None:
+            api = pool.api(domains[key])
+            try:
+                names = await _list_unmanaged_names(api, live, managed)
+                await ask_if_permitted(read_into(api, found, names), key, live)
+            except OFFLINE_ERRORS as error:
+                mark_offline(live, key, error)
+    require_reachable(pool, live)
+    return [each for _, each in sorted(found.objects.items()) if not is_state_bucket(each)]
+
+
+async def _list_unmanaged_names(api: DomainApi, live: Live, managed: set[Address]) -> list[Address]:
+    """List what is not managed in a domain, by the names of its streams and consumers.
+
+    Consumers only of managed streams that have more than are known.
+    """
+    key = api.domain.key
+    names = await ask_if_permitted(api.stream_names(), key, live) or []
+    found = [Address.of_stream(key, name) for name in names]
+    known = Counter(a.parent for a in managed if a.kind == "consumer" and live.get(a) is not None)
+    for stream in live.streams(key):
+        parent = stream.address
+        if (
+            parent.kind != "stream"
+            or not may_be_listed(parent)
+            or stream.state.get("consumer_count", 0) <= known[parent]
+        ):
+            continue
+        listed = await ask_if_permitted(_consumer_names(api, parent.stream), key, live) or []
+        found += [Address(key, "consumer", f"{parent.stream}/{name}") for name in listed]
+    return [address for address in found if address not in managed and may_be_listed(address)]
+
+
+async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
+    """Return the names; none where the stream was deleted or is being recreated."""
+    try:
+        return await api.consumer_names(stream)
+    except ServerRefusedError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        return []
+
+
+# --- those that a plan affects --------------------------------------------------------------------
 
 
 async def read_unmanaged(
@@ -41,9 +129,10 @@ async def _read_domain(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> 
         if (wanted.subjects or wanted.all_streams) and _has_unmanaged_streams(wanted.domain, live):
             await _read_streams(api, wanted, live)
         known = Counter(address.parent for address in live.objects if address.kind == "consumer")
-        for stream in wanted.streams:
-            if _count_consumers(stream, live) > known[stream]:
-                await _read_consumers(api, stream, live)
+        more = [
+            stream for stream in wanted.streams if _count_consumers(stream, live) > known[stream]
+        ]
+        await list_consumers_into(api, live, more)
     except ApiError as error:
         live.unlisted[wanted.domain] = str(error)
 
@@ -61,23 +150,9 @@ def _count_consumers(stream: Address, live: Live) -> int:
 
 async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
     """Read streams by subject where these are few, else all page by page, for fewer requests."""
-    pages = 1 + live.domains[wanted.domain].streams // PAGE_STREAMS
+    pages = 1 + live.domains[wanted.domain].streams // PAGE
     if wanted.all_streams or len(wanted.subjects) > 4 * pages:
-        infos, offline = await api.streams()
-        for name, why in offline.items():
-            live.unreadable.setdefault(Address.of_stream(wanted.domain, name), why)
-        for info in infos:
-            address = Address.of_stream(wanted.domain, info["config"]["name"])
-            live.objects.setdefault(
-                address,
-                LiveObject(
-                    address,
-                    info["config"],
-                    info["created"],
-                    info["state"],
-                    info.get("cluster") or {},
-                ),
-            )
+        await list_streams_into(api, live)
         return
     names_by_subject = await asyncio.gather(
         *(_list_names(api, subject) for subject in wanted.subjects)
@@ -85,36 +160,8 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
     addresses = {
         Address.of_stream(wanted.domain, name) for names in names_by_subject for name in names
     }
-
-    async def read(address: Address) -> None:
-        try:
-            unmanaged = await read_object(api, address)
-        except ServerRefusedError as error:
-            live.unreadable[address] = error.description
-        else:
-            live.objects |= {address: unmanaged} if unmanaged is not None else {}
-
-    await run_parallel(
-        read,
-        sorted(
-            address
-            for address in addresses
-            if live.get(address) is None and address not in live.unreadable
-        ),
-    )
-
-
-async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
-    infos, offline = await api.consumers(stream.stream)
-    addresses = {
-        name: Address(stream.domain, "consumer", f"{stream.stream}/{name}")
-        for name in (*offline, *(info["name"] for info in infos))
-    }
-    for name, why in offline.items():
-        live.unreadable.setdefault(addresses[name], why)
-    for info in infos:
-        address = addresses[info["name"]]
-        live.objects.setdefault(address, parse_consumer(address, info))
+    unread = addresses - live.objects.keys() - live.unreadable.keys()
+    await read_into(api, live, sorted(unread))
 
 
 async def _list_names(api: DomainApi, subject: str) -> list[str]:

@@ -12,9 +12,9 @@ from jsplan.codegen.references import has_own_domain_origin
 from jsplan.context import Context, state_bucket
 from jsplan.diagnostics import Diagnostic
 from jsplan.errors import PlanError
-from jsplan.facts.inventory import is_state_bucket, may_be_listed
 from jsplan.facts.live import Live, LiveObject, is_backfill_incomplete
 from jsplan.facts.reader import read_into
+from jsplan.facts.unmanaged import is_state_bucket, may_be_listed
 from jsplan.jetstream import Pool
 from jsplan.planning.ownership import owner_of
 from jsplan.resources import TABLES
@@ -103,7 +103,7 @@ async def read_exact(pool: Pool, context: Context, live: Live, exact: Iterable[A
             and address not in live.unreadable
             and live.is_reachable(address.domain)
         ):
-            await read_into(pool.api(context.workspace.domains[address.domain]), live, address)
+            await read_into(pool.api(context.workspace.domains[address.domain]), live, [address])
 
 
 async def skip_internal_streams(

@@ -39,14 +39,15 @@ def find_health(
 ) -> list[Breach]:
     """Return what is wrong with a live object; `now` is ns since 1970.
 
-    What is in the middle of a replacement (`interrupted`) has its own finding: it may be paused, or
-    have fewer messages than before.
+    What is in the middle of a replacement may be paused, or have fewer messages than before. It has
+    its own finding (`interrupted`), or a running process works on it.
     """
     parent = live.address.parent
     found = find_breaches(
         live, now, inputs.live.get(parent) if parent else None, last_applied(inputs, live)
     )
-    busy = live.address in interrupted or parent in interrupted
+    busy = not {live.address, parent}.isdisjoint(interrupted)
+    busy = busy or _is_interrupted(inputs, live.address)
     return [b for b in found if not (busy and b.key.startswith(OWN_PREFIX))]
 
 

@@ -15,8 +15,9 @@ from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.config.model import Domain, Workspace
 from jsplan.documents.plan import Step, config_of_payload
 from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.facts.domains import identify_domain
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.reader import identify_domain, parse_consumer
+from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import INVALID_JSON
 from jsplan.resources.fields import Config

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.errors import ApiError, ServerRefusedError
-from jsplan.facts.inventory import OWN_STREAMS
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object, run_parallel
+from jsplan.facts.unmanaged import OWN_STREAMS
 from jsplan.jetstream import DomainApi
 from jsplan.planning.pauses import PAUSE
 from jsplan.resources.fields import Config, strip_metadata

@@ -6,7 +6,7 @@ from jsplan.address import names_content
 from jsplan.codegen import ResourceToWrite
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, known_domains, open_pool
-from jsplan.facts.listing import list_live
+from jsplan.facts.refresh import list_live
 from jsplan.importing.entries import read_selected_entries
 from jsplan.importing.generated_config import MAX_SHOWN, GeneratedConfig, build_codegen_context
 from jsplan.importing.selection import (

@@ -14,11 +14,11 @@ from jsplan.context import known_domains, open_session, open_stateless_context, 
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.inventory import is_state_bucket
 from jsplan.facts.leaderless import name_silent_servers
-from jsplan.facts.listing import list_live
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
+from jsplan.facts.refresh import list_live
+from jsplan.facts.unmanaged import is_state_bucket
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
 from jsplan.plan_inputs import build_inputs, look_for_holder

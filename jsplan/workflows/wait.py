@@ -10,7 +10,7 @@ from jsplan.config.load import load_connectivity
 from jsplan.config.model import Connection, Domain, LoadOptions
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.reader import identify_domain
+from jsplan.facts.domains import identify_domain
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.units import SECOND

@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.documents.apply import StepStarted
 from jsplan.errors import StalePlanError
-from jsplan.facts.bulk_read import MIN_STREAMS
+from jsplan.facts.reader import MIN_STREAMS
 from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from tests.support.api_audit import audit_requests
@@ -68,7 +68,7 @@ def test_the_requests_of_a_plan_that_creates(
 def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A stream is read before its creation, after it, and before that of its consumer.
 
-    All preconditions before the first write are one list of names.
+    All preconditions before the first write are one more read of each.
     """
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(MANY))
     plan = space.plan()
@@ -77,8 +77,7 @@ def test_the_requests_of_a_creation(tmp_path: Path, clean_hub_leaf: Sandbox) -> 
 
     sent = Counter(".".join(line.removeprefix("hub ").split(".")[:2]) for line in seen)
     assert {verb: count for verb, count in sent.items() if verb != "INFO"} == {
-        "STREAM.NAMES": 1,
-        "STREAM.INFO": 3 * MANY,
+        "STREAM.INFO": 4 * MANY,
         "STREAM.CREATE": MANY,
         "CONSUMER.CREATE": MANY,
         "CONSUMER.INFO": MANY,

@@ -11,9 +11,8 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.bulk_read import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
-from jsplan.facts.listing import list_live
-from jsplan.facts.refresh import read_live
+from jsplan.facts.reader import MIN_CONSUMERS, MIN_INFOS, MIN_STREAMS
+from jsplan.facts.refresh import list_live, read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.sandbox import Sandbox
 from jsplan.units import SECOND

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
-from jsplan.facts.bulk_read import MIN_STREAMS
 from jsplan.facts.live import LiveObject
+from jsplan.facts.reader import MIN_STREAMS
 from jsplan.health import describe_cluster, find_breaches
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM

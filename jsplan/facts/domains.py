@@ -1,0 +1,240 @@
+"""Identifies the domains that answer, all at once. Never writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsplan.config.model import Domain
+from jsplan.errors import (
+    OFFLINE_ERRORS,
+    ApiError,
+    ConnectError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
+from jsplan.facts.duplicate_servers import DuplicateServerCheck
+from jsplan.facts.live import DomainFacts, Live
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.resources.error_codes import (
+    CLUSTER_NOT_AVAILABLE,
+    NOT_ENABLED,
+    NOT_ENABLED_FOR_ACCOUNT,
+)
+from jsplan.topology.routes import is_import
+
+#: Seconds to wait for the connected server, after a domain behind it did not answer in time.
+CHECK_TIMEOUT = 2.0
+#: Why a cluster without a majority of its servers does not answer.
+NO_LEADER = "its cluster has no leader (10008)"
+
+
+async def identify_domains(
+    pool: Pool,
+    asked: Iterable[Domain],
+    domains: Mapping[str, Domain],
+    known: frozenset[str],
+    server_check: DuplicateServerCheck,
+) -> list[DomainFacts]:
+    """Identify the domains, all at once, so offline ones cost one timeout together.
+
+    Raises as `identify_domain` does. `server_check` listens for a second server of each; the caller
+    reads its result.
+    """
+
+    async def identify(domain: Domain) -> DomainFacts:
+        facts = await identify_domain(pool, domain, domains, known)
+        if facts.reachable:
+            server_check.watch(pool.api(domain), facts)
+        return facts
+
+    return list(await asyncio.gather(*(identify(domain) for domain in asked)))
+
+
+def require_reachable(pool: Pool, live: Live) -> None:
+    """Raise ConnectError where no domain answers: without one nothing is known."""
+    if live.domains and not any(facts.reachable for facts in live.domains.values()):
+        raise all_offline_error(pool, live.domains)
+
+
+def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+    """Build the error for a command none of whose domains answers."""
+    reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
+    hints = {error.hint for error in pool.failures.values() if error.hint}
+    hint = (
+        hints.pop() if len(hints) == 1 else "Check the connections in jsplan.yaml, and the servers."
+    )
+    return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
+
+
+async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, DomainApi]:
+    """Return the APIs of the domains that answer. Raises nothing for the others."""
+    listed = list(domains)
+    await pool.open(domain.connection for domain in listed)
+
+    async def open_api(domain: Domain) -> DomainApi | None:
+        try:
+            api = pool.api(domain)
+            await api.request("INFO")
+        except (ApiError, ConnectError):
+            return None
+        return api
+
+    apis = await asyncio.gather(*map(open_api, listed))
+    return {domain.key: api for domain, api in zip(listed, apis, strict=True) if api is not None}
+
+
+async def identify_domain(
+    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
+) -> DomainFacts:
+    """Identify one domain. Raises ConnectError if its connection leads to another server."""
+    try:
+        info = await pool.api(domain).request("INFO")
+    except ConnectError as error:
+        if not error.is_offline:
+            raise
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    except ServerRefusedError as error:
+        if error.err_code != CLUSTER_NOT_AVAILABLE:
+            raise _no_jetstream_error(domain, error) from None
+        reason = f"domain {domain.key} does not answer: {NO_LEADER}"
+        return DomainFacts(domain.key, reachable=False, reason=reason)
+    except NotPermittedError as error:
+        raise ConnectError(str(error), hint=error.hint) from None
+    except OFFLINE_ERRORS as error:
+        if is_import(domain):
+            _require_import(domain, known, error)
+        else:
+            await _require_right_server(pool, domain, domains, known)
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    answered = info.get("domain")
+    if domain.js_domain is None and answered:
+        raise _wrong_name_error(domain, answered)
+    return _build_facts(pool, domain, info)
+
+
+def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:
+    server = pool.connections[domain.connection].server
+    own = (server.get("domain") or None) == (info.get("domain") or None)
+    identity = {
+        name: str(server[key])
+        for name, key in (("name", "server_name"), ("cluster", "cluster"))
+        if own and server.get(key)
+    }
+    level = int((info.get("api") or {}).get("level") or 0)
+    return DomainFacts(
+        domain.key,
+        True,
+        level=level,
+        version=server.get("version") if own else None,
+        server=identity,
+        info=_sign_reservations(info),
+        max_payload=int(server.get("max_payload") or 0),
+    )
+
+
+def _sign_reservations(info: dict[str, Any]) -> dict[str, Any]:
+    """Return API.INFO with signed reservations, also of its tiers.
+
+    nats-server 2.10 counts a stream without `max_bytes` as -1, and shows a sum below 0 as uint64.
+    """
+    signed = {
+        name: info[name] - 2**64
+        for name in ("reserved_memory", "reserved_storage")
+        if info.get(name, 0) >= 2**63
+    }
+    if tiers := info.get("tiers"):
+        signed["tiers"] = {name: _sign_reservations(tier) for name, tier in tiers.items()}
+    return info | signed
+
+
+def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectError:
+    if error.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
+        return ConnectError(
+            f"domain {domain.key}: JetStream is not enabled for this account ({error.description})",
+            hint="Enable jetstream in the server's configuration and in the account, "
+            "or use another connection.",
+        )
+    return ConnectError(
+        f"domain {domain.key}: {error.description}",
+        hint=error.hint,
+        is_offline=error.err_code == CLUSTER_NOT_AVAILABLE,
+    )
+
+
+def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
+    """Raise ConnectError for an import that never answered: it is missing, not offline."""
+    if domain.key not in known and isinstance(error, NoRespondersError):
+        raise ConnectError(
+            f"domain {domain.key}: no server answers {domain.api_prefix} "
+            f"over connection {domain.connection}",
+            hint="Its account has to import that prefix from the owner: "
+            "jsplan access prints how, and --check tries it.",
+        )
+
+
+async def _require_right_server(
+    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
+) -> None:
+    """Check that the connection of an offline domain leads to the server that the files mean.
+
+    It does when the connected server is the domain of another entry on the same connection, or when
+    the domain has answered before.
+    """
+    link = pool.connections[domain.connection]
+    plain = Domain(domain.key, domain.connection, None, "$JS.API")
+    try:
+        info = await DomainApi(plain, link, read_only=True).request(
+            "INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT)
+        )
+    except ServerRefusedError as error:
+        if error.err_code == CLUSTER_NOT_AVAILABLE:
+            return
+        raise _no_jetstream_error(domain, error) from None
+    except NoRespondersError:
+        if (
+            not link.server.get("jetstream")
+            and domain.key not in known
+            and not _others_on_connection(domain, domains)
+        ):
+            raise ConnectError(
+                f"domain {domain.key}: the server at {link.settings.shown} has no JetStream",
+                hint="Enable jetstream in the server's configuration, or use another connection.",
+            ) from None
+        return
+    except ApiError:
+        return
+    answered = info.get("domain") or None
+    if answered == domain.js_domain or domain.key in known:
+        return  # it answers by now: a cluster has elected its leader
+    if any(other.js_domain == answered for other in _others_on_connection(domain, domains)):
+        return
+    raise _wrong_name_error(domain, answered)
+
+
+def _others_on_connection(domain: Domain, domains: Mapping[str, Domain]) -> list[Domain]:
+    return [
+        d for d in domains.values() if d.connection == domain.connection and d.key != domain.key
+    ]
+
+
+def _wrong_name_error(domain: Domain, answered: str | None) -> ConnectError:
+    line = f"{domain.key}: {{connection: {domain.connection}, js_domain: {answered or 'null'}}}"
+    called = (
+        f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
+    )
+    return ConnectError(
+        f"domain {domain.key} does not answer as "
+        f"{domain.js_domain or 'a server without a domain'}: "
+        f"the server behind connection {domain.connection} {called}",
+        hint=f"If that is the one you mean, write under domains:  {line}",
+    )
+
+
+def mark_offline(live: Live, key: str, error: ApiError) -> None:
+    """Mark a domain as offline that stopped answering while it was read."""
+    live.domains[key] = DomainFacts(
+        key, reachable=False, reason=f"{error} (it answered a moment ago)"
+    )
