@@ -9,7 +9,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches
-from jsplan.config.model import Workspace
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import PlanError
@@ -33,7 +32,7 @@ BACKFILL: Final = "backfill"
 
 def build_inputs(context: Context, options: PlanningOptions = PlanningOptions()) -> PlanInputs:  # noqa: B008 - it is immutable
     """Build the inputs of planning with an empty live side."""
-    workspace, state = with_contents(context.workspace), context.state
+    workspace, state = context.workspace, context.state
     entries, moved = apply_moves(workspace, state.resources)
     pending, pending_moved = apply_moves_to_records(workspace, state.pending)
     replacements, _ = apply_moves_to_records(workspace, state.replacements)
@@ -52,13 +51,6 @@ def build_inputs(context: Context, options: PlanningOptions = PlanningOptions())
     candidates = candidate_addresses(inputs)
     selected = select_addresses(inputs, candidates)
     return replace(inputs, selected=select_together(inputs, selected, candidates))
-
-
-def with_contents(workspace: Workspace) -> Workspace:
-    """Return the workspace with the contents of buckets and streams among its resources."""
-    if not workspace.contents:
-        return workspace
-    return replace(workspace, resources={**workspace.resources, **workspace.contents})
 
 
 async def look_for_holder(context: Context, inputs: PlanInputs) -> PlanInputs:

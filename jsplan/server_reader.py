@@ -103,8 +103,8 @@ class ServerReader(Struct, frozen=True):
             | permitted_addresses(inputs)
             | relocation_reads(inputs)
         )
-        wanted |= {old for new, old in inputs.moved_from.items() if new in inputs.selected}
-        wanted = {address for address in wanted if not address.is_content}
+        moved = inputs.moved_from.items()
+        wanted |= {old for new, old in moved if new in inputs.selected and not old.is_content}
         count = len({address.domain for address in wanted})
         self.session.observer.phase(
             f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
@@ -263,9 +263,10 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
 
 
 def with_parent_streams(addresses: Iterable[Address]) -> set[Address]:
-    """Return the addresses and the streams of their consumers and contents."""
+    """Return the streams and consumers among the addresses, and the streams of all others."""
     found = set(addresses)
-    return found | set(filter(None, {a.parent for a in found}))
+    found |= set(filter(None, {a.parent for a in found}))
+    return {address for address in found if not address.is_content}
 
 
 def _backfill_streams(inputs: PlanInputs) -> set[Address]:

@@ -58,7 +58,7 @@ def contents_of(workspace: Workspace) -> Mapping[Address, bytes | ContentFile]:
     """Return the values of entries and the files of objects that the files have."""
     found = {
         address: one.content if one.content is not None else one.file
-        for address, one in workspace.contents.items()
+        for address, one in workspace.resources.items()
     }
     return {address: one for address, one in found.items() if one is not None}
 
@@ -86,7 +86,7 @@ def require_planned_contents(plan: Plan, workspace: Workspace) -> None:
 
 def _has_object(step: Step, workspace: Workspace) -> bool:
     """Check whether the file of an object has the planned content."""
-    declared = workspace.contents.get(Address.parse(step.address))
+    declared = workspace.resources.get(Address.parse(step.address))
     return declared is not None and declared.body[VALUE] == (step.expect or {}).get(VALUE)
 
 

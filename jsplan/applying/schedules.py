@@ -5,10 +5,7 @@ from __future__ import annotations
 from jsplan.applying.kv_entries import content_of, publish_value, require_planned_value
 from jsplan.applying.step_context import StepContext
 from jsplan.documents.plan import Step
-from jsplan.resources.message_schedule import build_headers, other_headers
-
-#: Refuses a message that another stream would store.
-_EXPECTED_STREAM = "Nats-Expected-Stream"
+from jsplan.resources.message_schedule import EXPECTED_STREAM, build_headers, other_headers
 
 
 async def write_schedule(context: StepContext, step: Step) -> None:
@@ -18,7 +15,7 @@ async def write_schedule(context: StepContext, step: Step) -> None:
     """
     live = await context.read(step.target_address)
     kept = other_headers(live.state["headers"]) if live is not None else {}
-    stream = {_EXPECTED_STREAM: step.target_address.stream}
+    stream = {EXPECTED_STREAM: step.target_address.stream}
     headers = kept | build_headers(step.expect or {}) | stream
     await publish_value(context, step, content_of(context, step), headers, plainly=True)
 

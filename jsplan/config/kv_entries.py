@@ -22,7 +22,7 @@ from jsplan.config.secret_fields import mark_secret
 from jsplan.config.sections import Reading, Section
 from jsplan.config.tables.resources import KV_FOLDER, KV_VALUE
 from jsplan.disk import is_file, is_folder
-from jsplan.resources.contents import CONTENT_TABLES
+from jsplan.resources.contents import CONTENTS
 from jsplan.resources.kv_entry import (
     MAX_PAYLOAD,
     TTL,
@@ -30,7 +30,6 @@ from jsplan.resources.kv_entry import (
     VALUE,
     WRITE_HEADERS,
     digest_value,
-    is_key,
 )
 from jsplan.units import SECOND
 
@@ -175,7 +174,7 @@ class KvEntryReader(Struct):
     def _read_lifecycle(self, node: Node | None) -> Lifecycle:
         return lifecycle.read_lifecycle(
             (node,) if node is not None else (),
-            CONTENT_TABLES[self.kind].by_name,
+            CONTENTS[self.kind].table.by_name,
             self.files.findings,
         )
 
@@ -272,7 +271,7 @@ class KvEntryReader(Struct):
             return ""
         prefix = parsing.read_text(found, "`prefix`", self.files.findings)
         if prefix is not None and not (
-            prefix.endswith(self.separator) and self.is_name(prefix[:-1])
+            prefix.endswith(self.separator) and CONTENTS[self.kind].is_name(prefix[:-1])
         ):
             self.files.findings.error(
                 "JS131",
@@ -315,10 +314,6 @@ class KvEntryReader(Struct):
             sensitive=sensitive,
         )
 
-    def is_name(self, name: str) -> bool:
-        """Check whether the name is one that clients accept, and an address can have."""
-        return is_key(name)
-
     #: What a name may consist of.
     name_hint: ClassVar[str] = (
         "Use letters, digits and - _ = / .; no dot begins or ends it or follows another."
@@ -328,7 +323,7 @@ class KvEntryReader(Struct):
         """Return the address of a name, or None for a bad one, and one that is declared already."""
         findings = self.files.findings
         address = Address(bucket.address.domain, self.kind, f"{bucket.address.name}/{key}")
-        if not self.is_name(key):
+        if not CONTENTS[self.kind].is_name(key):
             findings.error(
                 "JS131",
                 at,

@@ -280,7 +280,7 @@ def _build_workspace(
         domains=reach.domains,
         imports=reach.imports,
         backend=reach.backend,
-        resources=declared,
+        resources=known,
         moved=moves.read_moved(document.get("moved"), reach.domains, known, scope, findings),
         relocate=moves.read_relocate(
             document.get("relocate"), reach.domains, declared, scope, findings
@@ -294,7 +294,6 @@ def _build_workspace(
         config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
-        contents=resolver.contents.declared,
         pruned=tuple(resolver.contents.pruned),
     )
 

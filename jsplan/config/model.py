@@ -295,8 +295,8 @@ class Workspace(Struct, frozen=True):
     """A loaded workspace. `variables` are the resolved `vars`.
 
     `config_hash` is `sha256:…` over the input. `diagnostics` holds warnings only: errors were
-    raised as `ConfigError`. `contents` are the entries of buckets, which are no `resources`:
-    planning compares them by themselves.
+    raised as `ConfigError`. `resources` are all that the files declare, in their order; contents of
+    buckets and streams come last.
     """
 
     name: str
@@ -317,7 +317,6 @@ class Workspace(Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     backfills: Mapping[str, Backfill] = msgspec.field(default_factory=dict)
     relocate: tuple[Relocate, ...] = ()
-    contents: Mapping[Address, DeclaredResource] = msgspec.field(default_factory=dict)
     pruned: tuple[PrunedPrefix, ...] = ()
 
     @property

@@ -16,7 +16,6 @@ from jsplan.config.sections import Reading, Section
 from jsplan.config.tables.resources import OBJECT_FOLDER, STORED_OBJECT
 from jsplan.disk import MEGABYTE, open_regular
 from jsplan.resources.kv_entry import VALUE
-from jsplan.resources.stored_object import is_object_name
 
 #: The bytes of the files of all objects of a workspace: each plan reads all of them.
 MAX_BYTES: Final = 16 << 30
@@ -34,10 +33,6 @@ class ObjectReader(KvEntryReader):
     name_hint: ClassVar[str] = (
         "Use no * and ?, and no control characters; no slash begins or ends it or follows another."
     )
-
-    def is_name(self, name: str) -> bool:
-        """Check whether an address can have the name."""
-        return is_object_name(name)
 
     def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
         findings = self.files.findings

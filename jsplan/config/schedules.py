@@ -37,10 +37,6 @@ class ScheduleReader(KvEntryReader):
     keys: ClassVar[tuple[str, ...]] = ("schedules",)
     name_hint: ClassVar[str] = f"It is a subject of the stream. {_SUBJECT_RULE}"
 
-    def is_name(self, name: str) -> bool:
-        """Check whether it is the subject of one schedule."""
-        return is_schedule_subject(name)
-
     def _warn_about_ttl(self, bucket: DeclaredResource, node: Node) -> None:
         """Give no warning: a stream that deletes its messages by age says so itself."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsplan import __version__
 from jsplan.address import Address, is_selected, matches_any
-from jsplan.config.model import DeclaredResource, Workspace
+from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
 from jsplan.documents.parts import Deferred
@@ -87,7 +87,7 @@ def build_document(
     out.declared_at = {
         r.address: d.range
         for r in out.resource_drift
-        if (d := _find_declared(workspace, Address.parse(r.address))) is not None
+        if (d := workspace.resources.get(Address.parse(r.address))) is not None
     }
     out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
@@ -106,10 +106,6 @@ def _find_breaches(
     for address in managed:
         if lacks_server(inputs.live.unreadable.get(address, "unsupported")):
             yield {"address": str(address)} | missing_servers_breach().to_json()
-
-
-def _find_declared(workspace: Workspace, address: Address) -> DeclaredResource | None:
-    return workspace.resources.get(address) or workspace.contents.get(address)
 
 
 def _compare_managed(

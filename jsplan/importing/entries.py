@@ -13,7 +13,7 @@ from jsplan.facts.contents import list_contents, read_entries
 from jsplan.facts.live import Live
 from jsplan.importing.selection import ImportSelection
 from jsplan.jetstream import Pool
-from jsplan.resources.contents import is_content_name
+from jsplan.resources.contents import CONTENTS
 from jsplan.resources.kv_entry import MAX_SHOWN, TTL, readable_text
 
 NOT_TEXT: Final = f"its value is no text of at most {MAX_SHOWN:,} bytes; put it into a `file:`"
@@ -39,7 +39,7 @@ async def read_selected_entries(
         keys = [
             address
             for address in await list_contents(api, bucket.address, "")
-            if matches_any(wanted, address) and is_content_name(address)
+            if matches_any(wanted, address) and CONTENTS["kv_entry"].is_name(address.key)
         ]
         level = live.domains[bucket.address.domain].level
         for address, entry in sorted((await read_entries(api, bucket, keys, level)).items()):

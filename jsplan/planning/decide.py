@@ -41,7 +41,7 @@ from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.planning.revision import Revision
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
-from jsplan.resources.contents import CONTENT_TABLES
+from jsplan.resources.contents import CONTENTS
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
@@ -54,7 +54,7 @@ REPLACEMENT_ROLLED_BACK = "replacement_rolled_back"
 def table_of(address: Address) -> Table:
     """Return the field table of the server object of an address."""
     if address.is_content:
-        return CONTENT_TABLES[address.kind]
+        return CONTENTS[address.kind].table
     return CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
 
 

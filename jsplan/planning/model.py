@@ -26,7 +26,7 @@ from jsplan.planning.preserve.reset import PositionReset
 from jsplan.planning.relocation.progress import Relocation
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
-from jsplan.resources.contents import CONTENT_TABLES
+from jsplan.resources.contents import CONTENTS
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
@@ -155,7 +155,7 @@ class PlanInputs(Struct, frozen=True):
         found = self._declared_fields.get(address)
         if found is None:
             kind: Kind = "stream" if address.parent is None else address.kind
-            table = CONTENT_TABLES.get(kind) or TABLES[kind]
+            table = CONTENTS[kind].table if address.is_content else TABLES[kind]
             found = self._declared_fields[address] = declared_fields(
                 table, self._named_body(address)
             )

@@ -18,7 +18,6 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.build import build_plan, candidate_addresses, decide_all
 from jsplan.planning.decide import table_of
-from jsplan.planning.field_levels import list_level_errors
 from jsplan.planning.model import PlanInputs
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
@@ -83,9 +82,9 @@ def check_server_version(
         )
         found = {key: error for key, error in found.items() if key not in everywhere}
     diagnostics = list(found.values())
-    for _, content in sorted(workspace.contents.items()):
-        diagnostics += list_level_errors(content, dict(content.body), level)
     for address, declared in sorted(workspace.resources.items()):
+        if address.is_content:
+            continue
         body = topology.bodies[address]
         diagnostics += _check_downgrade(address, declared, body, version, level)
         if address.is_stream:

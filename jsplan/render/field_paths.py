@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from jsplan.resources import TABLES
-from jsplan.resources.contents import CONTENT_TABLES
+from jsplan.resources.contents import CONTENTS
 
 if TYPE_CHECKING:
     from jsplan.address import Kind
@@ -17,8 +17,10 @@ _SEGMENT = re.compile(r'\.?([^.\["\]]+)|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]')
 
 def table_of(kind: str) -> Table | None:
     """Return the field table of a kind; None for a kind of a newer release."""
+    if kind in CONTENTS:
+        return CONTENTS[kind].table
     known: dict[Kind, Table] = TABLES
-    return CONTENT_TABLES.get(kind) or known.get(kind)  # type: ignore[call-overload]
+    return known.get(kind)  # type: ignore[call-overload, no-any-return]
 
 
 def top_level(path: str) -> str:

@@ -1,50 +1,44 @@
-"""Entries of buckets, objects and schedules, in common: tables and subjects."""
+"""Entries of buckets, objects and schedules: what is particular to each kind of content."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.resources.fields import Config, Table
-from jsplan.resources.kv_entry import (
-    KV_ENTRY,
-    TTL,
-    TTL_HEADER_SIZE,
-    WRITE_HEADERS,
-    is_key,
-    subject_of,
-)
-from jsplan.resources.message_schedule import SCHEDULE, build_headers
+from jsplan.resources.kv_entry import KV_ENTRY, is_key, subject_of, ttl_header_size
+from jsplan.resources.message_schedule import SCHEDULE, is_schedule_subject, schedule_header_size
 from jsplan.resources.stored_object import OBJECT, is_object_name, metadata_subject
 
-#: The field table of each kind of content.
-CONTENT_TABLES: Final[Mapping[str, Table]] = {
-    "kv_entry": KV_ENTRY,
-    "object": OBJECT,
-    "schedule": SCHEDULE,
+
+class Content(Struct, frozen=True):
+    """One kind of content.
+
+    `subject` returns the subject whose last message is the value, the metadata or the schedule, by
+    the names of the bucket and of the content. `is_name` checks whether the files and an address
+    can have a name. `header_size` returns the bytes of the headers that a conditional write has
+    beside its condition, by the name of the stream and the configuration.
+    """
+
+    table: Table
+    subject: Callable[[str, str], str]
+    is_name: Callable[[str], bool]
+    header_size: Callable[[str, Config], int]
+
+
+CONTENTS: Final[Mapping[str, Content]] = {
+    "kv_entry": Content(KV_ENTRY, subject_of, is_key, ttl_header_size),
+    "object": Content(OBJECT, metadata_subject, is_object_name, lambda *_: 0),
+    "schedule": Content(
+        SCHEDULE, lambda _, subject: subject, is_schedule_subject, schedule_header_size
+    ),
 }
 
 
 def content_subject(address: Address) -> str:
     """Return the subject whose last message is the value, the metadata or the schedule."""
     bucket = address.name.partition("/")[0]
-    match address.kind:
-        case "kv_entry":
-            return subject_of(bucket, address.key)
-        case "object":
-            return metadata_subject(bucket, address.key)
-    return address.key
-
-
-def header_size(address: Address, config: Config) -> int:
-    """Return the bytes that the headers of a conditional write of a value need at most."""
-    if address.kind == "schedule":
-        headers = {"Nats-Expected-Stream": address.stream} | build_headers(config)
-        return WRITE_HEADERS + sum(len(f"{name}: {value}\r\n") for name, value in headers.items())
-    return WRITE_HEADERS + (TTL_HEADER_SIZE if config.get(TTL) else 0)
-
-
-def is_content_name(address: Address) -> bool:
-    """Check whether the files can name the key or the object."""
-    return (is_key if address.kind == "kv_entry" else is_object_name)(address.key)
+    return CONTENTS[address.kind].subject(bucket, address.key)

@@ -94,6 +94,11 @@ def ttl_header(ttl: int) -> dict[str, str]:
     return {TTL_HEADER: f"{ttl // SECOND}s"} if ttl else {}
 
 
+def ttl_header_size(_: str, config: Mapping[str, object]) -> int:
+    """Return the bytes that the header for the TTL of an entry needs at most."""
+    return TTL_HEADER_SIZE if config.get(TTL) else 0
+
+
 def parse_ttl(headers: bytes) -> int:
     """Return the TTL in ns of a message by its headers; 0 if it has none that is understood."""
     found = _TTL.search(headers)

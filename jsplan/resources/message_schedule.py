@@ -43,6 +43,8 @@ _HEADERS: Final = {
     SOURCE: "Nats-Schedule-Source",
 }
 _SCHEDULE: Final = "Nats-Schedule"
+#: Refuses a message that another stream would store.
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 _TTL: Final = "Nats-Schedule-TTL"
 #: Short forms of a cron line.
 _MACROS: Final[Mapping[str, str]] = {
@@ -132,6 +134,12 @@ def build_headers(config: Mapping[str, Any]) -> dict[str, str]:
     headers = {_SCHEDULE: when}
     headers |= {header: str(config[name]) for name, header in _HEADERS.items() if config.get(name)}
     return headers | ({_TTL: f"{config[RESULT_TTL] // SECOND}s"} if config.get(RESULT_TTL) else {})
+
+
+def schedule_header_size(stream: str, config: Mapping[str, Any]) -> int:
+    """Return the bytes of the headers of a schedule that is written to a stream alone."""
+    headers = {EXPECTED_STREAM: stream} | build_headers(config)
+    return sum(len(f"{name}: {value}\r\n") for name, value in headers.items())
 
 
 def parse_headers(headers: bytes) -> Config:

@@ -92,7 +92,7 @@ def compute_grants(
             )
     for address in workspace.resources:
         domain = workspace.domains[address.domain]
-        if domain.same_as is not None:
+        if domain.same_as is not None and not address.is_content:
             builder.add_managed(address, domain)
     return _merge_grants(builder.grants), [*builder.diagnostics.values()]
 
@@ -101,7 +101,7 @@ def _relocation_edges(workspace: Workspace, topology: Topology) -> Iterable[Edge
     """Yield the mirrors that copy streams from another account, by the `relocate` entries."""
     for entry in workspace.relocate:
         for target in workspace.resources:
-            if target.kind == "consumer" or not matches(entry.new_address, target):
+            if not target.is_stream or not matches(entry.new_address, target):
                 continue
             origin = move_address(entry.new_address, entry.old_address, target)
             if origin.domain not in workspace.domains:

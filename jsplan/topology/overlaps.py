@@ -23,7 +23,7 @@ def check_declared_subjects(workspace: Workspace, topology: Topology) -> list[Di
     subjects = {
         address: _declared_subjects(address, topology)
         for address, resource in workspace.resources.items()
-        if address.kind != "consumer" and "subjects" not in resource.lifecycle.ignore_changes
+        if address.is_stream and "subjects" not in resource.lifecycle.ignore_changes
     }
     return find_overlaps(subjects, subjects, subjects.__getitem__, topology, workspace.resources)
 

@@ -11,6 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import DeclaredResource, Workspace
@@ -86,6 +87,10 @@ class Topology(Struct):
 def build_topology(workspace: Workspace) -> Topology:
     """Resolve every reference of the workspace. Findings go to `diagnostics`, nothing is raised."""
     topology = Topology(DomainRoutes(workspace))
+    contents = {a: declared for a, declared in workspace.resources.items() if a.is_content}
+    if contents:  # they copy from nothing, and wait for their bucket alone
+        others = {a: found for a, found in workspace.resources.items() if a not in contents}
+        workspace = replace(workspace, resources=others)
     topology.declared_names = {
         topology.canonicalize(address): address for address in workspace.resources
     }
@@ -113,7 +118,7 @@ def build_topology(workspace: Workspace) -> Topology:
     ]
     for edge in topology.edges:
         topology.dependencies[edge.downstream].add(edge.origin)
-    for address, declared in workspace.contents.items():
+    for address, declared in contents.items():
         topology.bodies[address] = dict(declared.body)
         topology.dependencies[address] = _resolve_dependencies(declared, topology, named)
     return topology

@@ -97,7 +97,7 @@ async def _plan_and_import(
         for text in needed
         for d in find_problems(
             text,
-            {*context.workspace.resources, *context.workspace.contents},
+            set(context.workspace.resources),
             set(context.state.resources),
         )
     ]

@@ -50,7 +50,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
         workspace.environment,
         ask,
         str(workspace.root),
-        len(workspace.resources),
+        sum(not address.is_content for address in workspace.resources),
         list_lint_rules(),
         [*known, *report.findings],
         report.ignored,
@@ -66,11 +66,7 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
         live = await read_live(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
         streams: dict[str, list[Address]] = {key: [] for key in own if live.is_reachable(key)}
         for address in wanted:
-            if (
-                address in workspace.resources
-                and address.kind != "consumer"
-                and address.domain in streams
-            ):
+            if address in workspace.resources and address.is_stream and address.domain in streams:
                 streams[address.domain].append(address)
         live = await read_unmanaged(
             pool,

@@ -87,8 +87,7 @@ async def _status(
         domains = context.workspace.domains
         named = sum(1 for domain in domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
-        known = {*context.workspace.resources, *inputs.entries}
-        wanted = sorted(with_parent_streams(a for a in known if not a.is_content))
+        wanted = sorted(with_parent_streams({*context.workspace.resources, *inputs.entries}))
         live = await list_live(
             pool,
             domains,

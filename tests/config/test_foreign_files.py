@@ -262,14 +262,14 @@ def test_files_that_plans_do_not_show(workspace: Loader) -> None:
     loaded = workspace(f"kv: [{{bucket: B, entries: {{{entries}}}}}]\n")
     shown = {
         str(address).rpartition("/k")[2]: not declared.sensitive
-        for address, declared in loaded.contents.items()
+        for address, declared in loaded.resources.items()
         if address.kind == "kv_entry"
     }
     assert shown == {str(n): may for n, may in enumerate([*files.values(), False])}
     folder = workspace("kv: [{bucket: B, entries_from: {dir: values}}]\n")
     assert {
         address.name: declared.sensitive
-        for address, declared in folder.contents.items()
+        for address, declared in folder.resources.items()
         if address.kind == "kv_entry"
     } == {"B/plain": False, "B/kept.key": False, "B/prod.key": True}
 

@@ -47,9 +47,10 @@ def command(ctx: click.Context, server_version: str | None) -> int:
 
 def summary_line(workspace: Workspace, server_version: str | None = None) -> str:
     """Return the last line of the text."""
-    resources = count_text(len(workspace.resources), "resource")
-    if workspace.contents:
-        resources += f" and {count_text(len(workspace.contents), 'entry', 'entries')}"
+    contents = sum(address.is_content for address in workspace.resources)
+    resources = count_text(len(workspace.resources) - contents, "resource")
+    if contents:
+        resources += f" and {count_text(contents, 'entry', 'entries')}"
     domains = count_text(len({a.domain for a in workspace.resources}), "domain")
     where = f" for nats-server {server_version}" if server_version else ""
     return f"The workspace is valid{where}: {resources} in {domains}."
@@ -64,6 +65,6 @@ def to_document(workspace: Workspace, server_version: str | None = None) -> dict
         "workspace": workspace.name,
         "environment": workspace.environment,
         "server_version": server_version,
-        "resources": [str(a) for a in sorted({*workspace.resources, *workspace.contents})],
+        "resources": [str(a) for a in sorted(workspace.resources)],
         "diagnostics": to_builtins(workspace.diagnostics),
     }

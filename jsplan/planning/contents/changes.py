@@ -116,7 +116,7 @@ def _describe_object(
     digest, declared = config.get(VALUE), inputs.workspace.resources.get(address)
     if declared is not None and declared.file is not None and declared.body[VALUE] == digest:
         return f"{describe_value(config, declared.file.size)} of {declared.file.shown}"
-    if address.kind == "object" and live is not None and live.raw[VALUE] == digest:
+    if live is not None and live.raw[VALUE] == digest:
         return describe_value(config, int(live.state["size"]))
     return ""
 

@@ -21,7 +21,7 @@ from jsplan.planning.field_levels import check_server_level
 from jsplan.planning.guards import check_adoption, check_prevent_destroy
 from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.resources.contents import CONTENT_TABLES, is_content_name
+from jsplan.resources.contents import CONTENTS
 from jsplan.resources.kv_entry import (
     TTL,
     VALUE,
@@ -117,7 +117,7 @@ def is_expired(entry: Entry | None, now: datetime) -> bool:
 
 def is_past(declared: DeclaredResource, now: datetime) -> bool:
     """Check whether the files have a schedule whose time has passed. It is not written any more."""
-    return declared.address.kind == "schedule" and is_over(declared.body, instant_of(now))
+    return is_over(declared.body, instant_of(now))
 
 
 def _keep_expired(
@@ -153,7 +153,7 @@ def _decide_pruned(inputs: PlanInputs) -> Iterable[ResourceDecision]:
         if (
             address.is_content
             and is_pruned(inputs, address)
-            and is_content_name(address)
+            and CONTENTS[address.kind].is_name(address.key)
             and address not in inputs.workspace.resources
             and is_selected(address, options.targets, options.excludes)
             and not inputs.workspace.forgets(address)
@@ -183,7 +183,7 @@ def _follow_bucket(
         return decision
     if decision.actions == ["delete"] or inputs.declared(decision.address) is None:
         return replace(decision, deleted_with=bucket.address)
-    table = CONTENT_TABLES[decision.address.kind]
+    table = CONTENTS[decision.address.kind].table
     after = expected_new(table, inputs.body(decision.address), NEWEST_LEVEL, {})
     return replace(
         decision,

@@ -8,7 +8,8 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.decide import planned_config
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.resources.contents import header_size
+from jsplan.resources.contents import CONTENTS
+from jsplan.resources.kv_entry import WRITE_HEADERS
 
 TOO_LARGE = "JS138"
 
@@ -29,7 +30,9 @@ def check_sizes(
             continue
         if decision.actions == ["no-op"]:
             continue
-        size, headers = len(declared.content), header_size(address, decision.after)
+        size = len(declared.content)
+        more = CONTENTS[address.kind].header_size(address.stream, decision.after)
+        headers = WRITE_HEADERS + more
         if address.parent not in limits:
             limits[address.parent] = _list_limits(inputs, decisions, address)
         for holder, most, hint in limits[address.parent]:

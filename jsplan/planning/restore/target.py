@@ -74,8 +74,7 @@ def declare_saved(workspace: Workspace, targets: Iterable[RestoreTarget]) -> Wor
             saved[address] = DeclaredResource(address, config, NO_LOCATION, lifecycle=guard)
     return replace(
         workspace,
-        resources={**workspace.resources, **saved},
-        contents={},
+        resources={a: v for a, v in workspace.resources.items() if not a.is_content} | saved,
         moved=(),
         removed=(),
         pruned=(),

@@ -149,7 +149,7 @@ def _restore(
 
     Each field of now that was not there before is None, which is the default of the server.
     """
-    known = (workspace.contents if address.is_content else workspace.resources).get(address)
+    known = workspace.resources.get(address)
     content: bytes | None = None
     if address.is_content:
         content = _content_before(before, live)
@@ -230,12 +230,8 @@ def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
     selected, back = reverted.selected, [t.declared for t in reverted.targets if t.declared]
     gone = {t.address for t in reverted.targets if t.declared is None}
 
-    def declare(
-        known: Mapping[Address, DeclaredResource], *, contents: bool
-    ) -> dict[Address, DeclaredResource]:
-        kept = {a: v for a, v in known.items() if not {a, a.parent} & gone}
-        return kept | {each.address: each for each in back if each.address.is_content == contents}
-
+    kept = {a: v for a, v in workspace.resources.items() if not {a, a.parent} & gone}
+    resources = kept | {each.address: each for each in back}
     # An entry for each: that of a stream would hold for the consumers that were created in it.
     removed = [
         Removed(str(t.address), destroy=not t.forgets, range=NO_LOCATION)
@@ -243,7 +239,6 @@ def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
         if t.forgets or t.declared is None
     ]
     lasting = [r for r in workspace.removed if not any(matches(r.address, a) for a in selected)]
-    resources = declare(workspace.resources, contents=False)
     names = {str(address) for address in resources}
     records = {t.address: t.record for t in reverted.targets}
     for each in back:
@@ -255,7 +250,6 @@ def declare_targets(workspace: Workspace, reverted: RevertTargets) -> Workspace:
     return replace(
         workspace,
         resources=resources,
-        contents=declare(workspace.contents, contents=True),
         removed=(*removed, *lasting),
         pruned=(),
         relocate=(),
