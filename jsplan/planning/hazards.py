@@ -101,10 +101,11 @@ def assess_hazards(
         found = add_stranded_messages(
             decision.address, found, inputs.measured.counts(decision.address)
         )
-    if decision.reason == RESTORED:
-        from jsplan.planning.restore.hazards import assess_restored  # noqa: PLC0415 - restores only
+    if decision.reason == RESTORED and decision.address.parent is not None:
+        from jsplan.planning.restore.hazards import assess_redelivery  # noqa: PLC0415 - rare
 
-        found += assess_restored(inputs, decision, decisions)
+        target = inputs.backup[decision.address.parent]
+        found += assess_redelivery(target, target.consumers[decision.address])
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jsplan.address import Address
 from jsplan.config.model import DeclaredResource, Workspace
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import NO_LOCATION, Diagnostic
 from jsplan.resources import STREAM
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.subjects import SubjectTree
@@ -83,7 +83,7 @@ def _describe_overlap(
         SUBJECT_TAKEN,
         f'subjects: "{subject}" overlaps with {other} (10065)',
         "A subject has one stream in a domain. Narrow one of them, or use a source."
-        + (f" {other} is at {elsewhere}." if elsewhere is not None else ""),
+        + (f" {other} is at {elsewhere}." if elsewhere not in (None, NO_LOCATION) else ""),
         str(taker),
         at,
     )

@@ -495,7 +495,8 @@ def test_sources_of_a_restored_origin(
             assert [h for r in plan.resource_changes for h in r.hazards] == []
         else:
             with pytest.raises(
-                RefusedError, match=r"leaf/stream/ALL may copy up to 20 messages a second time"
+                RefusedError,
+                match=r"leaf/stream/ALL stores up to 20 messages twice: what hub/stream/ORIGIN",
             ):
                 restore_backup(space)
             assert raw.api(f"{HUB}.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059

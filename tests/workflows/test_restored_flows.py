@@ -99,6 +99,37 @@ def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> N
     assert space.plan().steps == []
 
 
+def test_what_reads_a_restored_origin(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+    """Copies that a source of 2.15 makes again are found along every path, also while offline."""
+    sandbox = make_hub_leaf()
+    space = hub_leaf_space(tmp_path, sandbox)
+    streams = [
+        ORIGIN,
+        {"name": "COPY", "domain": "leaf", "sources": [SOURCE], "max_msgs": 8},
+        {"name": "DEEP", "domain": "leaf", "sources": [{"name": "COPY"}]},
+    ]
+    space.write(streams=streams).apply()
+    with raw_of(sandbox) as raw:
+        publish(raw, 5)
+        for name in ("COPY", "DEEP"):
+            wait_for(sandbox, raw, name, 5)
+        save(space, "hub/**")
+        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
+
+    def found() -> list[str]:
+        with pytest.raises(RefusedError) as caught:
+            restore_backup(space)
+        return [line for line in str(caught.value).splitlines() if "hub/stream/ORIGIN: " in line]
+
+    twice, pushed_out = found()
+    assert "leaf/stream/COPY stores up to 5 messages twice: what hub/stream/ORIGIN" in twice
+    assert "leaf/stream/DEEP stores up to 5 messages twice: what hub/stream/ORIGIN" in twice
+    assert "up to 2 messages of leaf/stream/COPY leave it for what" in pushed_out
+    sandbox["leaf"].stop()
+    twice, pushed_out = found()
+    assert "leaf/stream/COPY stores up to 5 messages twice: what hub/stream/ORIGIN" in twice
+
+
 def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A warning says which messages of the restored origin its mirror will not get.
 

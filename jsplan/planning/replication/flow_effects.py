@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard, Step
+from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
-from jsplan.planning.decide import planned_config
+from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_queue, copies_again
 from jsplan.resources.nested import origin_key
@@ -36,14 +38,15 @@ class PlannedFlows:
 
     def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self._inputs, self._decisions = inputs, decisions
-        changes = any(
+        changes = bool(inputs.backup) or any(
             v.address.parent is None and (v.preserves or (v.writes and list_origins(v.after or {})))
             for v in decisions.values()
         )
+        known = (inputs.live.objects, decisions, inputs.entries, self._unread_readers())
         # By the real domain: two keys of the files may stand for one.
         self._real = {
             inputs.topology.canonicalize(a): a
-            for a in ((*inputs.live.objects, *decisions, *inputs.entries) if changes else ())
+            for a in (chain.from_iterable(known) if changes else ())
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         resolve = inputs.topology.routes.resolve_prefix
@@ -66,10 +69,18 @@ class PlannedFlows:
         """Return the decision about a stream of the graphs."""
         return self._decisions.get(self._real[stream])
 
+    def _unread_readers(self) -> Iterator[Address]:
+        """Yield the streams of offline domains that read a stream of the backup, by the files."""
+        for edge in self._inputs.topology.edges if self._inputs.backup else ():
+            if not self._inputs.live.is_reachable(edge.downstream.domain):
+                yield edge.downstream
+
     def _node_before(self, stream: Address) -> StreamNode | None:
         live = self._inputs.live.get(self._real[stream])
         if live is not None:
             return StreamNode(stream, live.compact, live.state)
+        if self._inputs.backup:
+            return self._node_of_backup(stream)
         entry = self._inputs.entries.get(self._real[stream])
         if entry is None:
             return None
@@ -79,6 +90,15 @@ class PlannedFlows:
         if decision is None or decision.actions != ["create"]:
             return None
         return StreamNode(stream, entry.config)  # another client deleted it
+
+    def _node_of_backup(self, stream: Address) -> StreamNode | None:
+        """Return a stream as it was saved, or as the files have it in an offline domain."""
+        address = self._real[stream]
+        target = self._inputs.backup.get(address)
+        if target is not None:
+            config = table_of(address).compact(target.config)
+            return StreamNode(stream, config, target.saved.before)
+        return StreamNode(stream, self._inputs.topology.bodies[address], is_read=False)
 
     def _find_worked_off(self) -> frozenset[Address]:
         """Return the streams that may have had messages which they have not any more."""
@@ -110,17 +130,28 @@ class PlannedFlows:
                     yield flow
 
     def _find_copied_again(self) -> Iterator[Flow]:
-        """Yield the flows from preserved streams that begin again."""
-        preserved = (a for a in self._real if (v := self.decision(a)) is not None and v.preserves)
-        for origin in preserved:
+        """Yield the flows from preserved and restored streams that begin again."""
+        for origin in filter(self._is_renewed, self._real):
             for flow in self.after.flows_from.get(origin, ()):
-                live = self._inputs.live.get(self._real[flow.downstream])
-                if flow.kind == "source" and (
-                    not self.after.nodes[flow.downstream].is_read
-                    if live is None
-                    else copies_again(self._inputs, live, self._real[origin], self._decisions)
-                ):
+                if flow.kind == "source" and self._copies_again(flow):
                     yield flow
+
+    def _copies_again(self, flow: Flow) -> bool:
+        """Check whether a source takes its origin, which came back, for another one."""
+        reader = self._real[flow.downstream]
+        live = self._inputs.live.get(reader)
+        if live is not None:
+            return copies_again(self._inputs, live, self._real[flow.origin], self._decisions)
+        if reader in self._inputs.backup:
+            return not self._is_old(flow.downstream)
+        return not self.after.nodes[flow.downstream].is_read
+
+    def _is_renewed(self, stream: Address) -> bool:
+        """Check whether a stream comes back with its messages, and another `created`."""
+        decision = self.decision(stream)
+        if decision is None or decision.reason != RESTORED:
+            return decision is not None and decision.preserves
+        return self._inputs.backup[decision.address].is_renewed
 
     def _continues(self, flow: Flow) -> bool:
         """Check whether the plan lets a source begin behind what the stream has had of it.
@@ -201,6 +232,8 @@ class PlannedFlows:
         origin = self.before.nodes.get(flow.origin)
         if origin is None or not origin.messages or flow.origin in self.emptied:
             return False
+        if self._real[flow.origin] in self._inputs.backup:
+            return False  # it is in the backup
         had = self.before.nodes.get(flow.downstream)
         continues = had is not None and had.messages and flow.downstream not in self.emptied
         return _is_partial(flow) or (flow.kind == "source" and bool(continues))
@@ -387,7 +420,8 @@ def _find_effects(
     effects += [("pushed out", effect) for effect in model.pushed_out()]
     for kind, effect in effects:
         own = planned.decision(effect.stream)
-        at = effect.stream if own is not None and own.writes else min(effect.causes)
+        begins = own is not None and own.writes and own.reason != RESTORED
+        at = effect.stream if begins else min(effect.causes)
         found.setdefault(inputs.topology.find_declared(at), []).append((kind, effect))
     return found
 
@@ -398,6 +432,8 @@ def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
         f"{where}stores {_up_to(effect)} twice: what {paths} brings it has, has had, "
         "or gets by another path too"
     )
+    if decision.reason == RESTORED:
+        text += ". nats-server 2.15 treats a restored origin as a new one"
     found = _hazard("DUPLICATES_MESSAGES", text, effect)
     # Nothing is to be allowed where another client deleted the stream.
     is_lost = decision.reason == "create_because_missing" and effect.stream == decision.address

@@ -45,6 +45,14 @@ class RestoreTarget(Struct, frozen=True):
         return str(self.address) != self.saved.address
 
     @property
+    def is_renewed(self) -> bool:
+        """Return True if it gets another `created`: by an archive of nats-server 2.15.
+
+        By that a source since 2.15 knows its origin, and copies all of another one.
+        """
+        return self.saved.archive.format != "tar"
+
+    @property
     def consumers(self) -> dict[Address, SavedConsumer]:
         """The saved consumers by the address that they will have."""
         return {self.consumer_address(consumer): consumer for consumer in self.saved.consumers}
