@@ -27,9 +27,10 @@ from jsplan.documents.apply import (
 )
 from jsplan.documents.plan import Plan, Step
 from jsplan.documents.plan_types import VERIFY_OP
-from jsplan.errors import ApiError, StateError
+from jsplan.errors import ApiError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
+from jsplan.resources.error_codes import REFUSAL_HINT, REFUSAL_HINTS
 from jsplan.state import Journal, State
 
 INTERRUPTED = "interrupted before it began"
@@ -160,6 +161,9 @@ class Execution:
             case StateError():
                 self.context.state_failure = failure
                 return "unknown", str(failure)
+            case ServerRefusedError() if not failure.hint:
+                hint = REFUSAL_HINTS.get(failure.err_code, REFUSAL_HINT)
+                return "failed", f"{failure}. {hint}."
             case ApiError():
                 return "failed", failure.full_text
         raise failure

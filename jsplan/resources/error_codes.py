@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 #: A cluster has too few servers for the replicas, or none with the placement.
@@ -9,6 +10,9 @@ NO_SUITABLE_PEERS: Final = 10005
 #: A cluster has no leader, for example while its servers start.
 CLUSTER_NOT_AVAILABLE: Final = 10008
 CONSUMER_NOT_FOUND: Final = 10014
+#: The stream, or the account, has no place for another consumer or stream.
+MAX_CONSUMERS_REACHED: Final = 10026
+MAX_STREAMS_REACHED: Final = 10027
 #: The request is not the JSON that the server expects, for example with a field it does not know.
 INVALID_JSON: Final = 10025
 NO_MESSAGE: Final = 10037
@@ -55,3 +59,21 @@ UNREADABLE: Final = (
 )
 #: The object of a request is gone, alone or with its stream.
 NOT_FOUND: Final = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
+
+#: What to do about a step that the server refused, by `err_code`.
+REFUSAL_HINTS: Final[Mapping[int, str]] = {
+    SUBJECTS_OVERLAP: "Another stream stores one of its subjects: nats stream ls --subject SUBJECT "
+    "shows which. Change the subjects, or import or delete that stream",
+    STREAM_EXISTS: "Another client created it with another configuration: plan again, and adopt it "
+    "with --adopt or choose another name",
+    NO_SUITABLE_PEERS: "Ask for fewer replicas or another placement, or start the servers for it",
+    NO_STORAGE: "Lower max_bytes, or raise the limit",
+    NO_MEMORY: "Lower max_bytes, or raise the limit",
+    MAX_CONSUMERS_REACHED: "Raise max_consumers, or delete a consumer that nobody uses",
+    MAX_STREAMS_REACHED: "Raise the limit of the account, or delete a stream that nobody uses",
+}
+#: The same of any other refusal.
+REFUSAL_HINT: Final = (
+    "Change what the files declare, and apply again: plan --rehearse tries a plan on servers of its "
+    "own first"
+)
