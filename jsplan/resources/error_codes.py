@@ -69,8 +69,8 @@ REFUSAL_HINTS: Final[Mapping[int, str]] = {
     NO_SUITABLE_PEERS: "Ask for fewer replicas or another placement, or start the servers for it",
     NO_STORAGE: "Lower max_bytes, or raise the limit",
     NO_MEMORY: "Lower max_bytes, or raise the limit",
-    MAX_CONSUMERS_REACHED: "Raise max_consumers, or delete a consumer that nobody uses",
-    MAX_STREAMS_REACHED: "Raise the limit of the account, or delete a stream that nobody uses",
+    MAX_CONSUMERS_REACHED: "Raise max_consumers, or delete a consumer that no client uses",
+    MAX_STREAMS_REACHED: "Raise the limit of the account, or delete a stream that no client uses",
 }
 #: The same of any other refusal.
 REFUSAL_HINT: Final = (
