@@ -229,6 +229,28 @@ def test_a_domain_that_lost_everything(tmp_path: Path, server: Server) -> None:
     assert [change.change.actions for change in space.plan().resource_changes] == [["no-op"]] * 3
 
 
+@pytest.mark.parametrize("lost_by", ["destroy", "another client"])
+def test_a_position_is_not_set_again(lost_by: str, tmp_path: Path, server: Server) -> None:
+    """A restored consumer stays where it stood, although the files have set it before."""
+    space = single_space(tmp_path, server)
+    consumer: dict[str, Any] = {"name": "C", "ack_policy": "explicit"}
+    stream = {"name": "S", "subjects": ["origin"]}
+    space.write(streams=[stream | {"consumers": [consumer]}]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, 10)
+        positioned = consumer | {"position": {"seq": 5, "once": "word"}}
+        space.write(streams=[stream | {"consumers": [positioned]}])
+        space.apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
+        save(space, "main/**")
+        if lost_by == "destroy":
+            space.apply(destroy=True, allow_hazards=("DELETES_STREAM", "DELETES_CONSUMER"))
+        else:
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        assert restore_backup(space)[1].exit_code == 0
+        assert raw.api_ok(f"{PLAIN}.CONSUMER.INFO.S.C")["num_pending"] == 6
+    assert space.plan().steps == []
+
+
 def test_what_the_server_would_refuse(tmp_path: Path, server: Server) -> None:
     """More consumers than the stream may have are refused; a sealed stream is restored."""
     space = single_space(tmp_path, server).write()

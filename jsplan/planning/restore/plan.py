@@ -41,10 +41,15 @@ def complete_plan(plan: Plan, backup: Backup, folder: Path, files: PlanInputs) -
 
 
 def _record(files: PlanInputs, address: Address, restored: dict[str, Any]) -> dict[str, Any] | None:
-    if address not in files.workspace.resources:
+    declared, entry = files.workspace.resources.get(address), files.entries.get(address)
+    if declared is None:
         return None
     values = restored["declared"]
+    # It stands where it stood: no `position` that was set before is set again.
+    word = declared.position.once if declared.position is not None else ""
+    word = word if entry is None else entry.position_once
     return restored | {
         "declared": {name: values.get(name) for name in files.declared_fields(address)},
         "depends_on": files.topology.dependency_names(address),
+        **({"position_once": word} if word else {}),
     }
