@@ -115,24 +115,13 @@ def _compare_managed(
     if reason := _unreadable_reason(inputs, address):
         out.deferred.append(Deferred(str(address), reason))
         return
-    if address.is_content:
-        if (found := detect_content_drift(inputs, address)) is not None:
-            out.resource_drift.append(found)
-        return
-    if progress := describe_interruption(inputs, address):
+    progress = "" if address.is_content else describe_interruption(inputs, address)
+    if progress:
         if address not in named:
             out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
         return
-    declared = inputs.workspace.resources.get(address)
-    found = detect_drift(
-        address,
-        inputs.entries[address],
-        inputs.live.get(address),
-        inputs.level(address),
-        declared.lifecycle.ignore_changes if declared else (),
-        now=inputs.now,
-    )
-    if found is not None:
+    find = detect_content_drift if address.is_content else detect_drift
+    if (found := find(inputs, address)) is not None:
         out.resource_drift.append(found)
 
 

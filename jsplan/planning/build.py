@@ -34,6 +34,7 @@ from jsplan.planning.drift import detect_drift
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
 from jsplan.planning.guards import (
     check_decision,
+    check_parent,
     check_undeclared_domains,
     is_at_old_address,
     is_refusal,
@@ -323,8 +324,7 @@ def _diagnostics(
     for decision in decisions.values():
         found += check_decision(inputs, decision)
         found += check_starved_consumers(inputs, decision, decisions)
-        if decision.actions == ["create"]:
-            found += _check_parent(inputs, decision, decisions)
+        found += check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)
@@ -348,30 +348,6 @@ def _check_planned_origins(
     return [
         *check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places),
         *note_unchecked_imports(inputs.topology, inputs.live, places),
-    ]
-
-
-def _check_parent(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> list[Diagnostic]:
-    """Check that the stream of a new consumer exists or is planned."""
-    parent = decision.address.parent
-    if parent is None:
-        return []
-    planned = decisions.get(inputs.topology.find_declared(parent))
-    if (planned is not None and not planned.is_removed) or inputs.live.get(parent) is not None:
-        return []
-    declared = inputs.declared(decision.address)
-    text = f"its stream {parent} neither exists nor is planned"
-    return [
-        Diagnostic(
-            "error",
-            "JS416",
-            text,
-            "Declare the stream, or correct the name.",
-            str(decision.address),
-            declared.range if declared else None,
-        )
     ]
 
 
@@ -477,24 +453,13 @@ def _replace_paths(decision: ResourceDecision) -> list[list[str]]:
 
 
 def _detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
+    if address not in inputs.entries:
+        return None
     if address.is_content:
         return detect_content_drift(inputs, address)
-    entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if (
-        entry is None
-        or describe_interruption(inputs, address)
-        or is_at_old_address(inputs, address)
-    ):
+    if describe_interruption(inputs, address) or is_at_old_address(inputs, address):
         return None
-    ignore = declared.lifecycle.ignore_changes if declared else ()
-    return detect_drift(
-        address,
-        entry,
-        inputs.live.get(address),
-        inputs.level(address),
-        ignore,
-        now=inputs.now,
-    )
+    return detect_drift(inputs, address)
 
 
 __all__ = ["build_plan", "candidate_addresses", "decide_all", "select_addresses"]

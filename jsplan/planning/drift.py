@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, ResourceChange
 from jsplan.documents.plan_types import Severity
-from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes
+from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import without_expired_pause
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
@@ -29,19 +27,12 @@ DESTRUCTIVE = (
 )
 
 
-def detect_drift(
-    address: Address,
-    entry: Entry,
-    live: LiveObject | None,
-    level: int,
-    ignore: tuple[str, ...] = (),
-    *,
-    now: datetime,
-) -> ResourceChange | None:
+def detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
     """Return the drift of one managed resource, or None.
 
-    `ignore` are its `ignore_changes`. A pause that has expired at `now` is no drift.
+    Its `ignore_changes` are left out. A pause that has expired at `inputs.now` is no drift.
     """
+    entry, live, now = inputs.entries[address], inputs.live.get(address), inputs.now
     if live is None:
         return _drift_change(
             address,
@@ -52,12 +43,16 @@ def detect_drift(
         )
     if live.created == entry.created and live.config == entry.config:
         return None
-    table = table_of(address)
+    table, declared = table_of(address), inputs.workspace.resources.get(address)
+    ignore = declared.lifecycle.ignore_changes if declared else ()
     before, after = (
         _comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact)
     )
     fields = field_changes(
-        table, without_expired_pause(before, now), without_expired_pause(after, now), level
+        table,
+        without_expired_pause(before, now),
+        without_expired_pause(after, now),
+        inputs.level(address),
     )
     if live.created != entry.created:
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))

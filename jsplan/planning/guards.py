@@ -12,6 +12,7 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live, get_retention
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
+from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.field_levels import check_server_level, needs_newer_server, old_server
 from jsplan.planning.merge import overruled_fields
@@ -93,6 +94,24 @@ def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
             str(decision.address),
             _source_range(inputs, decision.address),
         )
+
+
+def check_parent(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
+    """Yield an error for something new whose stream or bucket neither exists nor is planned."""
+    address, parent = decision.address, decision.address.parent
+    if parent is None or decision.actions != ["create"]:
+        return
+    planned = decisions.get(inputs.topology.find_declared(parent))
+    if (planned is not None and not planned.is_removed) or inputs.live.get(parent) is not None:
+        return
+    noun, detail = "stream", "Declare the stream, or correct the name."
+    if address.is_content:  # it is declared in its bucket
+        noun = CONTENT_KINDS[address.kind].parent
+        detail = f"Plan the {noun} too: leave out --exclude."
+    text = f"its {noun} {parent} neither exists nor is planned"
+    yield Diagnostic("error", "JS416", text, detail, str(address), _source_range(inputs, address))
 
 
 def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:

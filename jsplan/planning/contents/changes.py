@@ -131,14 +131,10 @@ def _may_show_content(inputs: PlanInputs, address: Address, content: bytes) -> b
 
 def detect_content_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
     """Return the drift of one managed content, or None. State has only digests of values."""
-    entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if entry is None or address in inputs.moved_from:
+    entry, live = inputs.entries[address], inputs.live.get(address)
+    if address in inputs.moved_from or (live is None and is_expired(entry, inputs.now)):
         return None
-    live = inputs.live.get(address)
-    if live is None and is_expired(entry, inputs.now):
-        return None
-    ignore = declared.lifecycle.ignore_changes if declared else ()
-    found = detect_drift(address, entry, live, 0, ignore, now=inputs.now)
+    found = detect_drift(inputs, address)
     if found is None:
         return None
     found.change.before = _shown(inputs, address, entry.config, live)

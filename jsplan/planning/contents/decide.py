@@ -18,7 +18,7 @@ from jsplan.facts.live import Live
 from jsplan.planning.contents.sizes import check_sizes
 from jsplan.planning.decide import decide
 from jsplan.planning.field_levels import check_server_level
-from jsplan.planning.guards import check_adoption, check_prevent_destroy
+from jsplan.planning.guards import check_adoption, check_parent, check_prevent_destroy
 from jsplan.planning.merge import expected_new
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.contents import CONTENTS
@@ -221,7 +221,7 @@ def check_contents(
             yield from check_prevent_destroy(inputs, decision)
         yield from check_adoption(inputs, decision)
         yield from check_server_level(inputs, decision)
-        yield from _check_bucket(inputs, decision, decisions)
+        yield from check_parent(inputs, decision, decisions)
     yield from _check_deleted_buckets(inputs, decisions)
     yield from _check_capacity(inputs, contents, decisions)
     yield from check_sizes(inputs, contents, decisions)
@@ -239,29 +239,6 @@ def _announce_times(inputs: PlanInputs, contents: Decisions) -> Iterable[Diagnos
         declared = inputs.declared(address)
         place = declared.range if declared is not None else None
         yield Diagnostic("info", "JS467", text, "", str(address), place)
-
-
-def _check_bucket(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Diagnostic]:
-    """Check that the bucket of a new entry exists or is planned."""
-    parent = decision.address.parent
-    assert parent is not None
-    if decision.actions != ["create"]:
-        return
-    bucket = bucket_decision(inputs, decisions, decision.address)
-    if bucket is not None and not bucket.is_removed:
-        return
-    if inputs.live.get(parent) is None:
-        declared = inputs.declared(decision.address)
-        yield Diagnostic(
-            "error",
-            "JS416",
-            f"its bucket {parent} neither exists nor is planned",
-            "Plan the bucket too: leave out --exclude.",
-            str(decision.address),
-            declared.range if declared else None,
-        )
 
 
 def _check_capacity(
