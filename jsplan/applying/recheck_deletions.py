@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.documents.deletions import PlannedDeletion
+from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
 from jsplan.documents.plan import Plan, Step
 from jsplan.facts.flow_count import count_skipped
+from jsplan.facts.flow_requests import FlowRequest
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, MeasurementRequest
 from jsplan.jetstream import DomainApi
-from jsplan.planning.replication.removed_sources import uncopied_measurement
+from jsplan.resources.source_header import SourceName
 
 
 class DeletionCheck(Struct, frozen=True):
@@ -96,33 +96,40 @@ class DeletionCheck(Struct, frozen=True):
 
         Raises ApiError.
         """
-        address = Address.parse(step.address)
-        for removed in step.precondition.get("removed_sources", ()):
-            origin, planned = removed["source"], removed["max_uncopied"]
-            api, downstream = (origin.get("external") or {}).get("api"), self.apis[address.domain]
-            origins = self.apis.get(removed["domain"], downstream)
-            if origins is downstream:
-                origins = downstream.behind(api)
-            request = replace(
-                uncopied_measurement(address, origin, api),
-                mirror="origin_goes" in removed,
-                origin_goes=removed.get("origin_goes", False),
-            )
-            uncopied = (
-                planned
-                if planned is None
-                else await count_skipped(origins, downstream, request, MEASURE_LIMIT)
-            )
-            if planned is not None and (
-                uncopied is None or exceeds_plan(uncopied, planned, self._safe_below)
-            ):
-                count = "an unknown number of" if uncopied is None else f"{uncopied:,}"
-                kind = "mirror" if request.mirror else "source"
+        for flow in step.uncopied:
+            planned, origin = flow.at_most, Address.parse(flow.origin)
+            if planned is None:
+                continue
+            count = await self._count_uncopied(Address.parse(step.address), origin, flow)
+            if count is None or exceeds_plan(count, planned, self._safe_below):
+                many = "an unknown number of" if count is None else f"{count:,}"
+                kind = "mirror" if flow.mirror else "source"
                 return (
-                    f"would lose {count} messages of {kind} {origin['name']} "
+                    f"would lose {many} messages of {kind} {origin.stream} "
                     f"that are not copied yet; the plan said {planned:,}"
                 )
         return None
+
+    async def _count_uncopied(
+        self, downstream: Address, origin: Address, flow: UncopiedFlow
+    ) -> int | None:
+        """Count what is not copied yet; None if unknown. Raises ApiError."""
+        there = self.apis[downstream.domain]
+        request = FlowRequest(
+            downstream,
+            flow.name,
+            origin,
+            flow.subjects,
+            SourceName(*flow.source),
+            recreated=False,
+            mirror=flow.mirror,
+            origin_goes=flow.origin_goes,
+        )
+        origins = self.apis.get(origin.domain)
+        if origins is None:  # another domain, of which only the API prefix may be known
+            known = self.plan.domains.get(origin.domain) or {}
+            origins = there.behind(str(known.get("api_prefix") or origin.domain))
+        return await count_skipped(origins, there, request, MEASURE_LIMIT)
 
 
 def _has_no_arrivals(planned: PlannedDeletion, live: LiveObject | None) -> bool:

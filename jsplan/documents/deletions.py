@@ -1,4 +1,4 @@
-"""Messages that a change makes a server delete: how they are counted, and what a plan keeps.
+"""Messages that a change deletes or leaves behind: counts, and what a plan keeps of them.
 
 Planning asks for the count, a step keeps the request with the answer, and the executor asks again
 before it writes.
@@ -109,3 +109,21 @@ class PlannedDeletion(Struct, frozen=True):
     request: DeletionRequest
     at_most: UInt64
     last_seq: UInt64
+
+
+class UncopiedFlow(Struct, frozen=True, omit_defaults=True):
+    """A mirror or source that a step removes; `at_most` so many messages are not copied yet.
+
+    `at_most` is None if that is unknown. `name` is its key, `origin` its stream, whose domain is an
+    API prefix where no file has it any more. It takes `subjects`, and `source` is how the messages
+    that it copied name it: stream, filters and destinations. `mirror`: it is one. `origin_goes`:
+    the plan deletes the messages of its origin, too.
+    """
+
+    name: str
+    origin: StreamAddress
+    subjects: tuple[str, ...]
+    source: tuple[str, str, str]
+    at_most: UInt64 | None
+    mirror: bool = False
+    origin_goes: bool = False

@@ -21,7 +21,7 @@ from jsplan.documents.base import (
     plain,
 )
 from jsplan.documents.configs import Config
-from jsplan.documents.deletions import PlannedDeletion
+from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
 from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_parts import (
     Actions,
@@ -135,8 +135,9 @@ class Step(Struct, omit_defaults=True):
     the read-back must show, in compact form; None for a deletion. `record` is stored in state when
     the step is done. `depends_on` are step ids. `optional_if_offline` are those of them that the
     step does not wait for if their domain is offline: a source may be created before its origin.
-    `params` are the parameters of a step of more than one request. `deletions` are the counts of
-    what it deletes, which are repeated before it is sent.
+    `params` are the parameters of a step of more than one request. `deletions` and
+    `uncopied` are the counts of what it deletes or leaves behind, which are repeated before it is
+    sent.
     """
 
     id: str
@@ -152,6 +153,7 @@ class Step(Struct, omit_defaults=True):
     params: Params | None = None
     optional_if_offline: list[str] = field(default_factory=list)
     deletions: list[PlannedDeletion] = field(default_factory=list)
+    uncopied: list[UncopiedFlow] = field(default_factory=list)
 
     @property
     def kind(self) -> StepKind:

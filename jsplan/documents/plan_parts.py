@@ -56,19 +56,6 @@ class ParentShape(TypedDict):
     retention: str
 
 
-class RemovedSource(TypedDict):
-    """A source that is removed, and how many of its messages may be missing.
-
-    `domain` is the one of its stream. `origin_goes`: it is a mirror, and whether the plan deletes
-    the messages of its origin, too.
-    """
-
-    source: Origin
-    domain: str
-    max_uncopied: UInt64 | None
-    origin_goes: NotRequired[bool]
-
-
 class NewFlow(TypedDict):
     """The origin of a flow that begins at its start, and the messages that it may have."""
 
@@ -93,7 +80,6 @@ class PreconditionShape(TypedDict, total=False):
     wait_until_stable: AnyAddress
     parent: ParentShape
     consumers: dict[str, str]
-    removed_sources: list[RemovedSource]
     new_flows: list[NewFlow]
 
 

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from jsplan.documents.deletions import (
+    ConsumerChange,
+    DeletionRequest,
+    HeldMessages,
+    Limits,
+    PlannedDeletion,
+    UncopiedFlow,
+)
 from jsplan.documents.plan import Step
 from tests.render import samples
 
 CREATED, AT = "2026-01-01T00:00:00.123456789Z", "2026-01-02T00:00:00Z"
 STAGING_STREAM = "hub/stream/JSPLAN_STAGING_ORDERS_0123abcd"
+DELETION = PlannedDeletion(
+    "hub/stream/ORDERS",
+    DeletionRequest(
+        Limits(max_msgs=5),
+        interest="is",
+        consumers=(ConsumerChange("NEW", "start", ("a.>",), "by_start_sequence", 4),),
+        held=HeldMessages(3, ("OLD",)),
+        drains=(">",),
+        finished=("NEW",),
+        target_storage="memory",
+    ),
+    at_most=7,
+    last_seq=9,
+)
 SOURCE = {
     "name": "SALES",
     "external": {"api": "$JS.leaf.API", "deliver": ""},
@@ -99,8 +121,10 @@ def plan() -> dict[str, Any]:
             "state.update",
             "",
             None,
-            {"removed_sources": [{"source": SOURCE, "domain": "hub", "max_uncopied": None}]},
+            {},
             record=STATE_RECORD,
+            deletions=[DELETION],
+            uncopied=[UncopiedFlow("S", "hub/stream/S", ("s.>",), ("S", "s.>", ">"), None)],
         ),
     ]
     found.domains = {

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
+from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Hazard, Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.model import PlanInputs, ResourceDecision
@@ -123,24 +124,22 @@ def _describe_uncopied(answer: FlowCount) -> str:
 def bound_uncopied(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
-    """Write into each step that removes sources how much may be uncopied; None if unknown."""
-    by_downstream: dict[Address, list[FlowRequest]] = {}
-    for request in list_removed_sources(inputs, decisions):
-        by_downstream.setdefault(request.downstream, []).append(request)
+    """Let each step that removes mirrors or sources keep how much is not copied."""
+    updates: dict[Address, list[Step]] = {}
     for step in steps:
-        address = Address.parse(step.address)
-        if step.op != "stream.update" or step.expect is None or address not in by_downstream:
-            continue
-        missing = {a.request.name: a.at_most for a in inputs.measured.uncopied.get(address, ())}
-        live = decisions[address].live
-        config = live.compact if live is not None else {}
-        before = {origin_key(o): o for o in (config.get("sources") or ())}
-        step.precondition["removed_sources"] = [
-            {
-                "source": config["mirror"] if request.mirror else before[request.name],
-                "domain": request.origin.domain,
-                "max_uncopied": missing.get(request.name, 0),
-            }
-            | ({"origin_goes": request.origin_goes} if request.mirror else {})
-            for request in by_downstream[address]
-        ]
+        if step.op == "stream.update" and step.expect is not None:
+            updates.setdefault(Address.parse(step.address), []).append(step)
+    for request in list_removed_sources(inputs, decisions):
+        answers = inputs.measured.uncopied.get(request.downstream, ())
+        most = next((a.at_most for a in answers if a.request.name == request.name), 0)
+        flow = UncopiedFlow(
+            request.name,
+            str(request.origin),
+            request.subjects,
+            request.source,
+            most,
+            request.mirror,
+            request.origin_goes,
+        )
+        for step in updates.get(request.downstream, ()):
+            step.uncopied.append(flow)
