@@ -139,8 +139,8 @@ def bound_unwanted(
     was_interest: bool,
     keeps_others: bool = False,
     held: HeldMessages | None = None,
-) -> int | None:
-    """Return the most messages that no consumer wants after the changes.
+) -> tuple[int, int] | None:
+    """Return the least and the most messages that are deleted since no consumer wants them.
 
     None if no consumer stays. `was_interest`: the stream has or had interest retention, so there is
     nothing but what consumers want now. `keeps_others`: messages of subjects that no consumer has
@@ -160,15 +160,19 @@ def bound_unwanted(
     examined = stored.matching(every)[1] if keeps_others else stored.messages
     most = examined - _wanted_together(stored, wanted)
     if not was_interest:
-        return most
+        return 0, most
     known = frozenset(held.consumers) if held is not None else frozenset[str]()
     lost = sum(
         _released(stored, consumers[name], change)
         for name, change in changed.items()
         if name in consumers and name not in known
     )
-    unwanted = held.at_most if held is not None else _unwanted_now(stored, consumers.values())
-    return min(most, lost + unwanted)
+    unwanted = _unwanted_now(stored, consumers.values())
+    if held is not None:
+        return 0, min(most, lost + held.at_most)
+    # The server need not look for what no consumer wants now.
+    least = 0 if keeps_others else max(0, stored.messages - stored.matching(every)[1] - unwanted)
+    return min(least, most), min(most, lost + unwanted)
 
 
 def count_finished(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from jsplan.documents.deletions import DeletionRequest
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.measure_interest import measure_drained, measure_finished, measure_unwanted
 from jsplan.facts.measure_limits import measure_limits
-from jsplan.facts.measure_positions import measure_redelivered, measure_undelivered
+from jsplan.facts.measure_positions import measure_undelivered
 from jsplan.facts.measured_stream import MeasuredStream
 from jsplan.facts.measurement import (
     MEASURE_LIMIT,
@@ -25,7 +25,6 @@ from jsplan.facts.measurement import (
     MeasurementRequest,
     reduce_request,
 )
-from jsplan.facts.redelivery import Redelivery
 from jsplan.facts.reset_count import ResetCount
 from jsplan.facts.reset_reads import count_reset
 from jsplan.facts.undelivered import FilterChange
@@ -107,8 +106,6 @@ async def measure_all(
 async def _measure(stream: MeasuredStream) -> Measurement:
     await stream.read_gaps()
     match stream.request.counts:
-        case Redelivery() as span:
-            return await measure_redelivered(stream, span)
         case ResetCount() as count:
             return stream.result(*await count_reset(stream.reader, count))
         case FilterChange() as change:

@@ -23,9 +23,9 @@ async def measure_unwanted(stream: MeasuredStream, request: DeletionRequest) -> 
         and stream.level >= PURGE_LEVEL
         and empties_stream(consumers, request.consumers, last_seq)
     ):
-        most: int | None = stream.messages
+        found: tuple[int, int] | None = (0, stream.messages)
     else:
-        most = bound_unwanted(
+        found = bound_unwanted(
             await _read_counts(stream),
             consumers,
             request.consumers,
@@ -33,11 +33,12 @@ async def measure_unwanted(stream: MeasuredStream, request: DeletionRequest) -> 
             keeps_others=becomes and not has_downstream,
             held=request.held,
         )
-    if most is None:
+    if found is None:
         most = 0 if becomes and stream.level < NO_CONSUMERS_LEVEL else stream.messages
-        least = 0 if has_downstream or request.changes_subjects else most
-        return stream.result((least, most), None, causes)
-    return stream.result((0, most), None, causes)
+        found = most, most
+    least, most = found
+    least = 0 if has_downstream or request.changes_subjects else least
+    return stream.result((least, most), None, causes)
 
 
 async def measure_finished(stream: MeasuredStream, names: tuple[str, ...]) -> Measurement:

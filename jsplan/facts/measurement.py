@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.deletions import DeletionRequest, Limits
-from jsplan.facts.redelivery import Redelivery
 from jsplan.facts.reset_count import ResetCount
 from jsplan.facts.stored_message import size_growth
 from jsplan.facts.undelivered import FilterChange
@@ -23,13 +22,13 @@ class MeasurementRequest(Struct, frozen=True):
     """Request to count what the change of `address` does in `stream`, which may be its origin.
 
     That is in another domain, maybe. `counts` says what: the messages that are deleted; those that
-    a consumer that continues at its position receives again; those that a changed filter leaves
-    undelivered; or those that a consumer that is set to a position receives again or skips.
+    a changed filter leaves undelivered; or those that a consumer that is set to a position receives
+    again or skips.
     """
 
     address: Address
     stream: Address
-    counts: DeletionRequest | Redelivery | FilterChange | ResetCount
+    counts: DeletionRequest | FilterChange | ResetCount
 
 
 def reduce_request(

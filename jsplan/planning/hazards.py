@@ -22,7 +22,7 @@ from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.preserve.consumers import describe_redelivery
+from jsplan.planning.preserve.consumers import assess_redelivered
 from jsplan.planning.preserve.hazards import assess_preserved
 from jsplan.planning.preserve.position_reset import assess_reset, is_reset_measurement
 from jsplan.planning.relocation.decisions import (
@@ -57,9 +57,6 @@ from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unre
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 
-#: The cause of a measured message that is redelivered, not deleted. The next cause is the consumer.
-REDELIVERED = "position"
-
 
 def assess_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
@@ -74,14 +71,9 @@ def assess_hazards(
         for answer in inputs.measured.counts(decision.address)
         if not is_filter_measurement(answer) and not is_reset_measurement(answer)
     ]
-    found = list(
-        _deletes_messages(
-            [answer for answer in measured if REDELIVERED not in answer.causes],
-            nouns_of(decision.address),
-        )
-    )
+    found = list(_deletes_messages(measured, nouns_of(decision.address)))
     if decision.address.kind == "consumer":
-        found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
+        found += assess_redelivered(inputs, decision)
     found += assess_reset(decision, inputs.measured.counts(decision.address))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))
@@ -163,12 +155,7 @@ def _stream_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
     if decision.preserves:
-        again = [
-            answer
-            for answer in inputs.measured.counts(decision.address)
-            if REDELIVERED in answer.causes
-        ]
-        yield from assess_preserved(inputs, decision, decisions, again)
+        yield from assess_preserved(inputs, decision, decisions)
         yield from _breaks_replication(inputs, decision, decisions)
         return
     if decision.reason == ORIGIN_RELOCATED:
@@ -404,19 +391,6 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
             at_most=most,
             causes=["ack_policy"],
         )
-
-
-def _redelivery_hazard(answer: Measurement) -> Hazard:
-    """Report acknowledged messages that a consumer gets again when it resumes at its ack floor."""
-    return Hazard(
-        "DUPLICATES_MESSAGES",
-        describe_redelivery(answer),
-        messages=answer.at_most,
-        exact=answer.is_exact,
-        at_least=None if answer.is_exact else answer.at_least,
-        at_most=None if answer.is_exact else answer.at_most,
-        as_of=answer.as_of,
-    )
 
 
 # --- consumers ---

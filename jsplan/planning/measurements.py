@@ -27,11 +27,9 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
 from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
 from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
-from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import (
     finishing_consumers,
     list_consumers,
-    redelivery_spans,
 )
 from jsplan.planning.preserve.position_reset import reset_measurements
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
@@ -179,13 +177,9 @@ def _list_for_decision(
         yield from _list_for_consumer(inputs, decision)
     elif decision.after is not None and _meets_other_limits(inputs, decision):
         found = _measure_update(inputs, decision, decision.live, decision.after, change)
-        if decision.preserves:
-            if finishing := finishing_consumers(inputs, decision, decisions):
-                names = tuple(consumer.address.consumer for consumer, _ in finishing)
-                found = replace(found or DeletionRequest(), finished=names)
-            if address not in inputs.interrupted.streams:
-                for span in redelivery_spans(inputs, decision, decisions):
-                    yield MeasurementRequest(address, address, span)
+        if decision.preserves and (finishing := finishing_consumers(inputs, decision, decisions)):
+            names = tuple(consumer.address.consumer for consumer, _ in finishing)
+            found = replace(found or DeletionRequest(), finished=names)
         if found is not None and (request := redirect_to_staging(inputs, address, found)):
             yield request
 
@@ -252,14 +246,11 @@ def _relocated_measurement(
 def _list_for_consumer(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterable[MeasurementRequest]:
-    """List what a consumer that is replaced with its position delivers again."""
+    """List what a consumer that is set to a position delivers again, or skips."""
     parent = decision.address.parent
     stream = inputs.live.get(parent) if parent else None
     if decision.reset is not None and stream is not None:
         yield from reset_measurements(decision, stream)
-    elif decision.preserves and stream is not None:
-        found = redelivery_measurement(decision, stream, inputs.level(decision.address))
-        yield from [found] if found is not None else []
 
 
 def _measure_update(

@@ -7,16 +7,16 @@ the plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
-from jsplan.facts.measurement import Measurement, MeasurementRequest
-from jsplan.facts.redelivery import build_redelivery
+from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.preserve.consumer_position import (
     START_FIELDS,
@@ -29,7 +29,7 @@ from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PURGE_LEVEL
 from jsplan.state.document import Entry
 from jsplan.subjects import is_covered
-from jsplan.units import bounds_text, count_text
+from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -159,29 +159,42 @@ def replacement_fields(
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-def redelivery_measurement(
-    decision: ResourceDecision, stream: LiveObject, level: int
-) -> MeasurementRequest | None:
-    """Return the request to count acknowledged messages above the floor, which are redelivered."""
-    live = decision.live
-    if live is None or decision.after is None or stream.compact.get("retention") == "workqueue":
-        return None
-    span = build_redelivery(
-        live.address.consumer,
-        live.compact,
-        live.state,
-        decision.after,
-        position_of(live.compact, live.state, level),
-    )
-    return MeasurementRequest(decision.address, stream.address, span) if span is not None else None
+#: The fields of the state of a stream that say when a count was true.
+_AS_OF: Final = {"last_seq": "last_seq", "time": "last_ts"}
 
 
-def describe_redelivery(found: Measurement) -> str:
-    """Describe the redelivery of a consumer for the hazard `DUPLICATES_MESSAGES`."""
-    many = bounds_text(found.at_least, found.at_most, "message")
-    if found.at_most == 1:
-        return f"{many} that was acknowledged out of order is delivered again"
-    return f"{many} that were acknowledged out of order are delivered again"
+def assess_redelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
+    """Yield the hazard of a consumer that is replaced with its position.
+
+    It is given again what was acknowledged above its floor.
+    """
+    live, parent = decision.live, decision.address.parent
+    stream = inputs.live.get(parent) if parent is not None else None
+    if (
+        live is None
+        or stream is None
+        or decision.after is None
+        or decision.reset is not None
+        or decision.deleted_with is not None
+        or not decision.preserves
+        or stream.compact.get("retention") == "workqueue"
+    ):
+        return
+    position = position_of(live.compact, live.state, inputs.level(live.address))
+    most = max_redelivered(live.compact, live.state, stream.state, position)
+    if most:
+        text = (
+            f"up to {count_text(most, 'message')} acknowledged out of order may be delivered again"
+        )
+        yield Hazard(
+            "DUPLICATES_MESSAGES",
+            text,
+            messages=most,
+            exact=False,
+            at_least=0,
+            at_most=most,
+            as_of={name: stream.state.get(key) for name, key in _AS_OF.items()},
+        )
 
 
 def check_consumer_replacement(

@@ -10,8 +10,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.measurement import Measurement
-from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
+from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.preserve.methods import (
@@ -101,51 +100,43 @@ def finishing_consumers(
     return [(c, position) for c, position in coming if position is None or position > 1]
 
 
-def redelivery_spans(
+def _count_redelivered(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> list[Redelivery]:
-    """Return what consumers that resume at their floor get again; empty if a backup keeps all.
+) -> dict[str, int]:
+    """Return by name what consumers that resume at their floor get again at most.
 
-    Snapshots of a cluster keep only the floor of a consumer with unacknowledged messages (measured
-    on 2.15).
+    Nothing if a backup keeps all. Snapshots of a cluster keep only the floor of a consumer with
+    unacknowledged messages (measured on 2.15).
     """
     live = decision.live
     if live is None or live.compact.get("retention") == "workqueue":
-        return []
+        return {}
     if not decision.recreates_consumers and not live.is_clustered:
-        return []
-    coming, level = restored_consumers(inputs, decision, decisions), inputs.level(decision.address)
-    spans = (
-        build_redelivery(
-            c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state, level)
+        return {}
+    level = inputs.level(decision.address)
+    found = {
+        c.address.consumer: max_redelivered(
+            c.compact, c.state, live.state, position_of(c.compact, c.state, level)
         )
-        for c, to in coming
-    )
-    return [span for span in spans if span is not None]
+        for c, _ in restored_consumers(inputs, decision, decisions)
+    }
+    return {name: most for name, most in found.items() if most}
 
 
 def assess_preserved(
     inputs: PlanInputs,
     decision: ResourceDecision,
     decisions: Mapping[Address, ResourceDecision],
-    redeliveries: Iterable[Measurement],
 ) -> Iterable[Hazard]:
-    """Yield the hazards for publishers, workers and readers.
-
-    `redeliveries` are the answers about its consumers.
-    """
+    """Yield the hazards for publishers, workers and readers."""
     live = decision.live
     assert live is not None
     coming = [consumer for consumer, _ in restored_consumers(inputs, decision, decisions)]
-    counts = {answer.causes[-1]: answer.at_most for answer in redeliveries}
+    counts = _count_redelivered(inputs, decision, decisions)
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is None or not interrupted.rejected_subjects:
         yield from _assess_rejected_publishes(live)
-    if interrupted is not None:  # the old stream may be gone: its consumers were measured before
-        counts = {
-            span.consumer: max_by_state(span, live.state)
-            for span in redelivery_spans(inputs, decision, decisions)
-        }
+    if interrupted is not None:
         yield from (
             _assess_finished(live, finishing_consumers(inputs, decision, decisions))
             if interrupted.has_moved_messages or not interrupted.has_old_stream

@@ -9,7 +9,7 @@ from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject, get_retention
-from jsplan.facts.redelivery import build_redelivery, max_by_state
+from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.hazards import list_consumers
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
@@ -149,17 +149,11 @@ def _assess_redelivery(
         if decision is None or decision.relocation is None or decision.after is None:
             continue
         level = inputs.level(relocation.origin)
-        span = build_redelivery(
-            consumer.address.consumer,
-            consumer.compact,
-            consumer.state,
-            decision.after,
-            position_of(consumer.compact, consumer.state, level),
-        )
+        position = position_of(consumer.compact, consumer.state, level)
         out = int(consumer.state.get("num_ack_pending") or 0)
-        is_queue = get_retention(inputs.live.objects[relocation.origin].compact) == "workqueue"
-        span = None if is_queue else span  # what was acknowledged is gone
-        finished = max_by_state(span, inputs.live.objects[relocation.origin].state) if span else 0
+        origin, finished = inputs.live.objects[relocation.origin], 0
+        if get_retention(origin.compact) != "workqueue":  # there, what was acknowledged is gone
+            finished = max_redelivered(consumer.compact, consumer.state, origin.state, position)
         if out or finished:
             names.append(consumer.address.consumer)
         pending, above = pending + out, above + finished

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 
 from jsplan.backup.manifest import SavedConsumer
 from jsplan.documents.plan import Hazard
-from jsplan.facts.redelivery import build_redelivery, max_by_state
+from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.restore.target import RestoreTarget
 
 
 def assess_redelivery(target: RestoreTarget, consumer: SavedConsumer) -> Iterable[Hazard]:
     """Count what was acknowledged above the ack floor, where the archive has only the floor."""
     was, floor = consumer.before, int(consumer.before["ack_floor"]["stream_seq"])
-    span = build_redelivery(consumer.name, consumer.config, was, consumer.config, floor + 1)
-    above = max_by_state(span, target.saved.before) if span is not None else 0
+    above = max_redelivered(consumer.config, was, target.saved.before, floor + 1)
     if target.saved.resets_to_ack_floor(consumer) and above:
         text = (
             f"up to {above:,} messages that it had acknowledged are delivered again: "
