@@ -200,17 +200,16 @@ def check_contents(
     inputs: PlanInputs, contents: Decisions, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Yield the errors and refusals about contents. `decisions` are those about their buckets."""
-    for address in sorted(a for a in inputs.selected if a.is_content):
-        declared = inputs.declared(address)
-        if declared is not None and is_unknown(declared):
-            yield Diagnostic(
-                "error",
-                "JS111",
-                "its value needs an environment variable that is not set",
-                "Set it before jsplan runs.",
-                str(address),
-                declared.range,
-            )
+    selected = (a for a in inputs.selected if a.is_content)
+    for address in sorted(a for a in selected if is_unknown(inputs.declared(a))):
+        yield Diagnostic(
+            "error",
+            "JS111",
+            "its value needs an environment variable that is not set",
+            "Set it before jsplan runs.",
+            str(address),
+            inputs.workspace.resources[address].range,
+        )
     for decision in contents.values():
         yield from decision.diagnostics
         if decision.deletes and decision.deleted_with is None:
