@@ -136,17 +136,15 @@ class ServerReader(Struct, frozen=True):
         buckets = {a.parent for a in wanted if a.parent is not None} | {b.bucket for b in pruned}
         if not buckets:
             return inputs
-        live = inputs.live
-        if unread := buckets - live.requested:
-            live = live.merge(await self.read(unread))
+        if unread := buckets - inputs.live.requested:
+            inputs = replace(inputs, live=inputs.live.merge(await self.read(unread)))
         from jsplan.facts.contents import read_all_entries  # noqa: PLC0415 - see above
 
         self.session.observer.phase(f"Reading {count_text(len(wanted), 'entry', 'entries')}")
-        found = await read_all_entries(self._pool, self._domains, live, wanted, pruned)
-        known = {_read_at(a, origins): entry for a, entry in inputs.entries.items() if a.is_content}
-        found = with_owned_buckets(found, known, live, inputs.entries)
+        found = await read_all_entries(self._pool, self._domains, inputs.live, wanted, pruned)
         found = rename_live(found, {origin: target for target, origin in origins.items()})
-        return recover_contents(replace(inputs, live=live.merge(found)))
+        found = with_owned_buckets(found, inputs, origins)
+        return recover_contents(replace(inputs, live=inputs.live.merge(found)))
 
     async def decide(self, inputs: PlanInputs) -> tuple[PlanInputs, Decisions]:
         """Decide each resource; read and count what the decisions affect."""

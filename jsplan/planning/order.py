@@ -118,7 +118,7 @@ def _order_contents(inputs: PlanInputs, drafts: Drafts) -> None:
             others.setdefault(key[0], set()).add(key)
     for draft in contents:
         address = draft.key[0]
-        for name in {*inputs.topology.dependencies.get(address, ()), address.parent}:
+        for name in inputs.topology.dependencies.get(address) or (address.parent,):
             draft.depends_on |= others.get(name, set())
 
 

@@ -11,7 +11,7 @@ from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import RESTORED, VERIFY_OP, Op
-from jsplan.planning.contents.steps import draft_closing, draft_content
+from jsplan.planning.contents.steps import draft_closing, draft_contents
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
@@ -69,9 +69,9 @@ from jsplan.planning.state_records import (
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
     """Return all steps in an order that respects every dependency, numbered from `s1`."""
     drafts: Drafts = {}
-    every, (decisions, _) = decisions, split_contents(decisions)
+    decisions, contents = split_contents(decisions)
     waiting = streams_with_delayed_limits(inputs, decisions)
-    for decision in every.values():
+    for decision in decisions.values():
         if _is_left_alone(inputs, decision):
             continue
         found = _draft_decision(
@@ -81,6 +81,7 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
             decision, found, str(inputs.moved_from.get(decision.address, decision.address))
         ):
             drafts[draft.key] = with_source_starts(draft, decision.source_starts)
+    drafts |= {draft.key: draft for draft in draft_contents(inputs, contents, decisions)}
     order_detaching(decisions, inputs, drafts)
     order_relocations(inputs, decisions, drafts)
     order_sources(inputs, drafts)
@@ -117,9 +118,7 @@ def _draft_decision(
     *,
     delays_limits: bool,
 ) -> Iterable[Draft]:
-    if decision.address.is_content:
-        yield from draft_content(inputs, decision, decisions)
-    elif decision.relocation is not None and decision.reason == RELOCATION_WAITS:
+    if decision.relocation is not None and decision.reason == RELOCATION_WAITS:
         yield draft_release(decision.relocation)
     elif decision.relocation is not None:
         yield from draft_relocation(inputs, decision, _draft_relocated(inputs, decision))

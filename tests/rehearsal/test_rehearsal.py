@@ -70,6 +70,17 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
     )
 
 
+@pytest.mark.matrix
+def test_entries_are_planned_and_not_rehearsed(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """The rehearsal tries the step of the bucket; that of its entry stays in the plan."""
+    bucket = {"bucket": "CONFIG", "domain": "hub", "entries": {"a": "one"}}
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(kv=[bucket])
+    plan = space.plan(rehearse=True)
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.steps, plan.errored, plan.applyable) == (1, False, True)
+    assert [step.op for step in plan.steps] == ["stream.create", "kv_entry.create"]
+
+
 @pytest.mark.since_2_12
 @pytest.mark.matrix
 def test_changes_and_deletions_are_rehearsed_from_the_live_objects(

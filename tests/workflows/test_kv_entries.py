@@ -14,7 +14,7 @@ import pytest
 from jsplan.config import kv_entries, load
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import StepStarted
-from jsplan.errors import ConfigError, RefusedError, StalePlanError
+from jsplan.errors import ConfigError, PlanError, RefusedError, StalePlanError
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
@@ -87,6 +87,47 @@ def shown_changes(plan: Plan) -> dict[str, Any]:
         for c in plan.resource_changes
         if c.type == "kv_entry" and c.change.actions != ["no-op"]
     }
+
+
+# --- beside streams and consumers ---
+
+
+def test_steps_of_entries_wait_for_their_bucket_alone(space: Space) -> None:
+    """One plan has all kinds: changes by address, and steps of entries at the end."""
+    other = {"bucket": "OTHER", "domain": "hub", "entries": {"b": "two"}}
+    streams = [{"name": "Z", "domain": "hub", "subjects": ["z"]}]
+    plan = space.write(streams=streams, kv=[bucket({"a": "one"}), other]).plan()
+    assert [change.address for change in plan.resource_changes] == [
+        "hub/kv/CONFIG",
+        "hub/kv/OTHER",
+        "hub/kv_entry/CONFIG/a",
+        "hub/kv_entry/OTHER/b",
+        "hub/stream/Z",
+    ]
+    ids = {step.address: step.id for step in plan.steps}
+    after = {step.address: step.depends_on for step in plan.steps}
+    assert [step.op for step in plan.steps[3:]] == ["kv_entry.create"] * 2
+    assert after["hub/kv_entry/CONFIG/a"] == [ids["hub/kv/CONFIG"]]
+    assert after["hub/kv_entry/OTHER/b"] == [ids["hub/kv/OTHER"]]
+
+
+def test_a_flag_for_all_kinds_replaces_no_entry(space: Space, raw: Raw) -> None:
+    """`--replace` is for streams and consumers; what names only an entry names nothing."""
+    kept = {"lifecycle": {"on_replace": "preserve"}}
+    space.write(kv=[bucket({"a": "one"}, **kept)]).apply()
+    with pytest.raises(PlanError, match="--replace hub/kv_entry/CONFIG/a names nothing"):
+        space.plan(replace=("hub/kv_entry/CONFIG/a",))
+    assert shown_changes(space.plan(replace=("**",))) == {}
+    assert get(raw, "a") == "one"
+
+
+def test_a_targeted_entry_brings_its_bucket(space: Space, raw: Raw) -> None:
+    """A target includes what it depends on, and nothing else."""
+    space.write(kv=[bucket({"a": "one", "b": "two"})])
+    plan = space.plan(targets=("hub/kv_entry/CONFIG/a",))
+    assert [step.address for step in plan.steps] == ["hub/kv/CONFIG", "hub/kv_entry/CONFIG/a"]
+    space.apply(targets=("hub/kv_entry/CONFIG/a",))
+    assert (get(raw, "a"), get(raw, "b")) == ("one", None)
 
 
 # --- values that are too large ---

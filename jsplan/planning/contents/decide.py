@@ -42,25 +42,21 @@ REPLACEMENT_UNFINISHED: Final = "its bucket is in the middle of a replacement"
 Decisions = dict[Address, ResourceDecision]
 
 
-def with_owned_buckets(
-    live: Live,
-    entries: Mapping[Address, Entry],
-    buckets: Live,
-    resources: Mapping[Address, Entry],
-) -> Live:
-    """Let each entry in state keep its `created` while its bucket is the one in state.
+def with_owned_buckets(found: Live, inputs: PlanInputs, origins: Mapping[Address, Address]) -> Live:
+    """Let each content in state keep its `created` while its bucket is the one in state.
 
-    The `created` of an entry is that of its bucket, which a replacement changes. `buckets` is the
-    live side of `resources`, which are in state.
+    The `created` of a content is that of its bucket, which a replacement changes. `origins` are the
+    places of the buckets that were read elsewhere.
     """
-    for address, found in live.objects.items():
-        entry, bucket = entries.get(address), address.parent
-        if entry is None or bucket is None or entry.created == found.created:
+    for address, content in found.objects.items():
+        entry, parent = inputs.entries.get(address), address.parent
+        if entry is None or parent is None or entry.created == content.created:
             continue
-        known, there = resources.get(bucket), buckets.get(bucket)
+        bucket = origins.get(parent, parent)
+        known, there = inputs.entries.get(bucket), inputs.live.get(bucket)
         if known is not None and there is not None and known.created == there.created:
-            found.created = entry.created
-    return live
+            content.created = entry.created
+    return found
 
 
 def deferral(inputs: PlanInputs, address: Address) -> str:
@@ -204,17 +200,16 @@ def check_contents(
     inputs: PlanInputs, contents: Decisions, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Yield the errors and refusals about contents. `decisions` are those about their buckets."""
-    for address in sorted(a for a in inputs.selected if a.is_content):
-        declared = inputs.declared(address)
-        if declared is not None and is_unknown(declared):
-            yield Diagnostic(
-                "error",
-                "JS111",
-                "its value needs an environment variable that is not set",
-                "Set it before jsplan runs.",
-                str(address),
-                declared.range,
-            )
+    selected = (a for a in inputs.selected if a.is_content)
+    for address in sorted(a for a in selected if is_unknown(inputs.declared(a))):
+        yield Diagnostic(
+            "error",
+            "JS111",
+            "its value needs an environment variable that is not set",
+            "Set it before jsplan runs.",
+            str(address),
+            inputs.workspace.resources[address].range,
+        )
     for decision in contents.values():
         yield from decision.diagnostics
         if decision.deletes and decision.deleted_with is None:

@@ -25,10 +25,10 @@ def check_sizes(
     """
     limits: dict[Address | None, list[tuple[str, int, str]]] = {}
     for address, decision in contents.items():
-        declared = inputs.declared(address)
-        if declared is None or declared.content is None or decision.after is None:
+        if decision.actions == ["no-op"] or decision.after is None:
             continue
-        if decision.actions == ["no-op"]:
+        declared = inputs.declared(address)
+        if declared is None or declared.content is None:
             continue
         size = len(declared.content)
         more = CONTENTS[address.kind].header_size(address.stream, decision.after)

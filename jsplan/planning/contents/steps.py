@@ -23,24 +23,30 @@ from jsplan.planning.state_records import (
 from jsplan.resources.kv_entry import VALUE
 
 
-def draft_content(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+def draft_contents(
+    inputs: PlanInputs,
+    contents: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
 ) -> Iterable[Draft]:
-    """Draft the call for one content, or the step that only records it."""
-    bucket = bucket_decision(inputs, decisions, decision.address)
-    match decision.actions:
-        case ["create"] | ["update"] | ["delete", "create"]:
-            yield _draft_write(inputs, decision, bucket)
-        case ["delete"] | ["forget"]:
-            yield _draft_removal(inputs, decision, bucket)
-        case _ if decision.adopts and not inputs.options.refresh_only:
-            record = build_state_record(inputs, decision, "imported")
-            yield _draft_state_step(decision, bucket, "state.import", "import", record, {})
-        case _ if is_state_outdated(inputs, decision):
-            record = build_state_record(inputs, decision, provenance_of(decision))
-            left = _leftovers(inputs, decision.address, decision.live)
-            op: Op = "object.clean" if left else "state.update"
-            yield _draft_state_step(decision, bucket, op, "record", record, left)
+    """Draft the call for each content, or the step that only records it.
+
+    `decisions` are those about their buckets.
+    """
+    for address, decision in contents.items():
+        bucket = bucket_decision(inputs, decisions, address)
+        match decision.actions:
+            case ["create"] | ["update"] | ["delete", "create"]:
+                yield _draft_write(inputs, decision, bucket)
+            case ["delete"] | ["forget"]:
+                yield _draft_removal(inputs, decision, bucket)
+            case _ if decision.adopts and not inputs.options.refresh_only:
+                record = build_state_record(inputs, decision, "imported")
+                yield _draft_state_step(decision, bucket, "state.import", "import", record, {})
+            case _ if is_state_outdated(inputs, decision):
+                record = build_state_record(inputs, decision, provenance_of(decision))
+                left = _leftovers(inputs, address, decision.live)
+                op: Op = "object.clean" if left else "state.update"
+                yield _draft_state_step(decision, bucket, op, "record", record, left)
 
 
 def draft_closing(inputs: PlanInputs, address: Address) -> Draft:
