@@ -13,6 +13,7 @@ that wants most counts, since the server does not report which messages they are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -297,20 +298,30 @@ def _released(stored: StoredCounts, consumer: ConsumerInterest, change: Consumer
 
 
 def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> int:
-    """Return how many messages no consumer wants: the server has not looked for them.
+    """Return how many messages no consumer wants now: the server has not looked for them.
 
-    They are before the positions of all consumers that match them, as before a start that was
-    behind the end of the stream, or no consumer matches them.
+    No consumer matches them, or they are before the positions of all that do, as before a start
+    that was behind the end of the stream.
     """
     listed = list(consumers)
-    every = _union(consumer.filters for consumer in listed)
-    found = stored.messages - (stored.matching(every)[0] if listed else 0)
     wanted = [(consumer.filters, _least_wanted(stored, consumer)) for consumer in listed]
-    most = stored.messages - _wanted_together(stored, wanted)
-    for filters, least in wanted:
-        sharing = [other for other in listed if _share(filters, other.filters)]
-        passed = min(
-            other.delivered if other.position is None else other.position - 1 for other in sharing
+    most, counts = stored.messages - _wanted_together(stored, wanted), stored.subjects
+    if counts is None:
+        if any(consumer.filters for consumer in listed):
+            return most
+        counts = {"": stored.messages}  # it matches them all
+    groups = Counter[tuple[int, ...]]()
+    for subject, count in counts.items():
+        matching = (
+            consumer.delivered if consumer.position is None else consumer.position - 1
+            for consumer in listed
+            if passes_filters(subject, consumer.filters)
         )
-        found += min(stored.between(1, passed), stored.matching(filters)[1] - least)
-    return min(found, most)
+        groups[tuple(matching)] += count
+    return min(
+        most,
+        sum(
+            min(count, stored.between(1, min(passed))) if passed else count
+            for passed, count in groups.items()
+        ),
+    )
