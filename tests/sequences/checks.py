@@ -169,8 +169,8 @@ def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]
 
 
 def _copied_bodies(case: Case, body: Body, before: Snapshot, after: Snapshot) -> set[bytes]:
-    """Return what copies of an interest stream have: they acknowledge it some time later."""
-    if not case.first or body.get("retention") != "interest":
+    """Return what copies of a queue or interest stream have: they acknowledge it some time later."""
+    if not case.first or body.get("retention", "limits") == "limits":
         return set()
     return {
         stored
