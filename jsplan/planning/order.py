@@ -27,19 +27,22 @@ RELOCATION_END: Final = "ended"
 
 
 def order_steps(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision], drafts: Drafts
+    inputs: PlanInputs,
+    decisions: dict[Address, ResourceDecision],
+    drafts: Drafts,
+    contents: Drafts,
 ) -> list[Step]:
     """Return the steps in an order that respects every dependency, numbered from `s1`.
 
-    May add steps that break circles.
+    May add steps that break circles. Those of `contents` come last: nothing waits for them.
     """
-    if not drafts:
-        return []
-    _add_dependencies(inputs, decisions, drafts)
-    _depend_on_subjects(drafts)
-    order = _sort_drafts(inputs, drafts)
-    # Nothing waits for a content, and each waits for its bucket alone.
-    return _number_steps(drafts, [*order, *sorted(key for key in drafts if key[0].is_content)])
+    order: list[Key] = []
+    if drafts:
+        _add_dependencies(inputs, decisions, drafts)
+        _depend_on_subjects(drafts)
+        order = _sort_drafts(inputs, drafts)
+    _order_contents(inputs, drafts, contents)
+    return _number_steps(drafts | contents, order + sorted(contents))
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
@@ -76,9 +79,8 @@ def _add_dependencies(
     flows = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
-    _order_contents(inputs, drafts)
     for (address, kind), draft in drafts.items():
-        if kind in (*PLACEHOLDER_PARTS, RELOCATION_END) or address.is_content:
+        if kind in (*PLACEHOLDER_PARTS, RELOCATION_END):
             continue
         if kind == "create" and address.parent in deletions:
             draft.depends_on |= deletions[address.parent] - {draft.key}
@@ -107,17 +109,12 @@ def _add_dependencies(
     delay_limit_updates(inputs, decisions, drafts)
 
 
-def _order_contents(inputs: PlanInputs, drafts: Drafts) -> None:
+def _order_contents(inputs: PlanInputs, drafts: Drafts, contents: Drafts) -> None:
     """Let the steps of contents wait for all steps of their bucket or stream."""
-    contents = [draft for (address, _), draft in drafts.items() if address.is_content]
-    if not contents:
-        return
     others: dict[Address | None, set[Key]] = {}
-    for key in drafts:
-        if not key[0].is_content:
-            others.setdefault(key[0], set()).add(key)
-    for draft in contents:
-        address = draft.key[0]
+    for key in drafts if contents else ():
+        others.setdefault(key[0], set()).add(key)
+    for (address, _), draft in contents.items():
         for name in inputs.topology.dependencies.get(address) or (address.parent,):
             draft.depends_on |= others.get(name, set())
 
@@ -153,7 +150,7 @@ def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[Key]]:
     """
     found: dict[Address | None, set[Key]] = {}
     for address, kind in drafts:
-        if kind == "delete" and address.kind == "consumer":
+        if kind == "delete" and address.parent is not None:
             found.setdefault(address.parent, set()).add((address, kind))
     return found
 
@@ -229,11 +226,7 @@ def _depend_on_subjects(drafts: Drafts) -> None:
 
 def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[Key]:
     while True:
-        graph = {
-            key: sorted(draft.depends_on)
-            for key, draft in sorted(drafts.items())
-            if not key[0].is_content
-        }
+        graph = {key: sorted(draft.depends_on) for key, draft in sorted(drafts.items())}
         try:
             return list(TopologicalSorter(graph).static_order())
         except CycleError as error:

@@ -204,10 +204,9 @@ def delay_limit_updates(
     """Let shrinking limits wait for the consumers."""
     waiting = {address for address, kind in drafts if kind == "last"}
     for key in drafts if waiting else ():
-        if key[0].kind != "consumer":
+        if key[0].parent is None or (stream := stream_of(inputs, decisions, key[0])) not in waiting:
             continue
-        if (stream := stream_of(inputs, decisions, key[0])) in waiting:
-            drafts[stream, "last"].depends_on.add(key)
+        drafts[stream, "last"].depends_on.add(key)
 
 
 def with_inherited_limits(config: Config, after: Config) -> Config:

@@ -69,7 +69,8 @@ from jsplan.planning.state_records import (
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
     """Return all steps in an order that respects every dependency, numbered from `s1`."""
     drafts: Drafts = {}
-    decisions, contents = split_contents(decisions)
+    decisions, of_contents = split_contents(decisions)
+    contents = {each.key: each for each in draft_contents(inputs, of_contents, decisions)}
     waiting = streams_with_delayed_limits(inputs, decisions)
     for decision in decisions.values():
         if _is_left_alone(inputs, decision):
@@ -81,7 +82,6 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
             decision, found, str(inputs.moved_from.get(decision.address, decision.address))
         ):
             drafts[draft.key] = with_source_starts(draft, decision.source_starts)
-    drafts |= {draft.key: draft for draft in draft_contents(inputs, contents, decisions)}
     order_detaching(decisions, inputs, drafts)
     order_relocations(inputs, decisions, drafts)
     order_sources(inputs, drafts)
@@ -89,14 +89,14 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
     checks = list(draft_replication_checks(inputs, decisions))
     order_replication_checks(drafts, checks)
     for draft in [
-        *_draft_closing_steps(inputs, drafts),
+        *_draft_closing_steps(inputs, {address for address, _ in (*drafts, *contents)}),
         *_draft_consumer_cleanup(inputs, drafts),
         *draft_staging_cleanup(inputs, decisions),
     ]:
-        drafts[draft.key] = draft
+        (contents if draft.key[0].is_content else drafts)[draft.key] = draft
     add_placeholders(inputs, find_interest_changes(inputs, decisions), drafts)
     drafts = limit_drafts(inputs, drafts)
-    return order_steps(inputs, decisions, drafts)
+    return order_steps(inputs, decisions, drafts, contents)
 
 
 def _is_left_alone(inputs: PlanInputs, decision: ResourceDecision) -> bool:
@@ -204,12 +204,11 @@ def _draft_detach(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Dr
         )
 
 
-def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
+def _draft_closing_steps(inputs: PlanInputs, drafted: set[Address]) -> Iterable[Draft]:
     """Draft the steps of an interrupted apply that nothing in this plan resumes.
 
     They are no longer pending, and what they deleted is removed from state.
     """
-    drafted = {address for address, _ in drafts}
     for address in sorted(
         (inputs.interrupted.steps.keys() & inputs.selected) | inputs.interrupted.recovered_deletions
     ):

@@ -14,7 +14,7 @@ import pytest
 from jsplan.config import kv_entries, load
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import StepStarted
-from jsplan.errors import ConfigError, PlanError, RefusedError, StalePlanError
+from jsplan.errors import ApiTimeoutError, ConfigError, PlanError, RefusedError, StalePlanError
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
@@ -128,6 +128,26 @@ def test_a_targeted_entry_brings_its_bucket(space: Space, raw: Raw) -> None:
     assert [step.address for step in plan.steps] == ["hub/kv/CONFIG", "hub/kv_entry/CONFIG/a"]
     space.apply(targets=("hub/kv_entry/CONFIG/a",))
     assert (get(raw, "a"), get(raw, "b")) == ("one", None)
+
+
+def test_a_domain_that_stops_while_entries_are_read_defers_them(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket was read before, and is planned; the entry waits, in a plan and in drift."""
+    space.write(kv=[bucket({"a": "one"})]).apply()
+    space.write(kv=[bucket({"a": "two"}, description="new")])
+
+    async def stop(*_: object) -> None:
+        raise ApiTimeoutError("no answer")
+
+    monkeypatch.setattr("jsplan.facts.contents.read_entries", stop)
+    plan, found = space.plan(), drift(space.load, DriftOptions(), RecordingObserver())
+    assert [step.address for step in plan.steps] == ["hub/kv/CONFIG"]
+    assert (plan.complete, plan.diagnostics) == (False, [])
+    for deferred in (*plan.deferred, *found.deferred):
+        assert deferred.address == "hub/kv_entry/CONFIG/a"
+        assert deferred.reason.startswith("domain hub is offline: no answer")
+    assert len(plan.deferred) == len(found.deferred) == 1
 
 
 # --- values that are too large ---

@@ -46,15 +46,11 @@ def order_relocations(
         downstream = {edge.downstream for edge in edges}
         mirrors = {edge.downstream for edge in edges if edge.kind == "mirror"}
         for key in drafts:
-            if key[0].is_content:
-                continue
             if relocation.target in (key[0], key[0].parent) or key[0] in downstream:
                 last.depends_on.add(key)
         activate: Key = (relocation.target, "update")
         active = {activate} & drafts.keys()
         for (address, kind), draft in drafts.items():
-            if address.is_content:
-                continue
             # A source is detached, and a mirror replaced, when the target has the subjects.
             is_first = all(before != address for before, _ in draft.depends_on)
             if (address in mirrors and is_first) or (address in downstream and kind == "leave"):
