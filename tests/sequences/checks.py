@@ -169,7 +169,7 @@ def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]
 
 
 def _copied_bodies(case: Case, body: Body, before: Snapshot, after: Snapshot) -> set[bytes]:
-    """Return what copies of a queue or interest stream have: they acknowledge it some time later."""
+    """Return what copies of a queue or interest stream have: they acknowledge it later."""
     if not case.first or body.get("retention", "limits") == "limits":
         return set()
     return {
