@@ -125,10 +125,7 @@ class DeletionCheck(Struct, frozen=True):
             mirror=flow.mirror,
             origin_goes=flow.origin_goes,
         )
-        origins = self.apis.get(origin.domain)
-        if origins is None:  # another domain, of which only the API prefix may be known
-            known = self.plan.domains.get(origin.domain) or {}
-            origins = there.behind(str(known.get("api_prefix") or origin.domain))
+        origins = self.apis.get(origin.domain) or there.behind(flow.api)
         return await count_skipped(origins, there, request, MEASURE_LIMIT)
 
 

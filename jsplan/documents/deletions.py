@@ -115,8 +115,9 @@ class UncopiedFlow(Struct, frozen=True, omit_defaults=True):
     """A mirror or source that a step removes; `at_most` so many messages are not copied yet.
 
     `at_most` is None if that is unknown. `name` is its key, `origin` its stream, whose domain is an
-    API prefix where no file has it any more. It takes `subjects`, and `source` is how the messages
-    that it copied name it: stream, filters and destinations. `mirror`: it is one. `origin_goes`:
+    API prefix where no file has it any more, `api` the prefix by which it is reached, empty in the
+    same domain. It takes `subjects`, and `source` is how the messages that it copied name it:
+    stream, filters and destinations. `mirror`: it is one. `origin_goes`:
     the plan deletes the messages of its origin, too.
     """
 
@@ -125,5 +126,6 @@ class UncopiedFlow(Struct, frozen=True, omit_defaults=True):
     subjects: tuple[str, ...]
     source: tuple[str, str, str]
     at_most: UInt64 | None
+    api: str = ""
     mirror: bool = False
     origin_goes: bool = False

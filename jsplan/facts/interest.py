@@ -52,6 +52,7 @@ class ConsumerInterest(Struct, frozen=True):
     number of messages that it was given and has not acknowledged, `waiting` of those that it was
     not given yet, None if the server may count others too. `position` is its first unfinished
     sequence, None if that is unknown. `acks_each`: its ack policy is `explicit`.
+    `from_the_start`: its deliver policy is `all`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ConsumerInterest(Struct, frozen=True):
     waiting: int | None = 0
     position: int | None = None
     acks_each: bool = True
+    from_the_start: bool = True
 
 
 _ANY: Final = ConsumerInterest("", (), 0, 0)
@@ -88,6 +90,7 @@ def parse_interest(info: Mapping[str, Any], level: int) -> ConsumerInterest:
         (info.get("num_pending") or 0) if counts else None,
         position_of(config, info, level),
         acks_each=config.get("ack_policy") == "explicit",
+        from_the_start=policy == "all",
     )
 
 
@@ -300,8 +303,8 @@ def _released(stored: StoredCounts, consumer: ConsumerInterest, change: Consumer
 def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> int:
     """Return how many messages no consumer wants now: the server has not looked for them.
 
-    No consumer matches them, or they are before the positions of all that do, as before a start
-    that was behind the end of the stream.
+    No consumer matches them, or they are before the positions of all that do, which began later.
+    What a consumer that began with the first message has finished is looked for at once.
     """
     listed = list(consumers)
     wanted = [(consumer.filters, _least_wanted(stored, consumer)) for consumer in listed]
@@ -312,11 +315,7 @@ def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -
         counts = {"": stored.messages}  # it matches them all
     groups = Counter[tuple[int, ...]]()
     for subject, count in counts.items():
-        matching = (
-            consumer.delivered if consumer.position is None else consumer.position - 1
-            for consumer in listed
-            if passes_filters(subject, consumer.filters)
-        )
+        matching = (_passed(c) for c in listed if passes_filters(subject, c.filters))
         groups[tuple(matching)] += count
     return min(
         most,
@@ -325,3 +324,10 @@ def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -
             for passed, count in groups.items()
         ),
     )
+
+
+def _passed(consumer: ConsumerInterest) -> int:
+    """Return the last sequence up to which the server may keep what the consumer does not want."""
+    if consumer.from_the_start:
+        return 0
+    return consumer.delivered if consumer.position is None else consumer.position - 1

@@ -74,7 +74,7 @@ def test_a_schedule_over_the_limit_of_its_stream_is_an_error_of_the_plan(space: 
     """Its payload and its headers are one message, which the stream refuses (10054)."""
     every = {"every": "1h", "target": "jobs.run"}
     space.write(streams=[stream({"when.a": every | {"payload": "x"}}, max_msg_size=1024)])
-    if is_unsupported(space.plan(), 3):
+    if is_unsupported(space.plan(), 4):
         return
     space.apply()
     space.write(streams=[stream({"when.a": every | {"payload": "x" * 1000}}, max_msg_size=1024)])

@@ -86,18 +86,17 @@ def restored_consumers(
 def finishing_consumers(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> list[tuple[LiveObject, int | None]]:
-    """Return the consumers of a stream that becomes a work queue, which have finished messages.
+    """Return the consumers of a stream that becomes a work queue, which may finish messages.
 
     Each has its position, None if that is unknown.
     """
     live = decision.live
     if live is None or not becomes_workqueue(live.compact, decision.after or {}):
         return []
-    coming = [
+    return [
         (c, position_of(c.compact, c.state, inputs.level(c.address)))
         for c, _ in restored_consumers(inputs, decision, decisions)
     ]
-    return [(c, position) for c, position in coming if position is None or position > 1]
 
 
 def _count_redelivered(

@@ -121,6 +121,12 @@ def _describe_uncopied(answer: FlowCount) -> str:
     return f"{count} of {name} are not copied yet, and will not be"
 
 
+def _prefix_of(config: Config, request: FlowRequest) -> str:
+    """Return the API prefix of a mirror or source in a configuration; empty for its own domain."""
+    listed = [config.get("mirror") or {}] if request.mirror else config.get("sources") or ()
+    return next((_api_prefix(o) or "" for o in listed if origin_key(o) == request.name), "")
+
+
 def bound_uncopied(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
@@ -132,12 +138,14 @@ def bound_uncopied(
     for request in list_removed_sources(inputs, decisions):
         answers = inputs.measured.uncopied.get(request.downstream, ())
         most = next((a.at_most for a in answers if a.request.name == request.name), 0)
+        live = decisions[request.downstream].live
         flow = UncopiedFlow(
             request.name,
             str(request.origin),
             request.subjects,
             request.source,
             most,
+            _prefix_of(live.compact if live is not None else {}, request),
             request.mirror,
             request.origin_goes,
         )
