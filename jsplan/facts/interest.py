@@ -13,11 +13,12 @@ that wants most counts, since the server does not report which messages they are
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from jsplan.address import STAGING_PREFIX
 from jsplan.documents.deletions import ConsumerChange, HeldMessages
@@ -106,6 +107,7 @@ class StoredCounts(Struct, frozen=True):
     last_seq: int
     subjects: Mapping[str, int] | None = None
     gaps: tuple[int, ...] | None = ()
+    _counted: dict[Filters, int] = field(default_factory=dict)
 
     def matching(self, filters: Filters) -> tuple[int, int]:
         """Return the least and the most messages whose subjects pass the filters."""
@@ -113,14 +115,18 @@ class StoredCounts(Struct, frozen=True):
             return self.messages, self.messages
         if self.subjects is None:
             return 0, self.messages
-        count = sum(n for subject, n in self.subjects.items() if passes_filters(subject, filters))
-        return count, count
+        if filters not in self._counted:
+            self._counted[filters] = sum(
+                n for subject, n in self.subjects.items() if passes_filters(subject, filters)
+            )
+        return self._counted[filters], self._counted[filters]
 
     def between(self, first: int, last: int) -> int:
         """Return the most messages with sequences from `first` to `last`."""
         first, last = max(first, self.first_seq), min(last, self.last_seq)
-        deleted = sum(first <= gap <= last for gap in self.gaps or ())
-        return min(self.messages, max(0, last - first + 1 - deleted))
+        gaps = self.gaps or ()
+        deleted = bisect_right(gaps, last) - bisect_left(gaps, first)
+        return min(self.messages, max(0, last - first + 1 - max(0, deleted)))
 
     def lost_by(self, before: Filters, after: Filters) -> int:
         """Return the most messages that pass the filters `before` and not those `after`."""
