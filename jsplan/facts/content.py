@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
@@ -80,23 +83,43 @@ async def read_revision(api: DomainApi, address: Address) -> KeyRevision:
 
 
 def parse_entry(address: Address, found: KeyRevision, bucket_created: str) -> LiveObject | None:
-    """Return the live object of an entry or object; None for a key without a value."""
+    """Return the live object of a content; None for a key without a value."""
     if found.content is None:
         return None
-    if address.kind == "object":
-        metadata = parse_metadata(found.content)
-        if metadata is None:
-            return None
-        return parse_object(address, metadata, found.revision, bucket_created)
-    is_schedule = address.kind == "schedule"
-    ttl = {TTL: found.ttl} if found.ttl else {}
+    return _PARSERS[address.kind](address, found, bucket_created)
+
+
+def _parse_value(
+    address: Address, found: KeyRevision, created: str, **more: object
+) -> LiveObject | None:
+    assert found.content is not None
     return LiveObject(
         address,
-        {VALUE: digest_value(found.content)}
-        | (parse_headers(found.headers) if is_schedule else ttl),
-        bucket_created,
-        {"revision": found.revision, "size": len(found.content), "bucket": bucket_created}
-        | ({"headers": found.headers} if is_schedule else {}),
+        {VALUE: digest_value(found.content)} | ({TTL: found.ttl} if found.ttl else {}) | more,
+        created,
+        {"revision": found.revision, "size": len(found.content), "bucket": created},
         content=found.content,
         answered_at=found.stored_at,
     )
+
+
+def _parse_object(address: Address, found: KeyRevision, created: str) -> LiveObject | None:
+    metadata = parse_metadata(found.content or b"")
+    if metadata is None:
+        return None
+    return parse_object(address, metadata, found.revision, created)
+
+
+def _parse_schedule(address: Address, found: KeyRevision, created: str) -> LiveObject | None:
+    live = _parse_value(address, replace(found, ttl=0), created, **parse_headers(found.headers))
+    if live is not None:
+        live.state["headers"] = found.headers
+    return live
+
+
+#: How the last message of each kind of content is parsed.
+_PARSERS: Final[Mapping[str, Callable[[Address, KeyRevision, str], LiveObject | None]]] = {
+    "kv_entry": _parse_value,
+    "object": _parse_object,
+    "schedule": _parse_schedule,
+}
