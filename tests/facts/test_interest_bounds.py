@@ -151,7 +151,7 @@ def stored_counts(model: Model, *, by_subject: bool) -> StoredCounts:
 
 
 @given(models(is_interest=True), st.booleans())
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_the_bound_of_an_interest_stream_is_never_too_low(model: Model, by_subject: bool) -> None:
     """No more messages are unwanted than the bound says."""
     stored = stored_counts(model, by_subject=by_subject)
@@ -162,7 +162,7 @@ def test_the_bound_of_an_interest_stream_is_never_too_low(model: Model, by_subje
 
 
 @given(models(is_interest=False), st.booleans())
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_the_bound_of_other_streams_is_never_too_low(model: Model, by_subject: bool) -> None:
     """A stream that becomes an interest stream may have messages that all have finished."""
     stored = stored_counts(model, by_subject=by_subject)
@@ -173,7 +173,7 @@ def test_the_bound_of_other_streams_is_never_too_low(model: Model, by_subject: b
 
 
 @given(models(is_interest=True))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_nothing_is_lost_where_no_consumer_wants_less(model: Model) -> None:
     """The bound is 0 if consumers that all began at the start get more subjects."""
     changes = [
