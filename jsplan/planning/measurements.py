@@ -148,7 +148,8 @@ def _counting_steps(
         ]
         held = [step for step in losing if step.op == "consumer.create_placeholder"]
         return held or losing
-    own = [step for step in steps if step.address == str(request.address)]
+    copied = [step for step in steps if (step.params or {}).get("into_new")]
+    own = [s for s in steps if s.address == str(request.address) and s not in copied]
     if counts.drains is not None:
         return [step for step in own if step.op in ("stream.create", "stream.update")]
     for ops in _CHECKED:
