@@ -309,8 +309,8 @@ def _released(stored: StoredCounts, consumer: ConsumerInterest, change: Consumer
 def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -> int:
     """Return how many messages no consumer wants now: the server has not looked for them.
 
-    No consumer matches them, or they are before the positions of all that do, which began later.
-    What a consumer that began with the first message has finished is looked for at once.
+    No consumer matches them, or they are before the positions of all that do, one of which began
+    later. What consumers that began with the first message have finished is looked for at once.
     """
     listed = list(consumers)
     wanted = [(consumer.filters, _least_wanted(stored, consumer)) for consumer in listed]
@@ -319,21 +319,17 @@ def _unwanted_now(stored: StoredCounts, consumers: Iterable[ConsumerInterest]) -
         if any(consumer.filters for consumer in listed):
             return most
         counts = {"": stored.messages}  # it matches them all
-    groups = Counter[tuple[int, ...]]()
+    groups = Counter[tuple[ConsumerInterest, ...]]()
     for subject, count in counts.items():
-        matching = (_passed(c) for c in listed if passes_filters(subject, c.filters))
-        groups[tuple(matching)] += count
-    return min(
-        most,
-        sum(
-            min(count, stored.between(1, min(passed))) if passed else count
-            for passed, count in groups.items()
-        ),
-    )
+        groups[tuple(c for c in listed if passes_filters(subject, c.filters))] += count
+    return min(most, sum(min(n, _kept_for(stored, group)) for group, n in groups.items()))
 
 
-def _passed(consumer: ConsumerInterest) -> int:
-    """Return the last sequence up to which the server may keep what the consumer does not want."""
-    if consumer.from_the_start:
+def _kept_for(stored: StoredCounts, consumers: tuple[ConsumerInterest, ...]) -> int:
+    """Return the most messages that the server keeps although all consumers of them are behind."""
+    if not consumers:
+        return stored.messages
+    if all(consumer.from_the_start for consumer in consumers):
         return 0
-    return consumer.delivered if consumer.position is None else consumer.position - 1
+    positions = (c.delivered if c.position is None else c.position - 1 for c in consumers)
+    return stored.between(1, min(positions))
