@@ -76,6 +76,8 @@ def test_a_revert_restores_exactly(path: Path, tmp_path: Path, clean_hub_leaf: S
         assert result.exit_code == 0, result
         if not plan.has_changes:
             return
+        # What new sources still copy would be more than the revert is planned for.
+        case._check_messages(case.text["expect"].get("messages", {}))  # noqa: SLF001 - as above
         name = str(path.relative_to(CASES).with_suffix(""))
         if name in ONE_WAY:
             _require_refused(case, result.state["serial"], "JS303", "cannot be changed in place")
