@@ -209,13 +209,15 @@ def empties_stream(
     """Return True if the server deletes everything (measured on 2.14 and 2.15).
 
     It does, whatever other consumers want, when a consumer whose ack floor is behind the end of the
-    stream gets another filter, or is deleted while there is another such consumer.
+    stream gets another filter, or is deleted while there is another such consumer. Where several
+    change at once, the other one may be a new one.
     """
     behind = {consumer.name: consumer for consumer in now if consumer.floor > last_seq}
+    changes = [c for c in changes if not c.name.startswith(STAGING_PREFIX)]
     for change in changes:
         consumer = behind.get(change.name)
         if consumer is not None and (
-            len(behind) > 1
+            len(behind) > 1 or len(changes) > 1
             if change.position != "same"
             else sorted(consumer.filters) != sorted(change.filters)
         ):
