@@ -5,7 +5,7 @@ Views and the executor read only this document, so they cannot disagree.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -124,6 +124,12 @@ class ResourceChange(Struct, omit_defaults=True):
     relocated_from: AnyAddress | None = None
     relocated_to: AnyAddress | None = None
     mode: Literal["managed"] = written(lambda: "managed")
+
+    @classmethod
+    def of(cls, address: Address, change: Change, reason: str, **more: Any) -> Self:
+        """Return the change of the resource at an address; `more` are its other fields."""
+        text, kind, domain, name = str(address), address.kind, address.domain, address.name
+        return cls(text, kind, domain, name, change, reason, **more)
 
 
 class Step(Struct, omit_defaults=True):

@@ -73,6 +73,11 @@ class LiveObject:
         return self._compact
 
     @property
+    def as_of(self) -> dict[str, Any]:
+        """Return when the counts of a stream are true: its last sequence, and the time of that."""
+        return {"last_seq": self.state.get("last_seq", 0), "time": self.state.get("last_ts")}
+
+    @property
     def messages_at_risk(self) -> int:
         """Messages deleted with it: a stream's, or those that a consumer has not processed yet."""
         if self.address.kind == "consumer":

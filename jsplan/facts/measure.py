@@ -16,7 +16,7 @@ from jsplan.documents.deletions import DeletionRequest
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.measure_interest import measure_drained, measure_finished, measure_unwanted
 from jsplan.facts.measure_limits import measure_limits
-from jsplan.facts.measure_positions import measure_undelivered
+from jsplan.facts.measure_undelivered import measure_undelivered
 from jsplan.facts.measured_stream import MeasuredStream
 from jsplan.facts.measurement import (
     MEASURE_LIMIT,
@@ -25,6 +25,7 @@ from jsplan.facts.measurement import (
     MeasurementRequest,
     reduce_request,
 )
+from jsplan.facts.messages import open_reader
 from jsplan.facts.reset_count import ResetCount
 from jsplan.facts.reset_reads import count_reset
 from jsplan.facts.undelivered import FilterChange
@@ -56,7 +57,8 @@ async def measure_deletion(
         if counts is None:
             return None
         request = replace(request, counts=counts)
-    stream = MeasuredStream(api, request, info, level, limit, count_only=count_only)
+    reader = await open_reader(api, info, level, limit)
+    stream = MeasuredStream(reader, request, info, level, limit, count_only=count_only)
     measurement = await _measure(stream)
     return measurement if measurement.at_most else None
 
@@ -104,7 +106,6 @@ async def measure_all(
 
 
 async def _measure(stream: MeasuredStream) -> Measurement:
-    await stream.read_gaps()
     match stream.request.counts:
         case ResetCount() as count:
             return stream.result(*await count_reset(stream.reader, count))

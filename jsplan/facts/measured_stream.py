@@ -8,17 +8,15 @@ from jsplan.address import SERVER_CONSUMER_PREFIXES
 from jsplan.documents.deletions import DeletionRequest
 from jsplan.facts.interest import ConsumerInterest, parse_interest
 from jsplan.facts.measurement import Measurement, MeasurementRequest
-from jsplan.facts.messages import MessageReader, ReadBudget, list_deleted
-from jsplan.jetstream import DomainApi
-from jsplan.resources.server_features import BATCH_LEVEL
+from jsplan.facts.messages import MessageReader
 
 
 class MeasuredStream:
-    """A stream as of one INFO, with a budget of reads; its consumers are listed at most once."""
+    """A stream as of one INFO, with a `reader`; its consumers are listed at most once."""
 
     def __init__(
         self,
-        api: DomainApi,
+        reader: MessageReader,
         request: MeasurementRequest,
         info: dict[str, Any],
         level: int,
@@ -26,25 +24,15 @@ class MeasuredStream:
         *,
         count_only: bool,
     ) -> None:
-        self.api, self.request, self.level, self.count_only = api, request, level, count_only
-        self.config, self.state = info["config"], info["state"]
+        self.api, self.reader, self.budget = reader.api, reader, reader.budget
+        self.request, self.level, self.count_only = request, level, count_only
+        self.config, self.state, self.limit = info["config"], info["state"], limit
         counts = request.counts
         deletions = counts if isinstance(counts, DeletionRequest) else DeletionRequest()
         self.deletes_later, self.target_storage = deletions.deletes_later, deletions.target_storage
+        reader.target_storage = self.target_storage
         self.now = str(info.get("ts") or "")
-        self.limit, self.budget = limit, ReadBudget(limit)
         self.messages, self.bytes = int(self.state["messages"]), int(self.state["bytes"])
-        batches = bool(self.config.get("allow_direct")) and level >= BATCH_LEVEL
-        self.reader = MessageReader(
-            api,
-            request.stream.stream,
-            self.config["storage"],
-            self.state["first_seq"],
-            self.state["last_seq"],
-            batches,
-            self.budget,
-            target_storage=self.target_storage,
-        )
         self.counts: dict[str, int] = {}
         self.consumer_infos: list[dict[str, Any]] | None = None
         self.has_downstream = False
@@ -81,16 +69,6 @@ class MeasuredStream:
         )
 
     # --- what the server reports at once ---------------------------------------------------------
-
-    async def read_gaps(self) -> None:
-        """Read the deleted sequences, only where the list is short."""
-        deleted = int(self.state.get("num_deleted") or 0)
-        if deleted > self.limit:
-            self.reader.gaps = None
-            # Replicas may lag behind, which only the gaps would show.
-            self.reader.batches = self.reader.batches and self.config["num_replicas"] == 1
-        elif deleted:
-            self.reader.gaps = await list_deleted(self.api, self.request.stream.stream)
 
     async def read_subject_counts(self) -> bool:
         """Read messages per subject, page by page; False for too many, or if they changed."""

@@ -365,13 +365,10 @@ def _resource_change(
         hazards = assess_hazards(inputs, decision, decisions)
     keeps = decision.preserves and address.is_stream
     cannot_preserve = keeps and preserve_obstacle(inputs, decision) is not None
-    return ResourceChange(
-        address=str(address),
-        type=address.kind,
-        domain=address.domain,
-        name=address.name,
-        change=change,
-        action_reason=CANNOT_PRESERVE if cannot_preserve else decision.reason,
+    return ResourceChange.of(
+        address,
+        change,
+        CANNOT_PRESERVE if cannot_preserve else decision.reason,
         hazards=hazards,
         fingerprint=live.fingerprint if live else "absent",
         depends_on=inputs.topology.dependency_names(address),

@@ -34,13 +34,8 @@ def detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
     """
     entry, live, now = inputs.entries[address], inputs.live.get(address), inputs.now
     if live is None:
-        return _drift_change(
-            address,
-            Change(["delete"], entry.config, None),
-            "destructive",
-            "drift_missing",
-            "absent",
-        )
+        gone = Change(["delete"], entry.config, None)
+        return ResourceChange.of(address, gone, "drift_missing", severity="destructive")
     if live.created == entry.created and live.config == entry.config:
         return None
     table, declared = table_of(address), inputs.workspace.resources.get(address)
@@ -59,12 +54,12 @@ def detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
     if not fields:
         return None
     change = Change(["update"], entry.config, live.config, with_bucket_names(address, fields))
-    return _drift_change(
+    return ResourceChange.of(
         address,
         change,
-        drift_severity(fields),
         "drift_recreated" if fields[0].path == "created" else "drift_changed",
-        live.fingerprint,
+        fingerprint=live.fingerprint,
+        severity=drift_severity(fields),
     )
 
 
@@ -85,18 +80,3 @@ def drift_severity(fields: list[FieldChange]) -> Severity:
     if names & set(DESTRUCTIVE):
         return "destructive"
     return "cosmetic" if names <= set(COSMETIC) else "functional"
-
-
-def _drift_change(
-    address: Address, change: Change, severity: Severity, reason: str, fingerprint: str
-) -> ResourceChange:
-    return ResourceChange(
-        address=str(address),
-        type=address.kind,
-        domain=address.domain,
-        name=address.name,
-        change=change,
-        action_reason=reason,
-        fingerprint=fingerprint,
-        severity=severity,
-    )

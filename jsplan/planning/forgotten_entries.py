@@ -38,11 +38,8 @@ def build_forgotten_changes(inputs: PlanInputs) -> Iterable[ResourceChange]:
     for address in sorted(inputs.forgotten):
         entry, moved = inputs.entries.get(address), inputs.moved_from.get(address)
         change = Change(["forget"], entry.config if entry else None, None)
-        yield ResourceChange(
-            str(address),
-            address.kind,
-            address.domain,
-            address.name,
+        yield ResourceChange.of(
+            address,
             change,
             FORGET_REASON,
             depends_on=entry.depends_on if entry else [],

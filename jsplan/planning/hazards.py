@@ -191,7 +191,7 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
         bytes=size,
         consumers=consumers,
         exact=True,
-        as_of={"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")},
+        as_of=decision.live.as_of,
     )
 
 

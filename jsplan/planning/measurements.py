@@ -148,8 +148,8 @@ def _counting_steps(
         ]
         held = [step for step in losing if step.op == "consumer.create_placeholder"]
         return held or losing
-    copied = [step for step in steps if (step.params or {}).get("into_new")]
-    own = [s for s in steps if s.address == str(request.address) and s not in copied]
+    address = str(request.address)
+    own = [s for s in steps if s.address == address and not (s.params or {}).get("into_new")]
     if counts.drains is not None:
         return [step for step in own if step.op in ("stream.create", "stream.update")]
     for ops in _CHECKED:
@@ -186,16 +186,20 @@ def _list_for_decision(
 
 
 def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> DeletionRequest | None:
-    """Request what the limits of a relocated stream delete of the messages of its origin."""
+    """Request what a relocated stream loses of the messages of its origin; None if nothing.
+
+    That is by its limits, and by the consumers of an interest stream that do not come along.
+    """
     relocation = decision.relocation
     origin = inputs.live.get(relocation.origin) if relocation is not None else None
     if origin is None or decision.after is None or decision.address.kind == "consumer":
         return None
     assert relocation is not None
-    if relocation.is_quiesced:
-        # What is acknowledged meanwhile counts as unwanted. The rest was counted before.
-        after = decision.after | {"retention": "limits"}
-        return _relocated_measurement(origin, after, inputs.level(decision.address), {}, ())
+    after, level = decision.after | {"retention": "limits"}, inputs.level(decision.address)
+    found = update_measurement(origin, after, level, replaced=True)
+    # What is acknowledged once it is quiesced counts as unwanted. The rest was counted before.
+    if decision.after.get("retention") != "interest" or relocation.is_quiesced:
+        return found
     coming: dict[str, Config] = {}
     for address in inputs.workspace.resources:
         if address.kind == "consumer" and address.parent == relocation.target:
@@ -204,35 +208,11 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
             coming[old.consumer if old is not None else str(address)] = TABLES[
                 "consumer"
             ].with_defaults(inputs.creation_body(address), inputs.level(address))
-    return _relocated_measurement(
-        origin,
-        decision.after,
-        inputs.level(decision.address),
-        coming,
-        [consumer.address.consumer for consumer in list_consumers(inputs, relocation.origin)],
-    )
-
-
-def _relocated_measurement(
-    origin: LiveObject,
-    after: Config,
-    level: int,
-    coming: Mapping[str, Config],
-    present: Iterable[str],
-) -> DeletionRequest | None:
-    """Request what a relocated stream loses of the messages of its origin; None if nothing.
-
-    That is by its limits, and by the consumers of an interest stream that do not come along.
-    `coming` are the consumers of the target by name, `present` the names of those of the origin.
-    """
-    found = update_measurement(origin, after | {"retention": "limits"}, level, replaced=True)
-    if after.get("retention") != "interest":
-        return found
-    known = frozenset(present)
+    present = {consumer.address.consumer for consumer in list_consumers(inputs, relocation.origin)}
     changes = (
-        *(ConsumerChange(name, "gone") for name in sorted(known - coming.keys())),
+        *(ConsumerChange(name, "gone") for name in sorted(present - coming.keys())),
         *(
-            build_change(name, "floor" if name in known else "start", config)
+            build_change(name, "floor" if name in present else "start", config)
             for name, config in sorted(coming.items())
         ),
     )

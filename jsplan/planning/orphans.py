@@ -28,10 +28,7 @@ def add_closing_changes(plan: Plan) -> list[ResourceChange]:
 
 
 def _closing_change(address: Address) -> ResourceChange:
-    change = Change(["no-op"], None, None)
-    return ResourceChange(
-        str(address), address.kind, address.domain, address.name, change, "pending_step_recorded"
-    )
+    return ResourceChange.of(address, Change(["no-op"], None, None), "pending_step_recorded")
 
 
 def note_interrupted(inputs: PlanInputs, plan: Plan) -> Iterable[Diagnostic]:

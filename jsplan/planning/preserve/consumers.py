@@ -7,7 +7,7 @@ the plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -159,10 +159,6 @@ def replacement_fields(
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-#: The fields of the state of a stream that say when a count was true.
-_AS_OF: Final = {"last_seq": "last_seq", "time": "last_ts"}
-
-
 def assess_redelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
     """Yield the hazard of a consumer that is replaced with its position.
 
@@ -193,7 +189,7 @@ def assess_redelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
             exact=False,
             at_least=0,
             at_most=most,
-            as_of={name: stream.state.get(key) for name, key in _AS_OF.items()},
+            as_of=stream.as_of,
         )
 
 

@@ -224,7 +224,7 @@ def _assess_finished(
             at_least=0,
             at_most=finished_count,
             causes=["retention"],
-            as_of={"last_seq": live.state.get("last_seq", 0), "time": live.state.get("last_ts")},
+            as_of=live.as_of,
         )
 
 
