@@ -29,7 +29,6 @@ from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.never_answered_domains import find_never_answered
-from jsplan.planning.preserve.position_reset import list_reset_times
 from jsplan.planning.relocation.contents import (
     at_bucket,
     rename_live,
@@ -44,6 +43,7 @@ from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.replication.source_starts import list_start_times
+from jsplan.planning.transfer.positions import list_reset_times
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text
 

@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Final
 
 from jsplan.applying import placeholders
-from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
-from jsplan.applying.consumer_reset import reset_consumer
 from jsplan.applying.kv_entries import delete_entry, write_entry
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
-from jsplan.applying.relocate import compare, consumers, cutover
+from jsplan.applying.relocate import compare, cutover
 from jsplan.applying.relocate import copy_messages as relocated_messages
 from jsplan.applying.relocate.snapshot import copy_snapshot
 from jsplan.applying.replicated_streams import (
@@ -25,6 +23,9 @@ from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, removal_lines
+from jsplan.applying.transfer import consumers, hold, relocated_consumer
+from jsplan.applying.transfer.replaced_consumer import clean_up_consumer, replace_consumer
+from jsplan.applying.transfer.reset_consumer import reset_consumer
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import Op
 
@@ -78,11 +79,11 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "state.forget": _forget,
     "stream.probe": with_rollback(probe.probe),
     "stream.quiesce": with_rollback(old_stream.quiesce),
-    "stream.pause_consumers": with_rollback(old_stream.pause_consumers),
+    "stream.pause_consumers": with_rollback(hold.pause_consumers),
     "stream.copy": with_rollback(copy_messages.fill_stream),
     "stream.compare": with_rollback(verify_copy.verify_copy),
     "stream.delete_old": with_rollback(old_stream.delete_old),
-    "stream.resume_consumers": new_stream.restore_consumers,
+    "stream.resume_consumers": consumers.restore_consumers,
     "stream.activate": new_stream.activate,
     "stream.delete_staging": new_stream.delete_staging,
     "consumer.replace": replace_consumer,
@@ -101,7 +102,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.promote": cutover.with_origin_restored(relocated_messages.promote),
     "relocate.copy": cutover.with_origin_restored(copy_snapshot),
     "relocate.activate": cutover.with_origin_restored(cutover.activate),
-    "relocate.consumer": consumers.create_consumer,
+    "relocate.consumer": relocated_consumer.create_consumer,
     "relocate.delete": cutover.delete_origin,
     "relocate.clear": cutover.end_without_origin,
     "relocate.restore": cutover.restore,

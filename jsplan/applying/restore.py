@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.applying.operations import Operation
-from jsplan.applying.preserve.new_stream import (
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.consumers import (
     RestoredConsumer,
     create_consumer,
     find_position,
 )
-from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.backup.consumer_position import extract_position
 from jsplan.backup.differences import position_differences, restore_differences
 from jsplan.backup.folder import BackupError, find_damage
@@ -40,11 +40,11 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
-from jsplan.planning.preserve.consumer_position import (
+from jsplan.planning.restore.target import Backup, RestoreTarget
+from jsplan.planning.transfer.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.restore.target import Backup, RestoreTarget
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.

@@ -49,8 +49,6 @@ from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preserve.hazards import preserve_obstacle
-from jsplan.planning.preserve.position_reset import check_resets
-from jsplan.planning.preserve.start_override import config_with_start, has_unknown_start
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.decisions import (
     ORIGIN_RELOCATED,
@@ -71,6 +69,8 @@ from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
 from jsplan.planning.stream_preconditions import expect_streams
+from jsplan.planning.transfer.positions import check_resets
+from jsplan.planning.transfer.start_override import config_with_start, has_unknown_start
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
 

@@ -21,24 +21,24 @@ from jsplan.planning.merge import (
     without_ignored,
 )
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
-from jsplan.planning.preserve.consumer_position import START_FIELDS, with_start_sequence
-from jsplan.planning.preserve.consumers import (
-    is_update_purging,
-    preserve_position,
-    replacement_fields,
-)
 from jsplan.planning.preserve.methods import (
     exceeds_max_consumers,
     recreates_consumers,
     tightens_consumer_limits,
 )
-from jsplan.planning.preserve.position_reset import (
+from jsplan.planning.replication.impact import without_replacement_starts
+from jsplan.planning.revision import Revision
+from jsplan.planning.transfer.consumer_position import START_FIELDS, with_start_sequence
+from jsplan.planning.transfer.consumers import (
+    is_update_purging,
+    preserve_position,
+    replacement_fields,
+)
+from jsplan.planning.transfer.positions import (
     find_reset,
     is_reset_pending,
     start_of_new,
 )
-from jsplan.planning.replication.impact import without_replacement_starts
-from jsplan.planning.revision import Revision
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.contents import CONTENTS

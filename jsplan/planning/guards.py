@@ -18,11 +18,11 @@ from jsplan.planning.field_levels import check_server_level, needs_newer_server,
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
-from jsplan.planning.preserve.consumer_position import START_FIELDS
-from jsplan.planning.preserve.consumers import check_consumer_replacement, replacement_fields
 from jsplan.planning.preserve.hazards import check_stream_replacement, preserve_obstacle
 from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
+from jsplan.planning.transfer.consumer_position import START_FIELDS
+from jsplan.planning.transfer.consumers import check_consumer_replacement, replacement_fields
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State

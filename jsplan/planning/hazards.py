@@ -22,9 +22,7 @@ from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.preserve.consumers import assess_redelivered
 from jsplan.planning.preserve.hazards import assess_preserved
-from jsplan.planning.preserve.position_reset import assess_reset, is_reset_measurement
 from jsplan.planning.relocation.decisions import (
     ORIGIN_RELOCATED,
     POSITION_LOST,
@@ -53,6 +51,8 @@ from jsplan.planning.stranded import (
     assess_held_messages,
     is_filter_measurement,
 )
+from jsplan.planning.transfer.consumers import assess_redelivered
+from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text

@@ -31,12 +31,12 @@ from jsplan.planning.preserve.hazards import (
     finishing_consumers,
     list_consumers,
 )
-from jsplan.planning.preserve.position_reset import reset_measurements
 from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
 from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
+from jsplan.planning.transfer.positions import reset_measurements
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key

@@ -22,8 +22,8 @@ from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
 from jsplan.planning.preserve.interrupted import InterruptedReplacement
-from jsplan.planning.preserve.reset import PositionReset
 from jsplan.planning.relocation.progress import Relocation
+from jsplan.planning.transfer.reset import PositionReset
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.contents import CONTENTS

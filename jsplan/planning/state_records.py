@@ -8,10 +8,10 @@ from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
-from jsplan.planning.preserve.consumers import replacement_fields
-from jsplan.planning.preserve.position_reset import start_of_new
 from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts
+from jsplan.planning.transfer.consumers import replacement_fields
+from jsplan.planning.transfer.positions import start_of_new
 from jsplan.resources.kv_entry import VALUE
 from jsplan.state.document import Entry
 

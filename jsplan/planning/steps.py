@@ -31,7 +31,6 @@ from jsplan.planning.model import PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
-from jsplan.planning.preserve.consumers import params
 from jsplan.planning.preserve.stream_steps import (
     draft_replacement,
     draft_rollback,
@@ -64,6 +63,7 @@ from jsplan.planning.state_records import (
     provenance_of,
     record_entry,
 )
+from jsplan.planning.transfer.consumers import params
 
 
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:

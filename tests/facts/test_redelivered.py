@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying import consumer_replacement
+from jsplan.applying.transfer import replaced_consumer as consumer_replacement
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.redelivery import max_redelivered
 from tests.applying.consumer_helpers import fill, pull, stream_sequence

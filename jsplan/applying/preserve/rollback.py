@@ -12,8 +12,8 @@ from typing import Final
 
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import ReplacementRecord, delete_end_marker, params
-from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, JsplanError
 from jsplan.facts.live import LiveObject

@@ -17,8 +17,8 @@ from jsplan.planning.preserve.methods import (
     becomes_workqueue,
     find_preserve_obstacle,
 )
-from jsplan.planning.preserve.start_override import start_sequence
 from jsplan.planning.replication.impact import mirrors_relocated
+from jsplan.planning.transfer.start_override import start_sequence
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text

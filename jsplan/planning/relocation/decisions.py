@@ -11,12 +11,12 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.preserve.consumer_position import choose_position_method
 from jsplan.planning.relocation.consumers import origin_consumer
 from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.relocation.obstacles import choose_strategy
 from jsplan.planning.relocation.progress import INTERRUPTED_HINT, Relocation
 from jsplan.planning.relocation.sources import find_old_source
+from jsplan.planning.transfer.consumer_position import choose_position_method
 from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
 from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
 from jsplan.planning.relocation.progress import RELOCATES, Relocation, determine_progress
+from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from jsplan.applying.preserve.journal import (
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.preserve.new_stream import RestoredConsumer, restore_each
 from jsplan.applying.relocate.finished import delete_finished
 from jsplan.applying.relocate.journal import (
     at,
@@ -20,10 +19,11 @@ from jsplan.applying.relocate.journal import (
     require_activated,
 )
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.consumers import RestoredConsumer, restore_each
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.pause_marker import PAUSED_UNTIL
+from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
 
 
 async def create_consumer(context: StepContext, step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsplan.address import Address
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
-from jsplan.planning.preserve.consumer_position import (
+from jsplan.planning.transfer.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )

@@ -18,7 +18,7 @@ from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
-from jsplan.planning.preserve.consumer_position import (
+from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
     PositionMethod,
     choose_position_method,

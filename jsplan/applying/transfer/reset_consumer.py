@@ -12,9 +12,9 @@ that is repeated after a kill changes nothing:
 
 from __future__ import annotations
 
-from jsplan.applying.consumer_replacement import ConsumerReplacement
-from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.replaced_consumer import ConsumerReplacement
+from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.errors import JsplanError
 from jsplan.facts.live import LiveObject

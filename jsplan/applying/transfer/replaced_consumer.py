@@ -27,8 +27,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.resume import resume_consumers
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
@@ -39,7 +39,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_held
-from jsplan.planning.preserve.consumer_position import (
+from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
     PositionMethod,
     choose_position_method,

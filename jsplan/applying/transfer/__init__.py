@@ -1,0 +1,1 @@
+"""Execution of transfers: a stream moves, or is replaced and keeps its messages."""

@@ -1,0 +1,1 @@
+"""Transfers: a stream moves or is replaced with its messages, a consumer with its position."""
