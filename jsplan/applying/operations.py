@@ -23,9 +23,13 @@ from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, removal_lines
-from jsplan.applying.transfer import consumers, hold, relocated_consumer
-from jsplan.applying.transfer.replaced_consumer import clean_up_consumer, replace_consumer
-from jsplan.applying.transfer.reset_consumer import reset_consumer
+from jsplan.applying.transfer import consumers, hold
+from jsplan.applying.transfer.relocated_consumer import relocate_consumer
+from jsplan.applying.transfer.replaced_consumer import (
+    clean_up_consumer,
+    replace_consumer,
+    reset_consumer,
+)
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import Op
 
@@ -102,7 +106,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "relocate.promote": cutover.with_origin_restored(relocated_messages.promote),
     "relocate.copy": cutover.with_origin_restored(copy_snapshot),
     "relocate.activate": cutover.with_origin_restored(cutover.activate),
-    "relocate.consumer": relocated_consumer.create_consumer,
+    "relocate.consumer": relocate_consumer,
     "relocate.delete": cutover.delete_origin,
     "relocate.clear": cutover.end_without_origin,
     "relocate.restore": cutover.restore,

@@ -124,7 +124,6 @@ ParamsShape = TypedDict(
         "sources": list[str],
         "flows": list[Flow],
         "position": UInt64 | None,
-        "pause_until": Instant | None,
         "reset": Reset,
         "initial_config": Config,
         "relocated": StreamAddress,

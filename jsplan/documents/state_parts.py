@@ -123,9 +123,15 @@ class ConsumerState(Counts):
 
 
 class RecordedConsumer(OldStream):
-    """A consumer of a stream that is replaced."""
+    """A consumer that is held: its configuration before the pause, and its position.
+
+    `target` is the consumer that gets the position, if that has another address. `position` is the
+    sequence that it gets, where that is known already.
+    """
 
     state: ConsumerState
+    target: NotRequired[ConsumerAddress]
+    position: NotRequired[UInt64]
 
 
 class RecordedStream(OldStream):
@@ -152,18 +158,12 @@ class StreamReplaced(TypedDict):
     consumers: NotRequired[dict[str, RecordedConsumer]]
 
 
-class ConsumerReplaced(TypedDict):
-    """The interrupted replacement of a consumer."""
+class ConsumerReplaced(RecordedConsumer):
+    """The interrupted replacement of a consumer, or its reset by the word `position_once`."""
 
     address: ConsumerAddress
-    created: str
-    hold_until: Instant
-    pause_until: NotRequired[Instant | None]
-    position: NotRequired[UInt64 | None]
     stream_created: NotRequired[str]
     position_once: NotRequired[str]
-    record: NotRequired[StepRecord | None]
-    expect: NotRequired[Config | None]
 
 
 class Placeholder(TypedDict):
@@ -194,14 +194,6 @@ RelocationPhase = Literal["started", "mirrored", "quiesced", "promoted", "activa
 RELOCATION_PHASES: Final[tuple[str, ...]] = get_args(RelocationPhase)
 
 
-class RelocatedConsumer(RecordedConsumer):
-    """A consumer of a stream that moves, and its new address."""
-
-    target: ConsumerAddress
-    record: NotRequired[StepRecord | None]
-    expect: NotRequired[Config | None]
-
-
 class Relocated(TypedDict):
     """A relocation that has begun."""
 
@@ -219,7 +211,7 @@ class Relocated(TypedDict):
     compared_from: NotRequired[UInt64]
     end_marker: NotRequired[UInt64]
     last_seq: NotRequired[UInt64]
-    consumers: NotRequired[dict[str, RelocatedConsumer]]
+    consumers: NotRequired[dict[str, RecordedConsumer]]
     record: NotRequired[StepRecord | None]
     expect: NotRequired[Config | None]
 
@@ -227,7 +219,7 @@ class Relocated(TypedDict):
 _REPLACEMENTS: Final[dict[str, Any]] = {
     "relocates": Relocated,
     "staging": StreamReplaced,
-    "hold_until": ConsumerReplaced,
+    "created": ConsumerReplaced,
     "first_seq": OriginReplaced,
     "detached": SourcesDetached,
 }

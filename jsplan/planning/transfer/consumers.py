@@ -97,7 +97,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     assert after is not None
     recorded = inputs.interrupted.replacements.get(address) or {}
     before = live.compact if live is not None else {}
-    pause = recorded.get(PAUSE) if is_held(before, recorded) else before.get(PAUSE)
+    pause = (before if before and not is_held(before) else recorded.get("config", {})).get(PAUSE)
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
@@ -114,6 +114,12 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     return replace(decision, after=after)
 
 
+def with_pause(config: Config, decision: ResourceDecision) -> Config:
+    """Return the configuration of a recreated consumer with the pause that it has afterwards."""
+    pause = (decision.after or {}).get(PAUSE)
+    return {n: v for n, v in config.items() if n != PAUSE} | ({PAUSE: pause} if pause else {})
+
+
 def _known_position(live: LiveObject | None, recorded: Mapping[str, Any], level: int) -> int | None:
     """Return the position as known now; the recorded one after the old consumer is deleted."""
     if recorded.get("position") and (live is None or live.created != recorded.get("created")):
@@ -128,7 +134,7 @@ def _next_delivery(live: LiveObject | None) -> int | None:
 
 
 def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
-    """Return the parameters of the step: how the position is kept, and the pause at the end.
+    """Return the parameters of the step: how the position is kept.
 
     `state_address` is the address under which state has the interrupted replacement.
     """
@@ -138,10 +144,9 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
         inputs.interrupted.replacements.get(decision.address) or {},
     )
     found = {
-        "state_address": str(inputs.moved_from.get(address, address)),
+        "state_address": recorded.get("address") or str(inputs.moved_from.get(address, address)),
         "position": _known_position(live, recorded, inputs.level(address)),
         "api_level": inputs.level(address),
-        PAUSE: (decision.after or {}).get(PAUSE),
     }
     return found | ({"reset": decision.reset.to_json()} if decision.reset is not None else {})
 
