@@ -69,8 +69,8 @@ from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
 from jsplan.planning.stream_preconditions import expect_streams
+from jsplan.planning.transfer.consumers import config_with_start
 from jsplan.planning.transfer.positions import check_resets
-from jsplan.planning.transfer.start_override import config_with_start, has_unknown_start
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
 
@@ -382,11 +382,11 @@ def _build_change(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Change:
     address, live = decision.address, decision.live
+    with_start = config_with_start(inputs, decision, decisions)
     return Change(
         actions=decision.actions,
         before=live.config if live else None,
-        after=config_with_start(inputs, decision, decisions)
-        or _final_config(decision, inputs.level(address)),
+        after=with_start or _final_config(decision, inputs.level(address)),
         fields=[
             *with_bucket_names(address, [*decision.fields, *decision.ignored]),
             *([decision.reset.field_change()] if decision.reset and live else []),
@@ -394,9 +394,7 @@ def _build_change(
         replace_paths=_replace_paths(decision),
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
         after_unknown=dict.fromkeys(
-            ["opt_start_seq"]
-            if has_unknown_start(inputs, decision, decisions)
-            else sorted(decision.unknown),
+            ["opt_start_seq"] if with_start is not None else sorted(decision.unknown),
             True,
         ),
     )

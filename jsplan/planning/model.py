@@ -23,7 +23,7 @@ from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
 from jsplan.planning.preserve.interrupted import InterruptedReplacement
 from jsplan.planning.relocation.progress import Relocation
-from jsplan.planning.transfer.reset import PositionReset
+from jsplan.planning.transfer.consumer_position import PositionReset
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.contents import CONTENTS

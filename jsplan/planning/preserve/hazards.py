@@ -17,8 +17,8 @@ from jsplan.planning.preserve.methods import (
     find_preserve_obstacle,
 )
 from jsplan.planning.replication.impact import mirrors_relocated
+from jsplan.planning.transfer.consumers import start_in_new_stream
 from jsplan.planning.transfer.redelivery import assess_redelivery
-from jsplan.planning.transfer.start_override import start_sequence
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
@@ -191,7 +191,7 @@ def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> It
     names = [
         c.address.consumer
         for c in consumers
-        if start_sequence(c, c.compact, decision, level) is not None
+        if start_in_new_stream(c, c.compact, decision, level) is not None
     ]
     if names:
         text = (

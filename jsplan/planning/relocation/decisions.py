@@ -16,7 +16,8 @@ from jsplan.planning.relocation.estimate import compare_seconds, copy_seconds, d
 from jsplan.planning.relocation.obstacles import choose_strategy
 from jsplan.planning.relocation.progress import INTERRUPTED_HINT, Relocation
 from jsplan.planning.relocation.sources import find_old_source
-from jsplan.planning.transfer.consumer_position import choose_position_method
+from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
+from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ RELOCATION_WAITS: Final = "relocation_waits"
 RELOCATION_REFUSED: Final = "relocation_refused"
 #: The reason of a consumer whose position was lost with the origin.
 POSITION_LOST: Final = "create_without_position"
-#: A position behind every message.
-_MAX_SEQUENCE: Final = 1 << 62
 _BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
 
 
@@ -178,15 +177,13 @@ def _decide_consumer(
     if not is_there and old.consumer not in relocation.record.get("consumers", {}):
         lost = relocation.is_activated and old in inputs.entries
         return replace(decision, reason=POSITION_LOST) if lost else decision
-    method = choose_position_method(
-        _MAX_SEQUENCE,
-        decision.after,
-        inputs.level(decision.address),
-        retention="limits",
-        first_seq=0,
+    unknown = has_unknown_start(inputs, decision.address, decision.after)
+    return replace(
+        decision,
+        reason=TARGET_RELOCATED,
+        relocation=relocation,
+        unknown=[*UNKNOWN_FIELDS] if unknown else [],
     )
-    unknown = ["deliver_policy", "opt_start_seq"] if method == "start" else []
-    return replace(decision, reason=TARGET_RELOCATED, relocation=relocation, unknown=unknown)
 
 
 def _decide_rollback(

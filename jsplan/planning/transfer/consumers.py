@@ -19,11 +19,13 @@ from jsplan.facts.live import get_retention
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
-    PositionMethod,
+    UNKNOWN_FIELDS,
     choose_position_method,
+    may_need_start,
     with_start_sequence,
 )
 from jsplan.planning.transfer.redelivery import assess_redelivery
+from jsplan.resources import CONSUMER
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PURGE_LEVEL
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
 
-#: A position behind every message.
-_MAX_SEQUENCE = 1 << 62
 #: By policy, the only messages that it would deliver. The new consumer gets all after its position.
 LAST_POLICIES = {"last": "the last message", "last_per_subject": "the last message of each subject"}
 
@@ -68,29 +68,6 @@ def is_update_purging(inputs: PlanInputs, live: LiveObject, after: Config) -> bo
     return starts_over or (behind_end and inputs.level(live.address) >= PURGE_LEVEL)
 
 
-def _position_method(
-    inputs: PlanInputs, address: Address, after: Config, position: int
-) -> PositionMethod:
-    stream = inputs.live.get(address.parent) if address.parent else None
-    retention = _planned_retention(inputs, address.parent, stream)
-    first = int(stream.state.get("first_seq") or 0) if stream else 0
-    return choose_position_method(
-        position, after, inputs.level(address), retention=retention, first_seq=first
-    )
-
-
-def _planned_retention(
-    inputs: PlanInputs, address: Address | None, stream: LiveObject | None
-) -> str:
-    """Return the planned retention; a work queue accepts no start of a consumer."""
-    live = str(stream.compact.get("retention", "limits")) if stream else "limits"
-    if address is None or inputs.declared(address) is None:
-        return live
-    entry, body = inputs.entries.get(address), inputs.body(address)
-    default = "limits" if entry is not None and "retention" in entry.declared else live
-    return str(body.get("retention") or default)
-
-
 def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Return the decision with the position and the undeclared pause of a recreated consumer."""
     live, after, address = decision.live, decision.after, decision.address
@@ -103,15 +80,68 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
     if decision.reset is not None:
         position = decision.reset.seq
-    if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
-        # A start is only needed while a message is still before it.
-        decision = replace(decision, unknown=["deliver_policy", "opt_start_seq"])
-        after = (
-            with_start_sequence(position, after)
-            if _position_method(inputs, address, after, position) == "start"
-            else after
-        )
-    return replace(decision, after=after)
+    if position is None or not has_unknown_start(inputs, address, after):
+        return replace(decision, after=after)
+    stream = inputs.live.get(address.parent) if address.parent else None
+    first, retention = _first_seq(stream), _planned_retention(inputs, address)
+    after = _with_position(position, after, inputs.level(address), retention, first)
+    return replace(decision, unknown=[*UNKNOWN_FIELDS], after=after)
+
+
+def has_unknown_start(inputs: PlanInputs, address: Address, after: Config) -> bool:
+    """Check whether a recreated consumer may get a start that is known when it is created."""
+    retention = _planned_retention(inputs, address)
+    return may_need_start(after, inputs.level(address), retention=retention)
+
+
+def start_in_new_stream(
+    live: LiveObject, config: Config, stream: ResourceDecision, level: int
+) -> Config | None:
+    """Return the configuration of a consumer in the new stream, if its start must be another."""
+    if stream.live is None or not stream.preserves or not stream.recreates_consumers:
+        return None
+    position = position_of(live.compact, live.state, level) or _next_delivery(live) or 1
+    retention = get_retention(stream.after or {})
+    found = _with_position(position, config, level, retention, _first_seq(stream.live))
+    return None if found is config else found
+
+
+def config_with_start(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+) -> Config | None:
+    """Return the full configuration of a consumer that comes back with its stream.
+
+    None if its start is its own.
+    """
+    stream = decisions.get(decision.restored_with) if decision.restored_with is not None else None
+    live, level = decision.live, inputs.level(decision.address)
+    if stream is None or live is None or decision.replaces:
+        return None
+    found = start_in_new_stream(live, decision.after or live.compact, stream, level)
+    return CONSUMER.with_defaults(found, level) if found is not None else None
+
+
+def _with_position(position: int, config: Config, level: int, retention: str, first: int) -> Config:
+    """Return the configuration, with a start at `position` where it can get it in no other way."""
+    method = choose_position_method(position, config, level, retention=retention, first_seq=first)
+    return with_start_sequence(position, config) if method == "start" else config
+
+
+def _first_seq(stream: LiveObject | None) -> int:
+    return int(stream.state.get("first_seq") or 0) if stream is not None else 0
+
+
+def _planned_retention(inputs: PlanInputs, consumer: Address) -> str:
+    """Return the planned retention of its stream; a work queue accepts no start of a consumer."""
+    address = consumer.parent
+    assert address is not None
+    stream = inputs.live.get(address)
+    live = get_retention(stream.compact) if stream is not None else "limits"
+    if inputs.declared(address) is None:
+        return live
+    entry, body = inputs.entries.get(address), inputs.body(address)
+    default = "limits" if entry is not None and "retention" in entry.declared else live
+    return str(body.get("retention") or default)
 
 
 def with_pause(config: Config, decision: ResourceDecision) -> Config:

@@ -19,10 +19,10 @@ from jsplan.facts.consumer_position import position_of
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
 from jsplan.planning.transfer.consumer_position import (
+    PositionReset,
     can_reset_in_place,
     choose_position_method,
 )
-from jsplan.planning.transfer.reset import PositionReset
 from jsplan.resources.consumer import filters_of
 from jsplan.state.document import Entry
 from jsplan.units import bounds_text
