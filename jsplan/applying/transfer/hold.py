@@ -62,27 +62,26 @@ def own_pause(config: Config) -> str | None:
     return None if is_expired(until, datetime.now(UTC)) else until
 
 
-def with_own_pause(live: LiveObject, known: Recorded | None) -> LiveObject:
-    """Return a consumer with the recorded pause of its own in place of the one that holds it."""
-    if not is_held(live.raw):
-        return live
-    own = (known or {}).get("config", {}).get(PAUSE)
+def with_pause(live: LiveObject, until: str | None) -> LiveObject:
+    """Return a consumer with another pause (RFC 3339), or none, in place of the one it has."""
     config = {name: value for name, value in live.raw.items() if name != PAUSE}
-    return live.with_raw(config | ({PAUSE: own} if own else {}))
+    return live.with_raw(config | ({PAUSE: until} if until else {}))
 
 
 def _describe(
     consumers: Sequence[LiveObject], known: Mapping[str, Recorded]
 ) -> dict[str, Recorded]:
-    """Return by name what state keeps of consumers: configuration, identity and position."""
-    return {
-        (name := live.address.consumer): {
-            "config": with_own_pause(live, known.get(name)).raw,
-            "created": live.created,
-            "state": live.state,
-        }
-        for live in consumers
-    }
+    """Return by name what state keeps of consumers: configuration, identity and position.
+
+    The pause that holds one is none of its own; what that is, its record has.
+    """
+    found = dict[str, Recorded]()
+    for live in consumers:
+        name = live.address.consumer
+        before = known.get(name, {}).get("config", {})
+        own = with_pause(live, before.get(PAUSE)) if is_held(live.raw) else live
+        found[name] = {"config": own.raw, "created": live.created, "state": live.state}
+    return found
 
 
 # --- all consumers of a stream --------------------------------------------------------------------

@@ -32,7 +32,7 @@ from jsplan.applying.transfer.consumers import (
     is_half_made,
     place_consumers,
 )
-from jsplan.applying.transfer.hold import Recorded, hold, release, with_own_pause
+from jsplan.applying.transfer.hold import Recorded, hold, own_pause, release, with_pause
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError
@@ -89,7 +89,7 @@ async def reset_consumer(context: StepContext, step: Step) -> None:
     except JsplanError:
         await _undo(context, step)
         raise
-    await context.save_entry(step, with_own_pause(now, held))
+    await context.save_entry(step, with_pause(now, own_pause(held["config"])))
     await release(context, step, {address: held})
     await context.record({"replaced": params(step)["state_address"]})
     resumed = await context.read(address)
