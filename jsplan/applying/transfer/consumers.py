@@ -9,15 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import (
-    ReplacementRecord,
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.record import (
+    TransferRecord,
     params,
-    require_not_stopped,
     require_record,
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
@@ -38,7 +37,6 @@ from jsplan.resources.fields import Config
 
 async def restore_consumers(context: StepContext, step: Step) -> None:
     """Recreate every consumer that was not copied with its stream, and resume all of them."""
-    require_not_stopped(context)
     record, wanted = require_record(context, step), params(step)["consumers"]
     stream = await context.read(step.target_address)
     if stream is None:
@@ -67,7 +65,7 @@ class RestoredConsumer:
         before: Config,
         wanted: Config,
         stream: LiveObject,
-        record: ReplacementRecord,
+        record: TransferRecord,
         *,
         is_relocated: bool = False,
     ) -> None:
@@ -84,7 +82,7 @@ class RestoredConsumer:
     def is_half_made(self, live: LiveObject) -> bool:
         """Return True if an interrupted apply created it: it is paused, maybe not reset."""
         return (
-            self.record["method"] == "mirror"
+            not self.record.get("with_consumers")
             and live.created != self.before["created"]
             and live.raw.get(PAUSE) == PAUSED_UNTIL
         )

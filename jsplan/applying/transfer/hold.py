@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.applying.preserve.journal import (
-    ReplacementRecord,
-    require_not_stopped,
-    require_record,
-    update_record,
-)
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.record import TransferRecord, require_record, update_record
 from jsplan.documents.plan import Step
 from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE
@@ -20,7 +15,6 @@ from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
 
 async def pause_consumers(context: StepContext, step: Step) -> None:
     """Pause every consumer of the stream, after its configuration is recorded; record positions."""
-    require_not_stopped(context)
     record = require_record(context, step)
     consumers = await read_positions(context, step, record)
     await update_record(context, step, consumers=consumers)
@@ -43,7 +37,7 @@ async def pause_consumers(context: StepContext, step: Step) -> None:
 
 
 async def read_positions(
-    context: StepContext, step: Step, record: ReplacementRecord
+    context: StepContext, step: Step, record: TransferRecord
 ) -> dict[str, Any]:
     """Read configuration (before the pause) and position of every consumer of the stream."""
     stream, known = step.target_address, record.get("consumers", {})

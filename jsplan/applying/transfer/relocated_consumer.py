@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import (
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.consumers import RestoredConsumer, restore_each
+from jsplan.applying.transfer.cutover import require_activated
+from jsplan.applying.transfer.finished import delete_finished
+from jsplan.applying.transfer.record import (
+    at,
+    hop_of,
     params,
+    read_copy,
+    read_origin,
     require_not_stopped,
     require_record,
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.relocate.finished import delete_finished
-from jsplan.applying.relocate.journal import (
-    at,
-    origin_address,
-    read_origin,
-    read_target,
-    require_activated,
-)
-from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.consumers import RestoredConsumer, restore_each
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import PAUSE
@@ -34,7 +32,7 @@ async def create_consumer(context: StepContext, step: Step) -> None:
     """
     require_not_stopped(context)
     record, old = require_record(context, step), Address.parse(params(step)["continues"])
-    stream = await read_target(context, step, record)
+    stream = await read_copy(context, step, record)
     await require_activated(context, step, stream)
     found = await context.read(step.target_address)
     _require_unfinished(context, step, found)
@@ -59,7 +57,7 @@ async def create_consumer(context: StepContext, step: Step) -> None:
         before,
         wanted,
         stream,
-        {"method": "mirror"},
+        {},
         is_relocated=True,
     )
     await restore_each(context, step, [restored])
@@ -80,7 +78,7 @@ def _require_unfinished(context: StepContext, step: Step, found: LiveObject | No
 
 async def _record_position(context: StepContext, step: Step, address: Address) -> None:
     """Pause a consumer of the origin, and record its position."""
-    origin, name = origin_address(step), address.consumer
+    origin, name = hop_of(step).origin, address.consumer
     await read_origin(context, step, require_record(context, step))
     old = await wait_until_ready(context, address)
     if old is None:
@@ -99,7 +97,5 @@ async def _record_position(context: StepContext, step: Step, address: Address) -
         "created": old.created,
         "state": old.state,
         "target": str(step.target_address),
-        "record": step.record,
-        "expect": step.expect,
     }
     await update_record(context, step, consumers=known | {name: position})
