@@ -18,11 +18,15 @@ from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, removal_lines
-from jsplan.applying.transfer import consumers, copy, cutover, relocated_consumer
+from jsplan.applying.transfer import consumers, copy, cutover
 from jsplan.applying.transfer.compare import compare
-from jsplan.applying.transfer.replaced_consumer import clean_up_consumer, replace_consumer
-from jsplan.applying.transfer.reset_consumer import reset_consumer
-from jsplan.applying.transfer.undo import release, undo, with_undo
+from jsplan.applying.transfer.relocated_consumer import relocate_consumer
+from jsplan.applying.transfer.replaced_consumer import (
+    clean_up_consumer,
+    replace_consumer,
+    reset_consumer,
+)
+from jsplan.applying.transfer.undo import release_origin, undo, with_undo
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import Op
 
@@ -94,11 +98,11 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "transfer.consumers": consumers.restore_consumers,
     "transfer.activate": with_undo(cutover.activate),
     "transfer.clear": cutover.delete_staging,
-    "transfer.consumer": relocated_consumer.create_consumer,
+    "transfer.consumer": relocate_consumer,
     "transfer.delete": cutover.delete_origin,
     "transfer.end": cutover.end_without_origin,
     "transfer.undo": undo,
-    "transfer.release": release,
+    "transfer.release": release_origin,
     "kv_entry.create": write_entry,
     "kv_entry.update": write_entry,
     "kv_entry.delete": delete_entry,

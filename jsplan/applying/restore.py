@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from jsplan.applying.operations import Operation
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.consumers import (
-    RestoredConsumer,
     create_consumer,
     find_position,
 )
@@ -45,6 +44,7 @@ from jsplan.planning.transfer.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
+from jsplan.resources import CONSUMER
 from jsplan.resources.error_codes import NOT_FOUND
 
 #: Seconds of the lock that must be left when a restore begins. It is renewed during the restore.
@@ -209,13 +209,11 @@ async def _create_at_position(context: StepContext, step: Step, saved: SavedCons
     if stream is None:
         raise StepFailed(f"{step.target_address.parent} is gone: another client deleted it")
     own = replace(step, params={"api_level": context.plan.domains[step.domain]["api_level"]})
-    before = {"config": saved.config, "created": saved.created, "state": saved.before}
-    wanted = {"config": saved.config}
-    consumer = RestoredConsumer(saved.name, before, wanted, stream, {"method": "snapshot"})
-    position = await find_position(context, own, consumer)
+    old = {"config": saved.config, "created": saved.created, "state": saved.before}
+    position = await find_position(context, own, stream, old)
     method = choose_position_method(
         position,
-        consumer.old.compact,
+        CONSUMER.compact(saved.config),
         0,
         retention=stream.compact.get("retention", "limits"),
         first_seq=int(stream.state.get("first_seq") or 0),
@@ -223,7 +221,7 @@ async def _create_at_position(context: StepContext, step: Step, saved: SavedCons
     config = with_start_sequence(position, saved.config) if method == "start" else saved.config
     if method == "start" and step.record is not None:
         step.record["starts"] = {saved.name: position}
-    await create_consumer(context, own, consumer, config)
+    await create_consumer(context, own, step.target_address, config)
 
 
 async def _wait_for_leader(context: StepContext, step: Step) -> None:

@@ -121,7 +121,6 @@ ParamsShape = TypedDict(
         "sources": list[str],
         "flows": list[Flow],
         "position": UInt64 | None,
-        "pause_until": Instant | None,
         "reset": Reset,
         "initial_config": Config,
         "relocated_sources": dict[str, Origin],

@@ -129,21 +129,21 @@ class ConsumerState(Counts):
 
 
 class RecordedConsumer(OldStream):
-    """A consumer of a stream that is replaced."""
+    """A consumer that is held: its configuration before the pause, and its position.
+
+    `target` is the consumer that gets the position, if that has another address. `position` is the
+    sequence that it gets, where that is known already.
+    """
 
     state: ConsumerState
+    target: NotRequired[ConsumerAddress]
+    position: NotRequired[UInt64]
 
 
 class RecordedStream(OldStream):
     """A stream that is replaced, and its counts."""
 
     state: NotRequired[Counts]
-
-
-class TransferredConsumer(RecordedConsumer):
-    """A consumer of a stream that moves, and its new address if that is another one."""
-
-    target: NotRequired[ConsumerAddress]
 
 
 class Transferred(TypedDict):
@@ -176,23 +176,17 @@ class Transferred(TypedDict):
     compared: NotRequired[UInt64]
     compared_from: NotRequired[UInt64]
     with_consumers: NotRequired[bool]
-    consumers: NotRequired[dict[str, TransferredConsumer]]
+    consumers: NotRequired[dict[str, RecordedConsumer]]
     record: NotRequired[StepRecord | None]
     expect: NotRequired[Config | None]
 
 
-class ConsumerReplaced(TypedDict):
-    """The interrupted replacement of a consumer."""
+class ConsumerReplaced(RecordedConsumer):
+    """The interrupted replacement of a consumer, or its reset by the word `position_once`."""
 
     address: ConsumerAddress
-    created: str
-    hold_until: Instant
-    pause_until: NotRequired[Instant | None]
-    position: NotRequired[UInt64 | None]
     stream_created: NotRequired[str]
     position_once: NotRequired[str]
-    record: NotRequired[StepRecord | None]
-    expect: NotRequired[Config | None]
 
 
 class Placeholder(TypedDict):
@@ -220,7 +214,7 @@ class SourcesDetached(TypedDict):
 
 _REPLACEMENTS: Final[dict[str, Any]] = {
     "origin": Transferred,
-    "hold_until": ConsumerReplaced,
+    "created": ConsumerReplaced,
     "first_seq": OriginReplaced,
     "detached": SourcesDetached,
 }

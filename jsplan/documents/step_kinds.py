@@ -125,7 +125,7 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
         "CONSUMER.CREATE",
         "consumer",
         "create",
-        params=("state_address", "api_level", "pause_until"),
+        params=("state_address", "api_level"),
         loses="some",
         is_marked=True,
     ),

@@ -6,8 +6,7 @@ does not need `--adopt`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.pauses import PAUSE, is_expired, is_held
+from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.detached_sources import restore_detached_view
 from jsplan.planning.transfer.configs import (
     belongs_to_replacement,
@@ -28,7 +27,7 @@ from jsplan.planning.transfer.configs import (
 )
 from jsplan.planning.transfer.entries import recover_relocations, relocated_to
 from jsplan.planning.transfer.methods import second_method
-from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
+from jsplan.planning.transfer.progress import Transfer, determine_progress
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.state.document import Entry
 
@@ -91,20 +90,11 @@ def _recover_steps(inputs: PlanInputs, *, contents: bool = False) -> PlanInputs:
             if record is None
             else Entry.of_record(record, live.config, live.created, live.answered_at)
         )
-    return _with_recovered(inputs, found)
-
-
-def _with_recovered(
-    inputs: PlanInputs, found: Mapping[Address, Entry], unready: Iterable[Address] = ()
-) -> PlanInputs:
-    unready = frozenset(unready)
     work = inputs.interrupted
     return replace(
         inputs,
         entries={**inputs.entries, **found},
-        interrupted=replace(
-            work, recovered=work.recovered | found.keys() - unready, unready=work.unready | unready
-        ),
+        interrupted=replace(work, recovered=work.recovered | found.keys()),
     )
 
 
@@ -120,41 +110,25 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     begun, live = inputs.interrupted.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
-    return "its position is kept" if live is None or is_held(live.compact, begun) else ""
+    return "its position is kept" if live is None or is_held(live.compact) else ""
 
 
 def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
-    """Record the new objects of replacements: ready, or still paused since their creation."""
+    """Record new consumers of replacements that are still held since their creation, as unready."""
     found: dict[Address, Entry] = {}
-    unready: set[Address] = set()
     for address, begun in inputs.interrupted.replacements.items():
-        live, record, entry = (
-            inputs.live.get(address),
-            begun.get("record"),
-            inputs.entries.get(address),
-        )
-        if live is None or record is None or live.created == begun.get("created"):
+        live, entry = inputs.live.get(address), inputs.entries.get(address)
+        if address.kind != "consumer" or live is None or not is_held(live.compact):
             continue
-        if is_transfer(begun):
-            continue
-        if entry is not None and entry.created == live.created:
-            continue
-        held, expect = is_held(live.compact, begun), begun.get("expect") or {}
-        waking = begun.get("hold_until") is not None and _is_waking(inputs, live)
-        if waking:
-            expect = expect | {PAUSE: live.compact[PAUSE]}
-        if not held and differing_fields(table_of(address), live.compact, expect):
-            continue
-        found[address] = Entry.of_record(record, live.config, live.created, live.answered_at)
-        if held or waking:
-            unready.add(address)
-    return _with_recovered(inputs, found, unready)
-
-
-def _is_waking(inputs: PlanInputs, live: LiveObject) -> bool:
-    """Check for a pause that is over, or in a moment: the one that wakes clients by its end."""
-    pause = live.compact.get(PAUSE)
-    return pause is not None and is_expired(pause, inputs.now + timedelta(seconds=1))
+        if live.created != begun.get("created"):
+            entry = entry or Entry.of_unfinished(live.config, live.created)
+            found[address] = replace(entry, config=live.config, created=live.created)
+    work = inputs.interrupted
+    return replace(
+        inputs,
+        entries={**inputs.entries, **found},
+        interrupted=replace(work, unready=work.unready | found.keys()),
+    )
 
 
 def _was_written(

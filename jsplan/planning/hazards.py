@@ -40,7 +40,7 @@ from jsplan.planning.stranded import (
     assess_held_messages,
     is_filter_measurement,
 )
-from jsplan.planning.transfer.consumers import assess_redelivered
+from jsplan.planning.transfer.consumers import assess_replaced
 from jsplan.planning.transfer.decisions import (
     ORIGIN_RELOCATED,
     POSITION_LOST,
@@ -73,7 +73,7 @@ def assess_hazards(
     ]
     found = list(_deletes_messages(measured, nouns_of(decision.address)))
     if decision.address.kind == "consumer":
-        found += assess_redelivered(inputs, decision)
+        found += assess_replaced(inputs, decision)
     found += assess_reset(decision, inputs.measured.counts(decision.address))
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
     found += assess_removed_sources(inputs.measured.uncopied.get(decision.address, ()))

@@ -43,7 +43,7 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         ):
             continue
         summary = (
-            _describe_consumer(inputs, address, record)
+            _describe_consumer(inputs, address)
             if address.kind == "consumer"
             else _describe_stream(inputs, address, record)
         )
@@ -56,11 +56,11 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
             }
 
 
-def _describe_consumer(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> str:
+def _describe_consumer(inputs: PlanInputs, address: Address) -> str:
     live = inputs.live.get(address)
     if live is None:
         text = f"{address.name} does not exist: its clients get nothing"
-    elif is_held(live.compact, record):
+    elif is_held(live.compact):
         text = f"{address.name} is paused: its clients get nothing"
     else:
         return f"the replacement of {address.name} was interrupted. Its position is kept"

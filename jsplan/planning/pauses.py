@@ -14,6 +14,10 @@ from jsplan.resources.fields import Config
 from jsplan.units import instant_of, parse_instant
 
 PAUSE: Final = "pause_until"
+#: The end of each pause by which jsplan holds a consumer that is replaced, reset or moved. No other
+#: client uses this instant. So such a pause is known as ours, and is never taken for a consumer's
+#: own, even where the record of it in state is lost.
+PAUSED_UNTIL: Final = "2249-12-31T23:59:59.987654321Z"
 
 
 def is_expired(until: str | None, now: datetime) -> bool:
@@ -24,10 +28,9 @@ def is_expired(until: str | None, now: datetime) -> bool:
     return parse_instant(until) <= instant_of(now)
 
 
-def is_held(config: Config, record: Mapping[str, Any]) -> bool:
-    """Check for the pause by which the replacement with this record in state holds a consumer."""
-    until = record.get("hold_until")
-    return until is not None and config.get(PAUSE) == until
+def is_held(config: Mapping[str, Any]) -> bool:
+    """Check for the pause by which jsplan holds a consumer."""
+    return bool(config.get(PAUSE) == PAUSED_UNTIL)
 
 
 def with_effective_pause(

@@ -54,7 +54,7 @@ from jsplan.planning.state_records import (
     provenance_of,
     record_entry,
 )
-from jsplan.planning.transfer.consumers import params
+from jsplan.planning.transfer.consumers import params, with_pause
 from jsplan.planning.transfer.decisions import RELOCATION_WAITS
 from jsplan.planning.transfer.order import order_relocations
 from jsplan.planning.transfer.stages import limit_drafts
@@ -295,8 +295,12 @@ def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> D
         _exclusive_subjects(inputs, address, live.compact if live else {}),
         _exclusive_subjects(inputs, address, decision.after or {}),
     )
+    assert draft.request is not None
+    payload = draft.request["payload"]
     return replace(
         draft,
+        request=draft.request
+        | {"payload": payload | {"config": with_pause(payload["config"], decision)}},
         key=(address, "update"),
         op="consumer.replace",
         title=f"replace {_object_label(decision)} at {_position_label(decision)}",
@@ -399,12 +403,9 @@ def _final_consumer_config(inputs: PlanInputs, decision: ResourceDecision) -> di
         return decision.live.raw  # it left the files, and this plan does not delete it
     body, table, live = inputs.body(decision.address), table_of(decision.address), decision.live
     if decision.preserves:
-        return with_owner_tag(
-            inputs,
-            with_inherited_limits(
-                build_create(table, body, inputs.level(decision.address)), decision.after or {}
-            ),
-        )
+        created = build_create(table, body, inputs.level(decision.address))
+        created = with_inherited_limits(created, decision.after or {})
+        return with_owner_tag(inputs, with_pause(created, decision))
     return with_owner_tag(
         inputs, build_update(table, live.raw, body, live.compact, decision.after or live.compact)
     )

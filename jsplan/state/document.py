@@ -117,6 +117,11 @@ class Entry(Struct, omit_defaults=True):
             position_once=record.get("position_once", ""),
         )
 
+    @classmethod
+    def of_unfinished(cls, config: dict[str, Any], created: str) -> Entry:
+        """Return the entry of an object that a step began to create, and of which no record is."""
+        return cls(config, {}, created, "created", False, [], "")
+
 
 if TYPE_CHECKING:
     ByAddress = dict[Address, Entry]

@@ -93,7 +93,7 @@ def require_position_kept(space: Space, raw: Raw, waiting: int) -> None:
 
 
 #: Of the pause that holds a consumer; the one that wakes its clients is short.
-HOLDING_YEAR = "2250-"
+HOLDING_YEAR = "2249-"
 
 
 def require_named(space: Space, raw: Raw) -> None:

@@ -191,13 +191,10 @@ def state() -> dict[str, Any]:
         },
         "hub/consumer/ORDERS/NEW": {
             "address": "hub/consumer/ORDERS/NEW",
-            "created": CREATED,
-            "hold_until": "2250-01-01T00:00:00.000000011Z",
-            "pause_until": None,
+            **consumers["NEW"],
             "position": 9,
             "stream_created": CREATED,
-            "record": STATE_RECORD,
-            "expect": {"name": "NEW"},
+            "position_once": "again",
         },
         "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
             "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef",

@@ -119,7 +119,7 @@ def test_consumers_get_other_names_at_their_positions(renamed: Renamed) -> None:
         assert sides[there] == (here, None)
     found = {h.code: h for c in plan.resource_changes for h in c.hazards}
     assert found.keys() == {"REMOVES_SUBJECTS", "DUPLICATES_MESSAGES"}
-    text = "up to 6 messages of C may be delivered again: 4 that workers have now and up to 2"
+    text = "up to 6 messages of C may be delivered again: 4 that workers have now and 2"
     assert text in found["DUPLICATES_MESSAGES"].message
     renamed.require_relocated()
 

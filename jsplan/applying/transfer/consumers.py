@@ -1,236 +1,271 @@
-"""Consumers of a stream that is replaced or relocated: created at their positions."""
+"""Consumers that continue others: each is created at the recorded position of its old one.
+
+The process may die after each request. A new consumer is created held, reset where the server can
+do that (2.14), recorded in state, and then resumed. So one that is still held has delivered
+nothing, and is created again; one that may have delivered something is in state, and stays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.hold import Recorded, own_pause
 from jsplan.applying.transfer.record import (
-    TransferRecord,
     params,
     require_record,
     update_record,
     wait_until_ready,
 )
 from jsplan.applying.transfer.wake import resume_consumers
+from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.consumer_start import find_first_delivered
-from jsplan.facts.live import LiveObject
-from jsplan.planning.decide import table_of
-from jsplan.planning.pauses import PAUSE, is_expired
+from jsplan.facts.live import LiveObject, get_retention
+from jsplan.planning.pauses import PAUSE, PAUSED_UNTIL, is_held
 from jsplan.planning.transfer.consumer_position import (
+    START_FIELDS,
     choose_position_method,
     with_start_sequence,
 )
-from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
+from jsplan.resources import CONSUMER
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
 
 
+class Placement(Struct):
+    """A consumer of `stream` that is to continue `old`, with the configuration `config`.
+
+    `own` is a step with its address in state, its record and what it is expected to be; None for
+    one that state does not get. Without `keeps_position` it starts as configured. `may_be_copied`:
+    a snapshot of its stream may have brought it.
+    """
+
+    address: Address
+    old: Recorded
+    config: Config
+    stream: LiveObject
+    own: Step | None = None
+    keeps_position: bool = True
+    may_be_copied: bool = False
+
+    @property
+    def api_name(self) -> str:
+        """The last part of API subjects about it."""
+        return f"{self.address.stream}.{self.address.consumer}"
+
+    @property
+    def old_fingerprint(self) -> str:
+        """The fingerprint that a plan has of the old consumer."""
+        old = self.old
+        return LiveObject(self.address, old["config"], old["created"], old["state"]).fingerprint
+
+
+def is_half_made(live: LiveObject, old: Recorded) -> bool:
+    """Check for a new consumer of an interrupted apply: held since its creation."""
+    return is_held(live.raw) and live.created != old["created"]
+
+
+async def place_consumers(context: StepContext, step: Step, consumers: Sequence[Placement]) -> None:
+    """Create missing consumers at their positions, resume all, and record them in state.
+
+    `step` may be another one than that of the consumers. Raises StepFailed, also where the server
+    did not keep what is expected of one, and ApiError.
+    """
+    made = [each for each in consumers if await _create_missing(context, step, each)]
+    lines = list[dict[str, object]]()
+    for consumer in made:
+        if consumer.own is not None and (live := await context.read(consumer.address)) is not None:
+            lines += context.entry_lines(consumer.own, live)
+    await context.record(*lines)
+    pauses = {consumer.address: own_pause(consumer.config) for consumer in consumers}
+    await resume_consumers(context, step, pauses)
+    for consumer in consumers:
+        await _verify(context, step, consumer)
+
+
+async def _create_missing(context: StepContext, step: Step, consumer: Placement) -> bool:
+    """Create a consumer unless it is there already. Return True if it was created now."""
+    live, old = await wait_until_ready(context, consumer.address), consumer.old
+    if live is not None:
+        is_copied = consumer.may_be_copied and _known_position(step, live.raw, live.state) == (
+            _known_position(step, old["config"], old["state"])
+        )
+        if is_copied or not is_half_made(live, old):
+            return False
+        await context.send(step, f"CONSUMER.DELETE.{consumer.api_name}")
+    await _create_at_position(context, step, consumer)
+    return True
+
+
+async def _create_at_position(context: StepContext, step: Step, consumer: Placement) -> None:
+    """Create a consumer at its position: with a reset where servers can, else as its start."""
+    config = {name: value for name, value in consumer.config.items() if name != PAUSE}
+    held, method, position = {PAUSE: PAUSED_UNTIL}, "plain", 0
+    if consumer.keeps_position:
+        position = await find_position(context, step, consumer.stream, consumer.old)
+        method = choose_position_method(
+            position,
+            CONSUMER.compact(config),
+            int(params(step)["api_level"]),
+            retention=get_retention(consumer.stream.compact),
+            first_seq=int(consumer.stream.state.get("first_seq") or 0),
+        )
+    if method == "reset":
+        await create_consumer(context, step, consumer.address, config | held)
+        if await _reset(context, step, consumer, position):
+            return
+        await context.send(step, f"CONSUMER.DELETE.{consumer.api_name}")
+    if method != "plain":
+        config = with_start_sequence(position, config)
+        _record_start(consumer, position, config)
+    await create_consumer(context, step, consumer.address, config | held)
+
+
+async def _reset(context: StepContext, step: Step, consumer: Placement, position: int) -> bool:
+    """Reset a new consumer to a position; return False where its deliver_policy forbids it."""
+    try:
+        await context.send(step, f"CONSUMER.RESET.{consumer.api_name}", {"seq": position})
+    except ServerRefusedError as error:
+        if error.err_code != RESET_REFUSED:
+            raise
+        return False
+    return True
+
+
+def _record_start(consumer: Placement, position: int, config: Config) -> None:
+    """Let state and the verification have the start that the consumer gets in place of its own."""
+    if consumer.own is None:
+        return
+    record = (consumer.own.record or {}) | {"starts": {consumer.address.consumer: position}}
+    expect = consumer.own.expect
+    if expect is not None:
+        expect = expect | {name: config.get(name) for name in START_FIELDS}
+    consumer.own = replace(consumer.own, record=record, expect=expect)
+
+
+async def create_consumer(
+    context: StepContext, step: Step, address: Address, config: Config
+) -> None:
+    """Create a consumer with this configuration. Raises what `StepContext.send` raises."""
+    metadata = (config.get("metadata") or {}).items()
+    ours = {key: value for key, value in metadata if not key.startswith("_nats.")}
+    config = {name: value for name, value in config.items() if name != "metadata"}
+    config |= {"metadata": ours} if ours else {}
+    payload = {"stream_name": address.stream, "config": config, "action": "create"}
+    await context.send(step, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", payload)
+
+
+async def find_position(context: StepContext, step: Step, stream: LiveObject, old: Recorded) -> int:
+    """Return the first sequence that a consumer has not finished; count back if it is unknown.
+
+    `stream` has its messages now. A position that is recorded already stays. Raises ApiError.
+    """
+    if old.get("position") is not None:
+        return int(old["position"])
+    position = _known_position(step, old["config"], old["state"])
+    if position is not None:
+        return position
+    # That of a consumer that acknowledged nothing. Redeliveries move it further back.
+    delivered = old["state"]["delivered"]
+    return await find_first_delivered(
+        context.api(step),
+        stream,
+        filters_of(old["config"]),
+        upto=int(delivered["stream_seq"]),
+        count=int(delivered["consumer_seq"]),
+    )
+
+
+def _known_position(step: Step, config: Config, state: Config) -> int | None:
+    return position_of(CONSUMER.compact(config), state, int(params(step)["api_level"]))
+
+
+async def _verify(context: StepContext, step: Step, consumer: Placement) -> None:
+    """Record a resumed consumer. Raises StepFailed where it is gone, or not as expected."""
+    live = await context.read(consumer.address)
+    if live is None:
+        raise StepFailed(
+            f"{consumer.address} is gone again: another client deleted it during the apply"
+        )
+    context.new_fingerprints[consumer.old_fingerprint] = live.fingerprint
+    if step.target_address == consumer.address:
+        context.note_result(step, live)
+    own = consumer.own
+    if own is None:
+        return
+    if own.expect is not None:
+        own = replace(own, expect=own.expect | {PAUSE: own_pause(consumer.config)})
+    lost = unkept_fields(own, live)
+    await context.save_entry(own, live, lost)
+    if lost:
+        raise StepFailed(
+            f"{consumer.address}: the server did not keep {describe_unkept(own, live, lost)}"
+        )
+
+
+# --- the consumers of a stream that is replaced ---------------------------------------------------
+
+
 async def restore_consumers(context: StepContext, step: Step) -> None:
-    """Recreate every consumer that was not copied with its stream, and resume all of them."""
-    record, wanted = require_record(context, step), params(step)["consumers"]
+    """Run `transfer.consumers`: place those that were not copied with their stream.
+
+    The others are resumed too. Raises as `place_consumers` does.
+    """
+    record = require_record(context, step)
     stream = await context.read(step.target_address)
     if stream is None:
         raise StepFailed(
             f"{step.target_address} is gone: another client deleted it during the apply"
         )
-    consumers = [
-        RestoredConsumer(name, before, target, stream, record)
-        for name, before in sorted(record.get("consumers", {}).items())
-        if (target := wanted.get(name, {"config": before["config"]})) is not None
-    ]
-    await _purge_finished(context, step, stream, consumers)
-    await restore_each(context, step, consumers)
+    consumers = list(_list_placements(step, stream, record))
+    if record["old"]["config"].get("retention") != "workqueue":
+        await _purge_finished(context, step, stream, consumers)
+    await place_consumers(context, step, consumers)
     await update_record(context, step, phase="consumers_resumed")
 
 
-class RestoredConsumer:
-    """A consumer to restore: its state before, its target, and its stream.
-
-    `is_relocated`: state records it before it is resumed, since its old one still exists.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        before: Config,
-        wanted: Config,
-        stream: LiveObject,
-        record: TransferRecord,
-        *,
-        is_relocated: bool = False,
-    ) -> None:
-        self.is_relocated = is_relocated
-        self.name = name
-        self.before = before
-        self.wanted = wanted
-        self.stream = stream
-        self.record = record
-        self.address = Address(stream.address.domain, "consumer", f"{stream.address.stream}/{name}")
-        self.old = LiveObject(self.address, before["config"], before["created"], before["state"])
-        self.starts: dict[str, int] = {}
-
-    def is_half_made(self, live: LiveObject) -> bool:
-        """Return True if an interrupted apply created it: it is paused, maybe not reset."""
-        return (
-            not self.record.get("with_consumers")
-            and live.created != self.before["created"]
-            and live.raw.get(PAUSE) == PAUSED_UNTIL
-        )
-
-    @property
-    def start_fields(self) -> dict[str, Any]:
-        """The recorded start, if it is not that of the files."""
-        return {"starts": self.starts} if self.starts else {}
-
-    @property
-    def pause(self) -> str | None:
-        """The pause of its own (RFC 3339), unless that has passed."""
-        until: str | None = self.wanted["config"].get(PAUSE)
-        return None if is_expired(until, datetime.now(UTC)) else until
-
-    @property
-    def api_suffix(self) -> str:
-        """The last part of API subjects about it."""
-        return f"{self.address.stream}.{self.name}"
-
-
-async def restore_each(
-    context: StepContext, step: Step, consumers: Sequence[RestoredConsumer]
-) -> None:
-    """Create missing consumers at their positions, resume all, and record them in state.
-
-    `step` may be another one than that of the consumers. Raises StepFailed and ApiError.
-    """
-    for consumer in consumers:
-        await _create_missing(context, step, consumer)
-    pauses = {consumer.address: consumer.pause for consumer in consumers}
-    await resume_consumers(context, step, pauses)
-    for consumer in consumers:
-        live = await context.read(consumer.address)
-        if live is None:
-            raise StepFailed(
-                f"{consumer.address} is gone again: another client deleted it during the apply"
-            )
-        context.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
-        await _save_consumer(context, step, consumer, live)
-
-
-async def _create_missing(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
-    live = await wait_until_ready(context, consumer.address)
-    if live is not None and consumer.is_half_made(live):
-        await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
-        live = None
-    if live is not None:
-        return
-    await _recreate_consumer(context, step, consumer)
-    if consumer.is_relocated and (live := await context.read(consumer.address)) is not None:
-        # It may deliver messages from here on, and must not be created again.
-        await _save_consumer(context, step, consumer, live)
-
-
-async def _save_consumer(
-    context: StepContext, step: Step, consumer: RestoredConsumer, live: LiveObject
-) -> None:
-    if consumer.wanted.get("record") is None:
-        return
-    own = replace(
-        step,
-        address=consumer.wanted["address"],
-        record=consumer.wanted["record"] | consumer.start_fields,
-        object=None,
-    )
-    await context.save_entry(own, live)
-
-
-async def _recreate_consumer(context: StepContext, step: Step, consumer: RestoredConsumer) -> None:
-    """Create a consumer at its position: with a reset where servers can, else as its start."""
-    level, first = int(params(step)["api_level"]), int(consumer.stream.state.get("first_seq") or 0)
-    position = await find_position(context, step, consumer)
-    config = {name: value for name, value in consumer.wanted["config"].items() if name != PAUSE}
-    retention = consumer.stream.compact.get("retention", "limits")
-    compact = table_of(consumer.address).compact(config)
-    method = choose_position_method(position, compact, level, retention=retention, first_seq=first)
-    if method == "start":
-        config, consumer.starts = with_start_sequence(position, config), {consumer.name: position}
-    pause = {PAUSE: PAUSED_UNTIL}
-    await create_consumer(context, step, consumer, config | pause)
-    if method != "reset":
-        return
-    try:
-        await context.send(step, f"CONSUMER.RESET.{consumer.api_suffix}", {"seq": position})
-    except ServerRefusedError as error:
-        if error.err_code != RESET_REFUSED:
-            raise
-        await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
-        consumer.starts = {consumer.name: position}
-        await create_consumer(
-            context, step, consumer, with_start_sequence(position, config) | pause
-        )
-
-
-async def create_consumer(
-    context: StepContext, step: Step, consumer: RestoredConsumer, config: Config
-) -> None:
-    """Create a consumer with this configuration. Raises what `StepContext.send` raises."""
-    config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(
-        config
-    )
-    payload = {"stream_name": consumer.address.stream, "config": config, "action": "create"}
-    await context.send(step, f"CONSUMER.CREATE.{consumer.api_suffix}", payload)
-
-
-def _own_metadata(config: Config) -> Config:
-    ours = {
-        key: value
-        for key, value in (config.get("metadata") or {}).items()
-        if not key.startswith("_nats.")
-    }
-    return {"metadata": ours} if ours else {}
+def _list_placements(
+    step: Step, stream: LiveObject, record: Mapping[str, Any]
+) -> Iterable[Placement]:
+    """Yield the consumers that come back: as the files want them, else as they were."""
+    domain, name = stream.address.domain, stream.address.stream
+    copied = bool(record.get("with_consumers"))
+    for consumer, old in sorted(record.get("consumers", {}).items()):
+        wanted = params(step)["consumers"].get(consumer, {"config": old["config"]})
+        if wanted is None:
+            continue
+        own = None
+        if wanted.get("record") is not None:
+            own = replace(step, address=wanted["address"], record=wanted["record"], object=None)
+        address = Address(domain, "consumer", f"{name}/{consumer}")
+        yield Placement(address, old, wanted["config"], stream, own, may_be_copied=copied)
 
 
 async def _purge_finished(
-    context: StepContext, step: Step, stream: LiveObject, consumers: list[RestoredConsumer]
+    context: StepContext, step: Step, stream: LiveObject, consumers: Sequence[Placement]
 ) -> None:
-    """Purge what consumers have finished: a work queue only holds unfinished messages.
+    """Purge what consumers have finished, if the stream becomes a work queue.
 
     That is before the first of them is created. Up to nats-server 2.14 a consumer with several
     filters skips messages when one of its filters is purged (measured).
     """
-    old = require_record(context, step)["old"]["config"].get("retention") or "limits"
-    if stream.compact.get("retention") != "workqueue" or old == "workqueue":
+    if get_retention(stream.compact) != "workqueue":
         return
-    names = {consumer.name for consumer in consumers}
+    names = {consumer.address.consumer for consumer in consumers}
     present = await context.api(step).all_consumers(stream.address.stream)
     if any(info["name"] in names for info in present):  # an interrupted apply has purged
         return
-    positions = [(c, await find_position(context, step, c)) for c in consumers]
-    for consumer, position in positions:
-        for subject in filters_of(consumer.old.raw) or ("",) if position > 1 else ():
+    positions = [(c.old, await find_position(context, step, stream, c.old)) for c in consumers]
+    for old, position in positions:
+        for subject in filters_of(old["config"]) or ("",) if position > 1 else ():
             payload = {"seq": position} | ({"filter": subject} if subject else {})
             await context.send(step, f"STREAM.PURGE.{stream.address.stream}", payload)
-
-
-async def find_position(context: StepContext, step: Step, consumer: RestoredConsumer) -> int:
-    """Return the first unfinished sequence in the new stream; count back where it is unknown."""
-    level = int(params(step)["api_level"])
-    position = position_of(consumer.old.compact, consumer.before["state"], level)
-    if position is not None:
-        return position
-    delivered = consumer.before["state"]["delivered"]
-    return await find_first_delivered(
-        context.api(step),
-        consumer.stream,
-        filters_of(consumer.old.compact),
-        upto=int(delivered["stream_seq"]),
-        count=int(delivered["consumer_seq"]),
-    )

@@ -1,58 +1,126 @@
-"""Consumers that are held while their stream moves: paused, with their positions in state."""
+"""Consumers that are held: paused until one far instant, with their positions in state.
+
+State gets the configuration of each before the pause, and its position after it. So a later process
+knows where it was, and which pause it had of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.record import TransferRecord, require_record, update_record
+from jsplan.applying.transfer.record import at, require_record, update_record
+from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
+from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
-from jsplan.planning.pauses import PAUSE
-from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
+from jsplan.planning.pauses import PAUSE, PAUSED_UNTIL, is_expired, is_held
+from jsplan.resources.fields import Config
+
+#: A consumer in a record in state, `RecordedConsumer` in `documents/state_parts.py`.
+Recorded = Mapping[str, Any]
+
+
+async def hold(
+    context: StepContext,
+    step: Step,
+    consumers: Sequence[LiveObject],
+    known: Mapping[str, Recorded],
+    save: Callable[[dict[str, Recorded]], Awaitable[object]],
+    read: Callable[[], Awaitable[Sequence[LiveObject]]],
+) -> None:
+    """Pause consumers, after their configurations are recorded, and record their positions.
+
+    `known` are their records so far, by name. `save` puts new ones into state, `read` returns the
+    consumers once they are paused. Raises what those raise, and what `StepContext.send` raises.
+    """
+    before = _describe(consumers, known)
+    await save(before)
+    for consumer in consumers:
+        verb = f"CONSUMER.PAUSE.{consumer.address.stream}.{consumer.address.consumer}"
+        await context.send(at(step, consumer.address), verb, {PAUSE: PAUSED_UNTIL})
+    await save(_describe(await read(), before))
+
+
+async def release(context: StepContext, step: Step, held: Mapping[Address, Recorded]) -> None:
+    """End the pauses that hold these consumers: each gets the pause of its own, as recorded.
+
+    Raises what `resume_consumers` raises.
+    """
+    pauses = {address: own_pause(before["config"]) for address, before in held.items()}
+    await resume_consumers(context, step, pauses)
+
+
+def own_pause(config: Config) -> str | None:
+    """Return the pause of a configuration (RFC 3339), unless that has passed."""
+    until: str | None = config.get(PAUSE)
+    return None if is_expired(until, datetime.now(UTC)) else until
+
+
+def with_own_pause(live: LiveObject, known: Recorded | None) -> LiveObject:
+    """Return a consumer with the recorded pause of its own in place of the one that holds it."""
+    if not is_held(live.raw):
+        return live
+    own = (known or {}).get("config", {}).get(PAUSE)
+    config = {name: value for name, value in live.raw.items() if name != PAUSE}
+    return live.with_raw(config | ({PAUSE: own} if own else {}))
+
+
+def _describe(
+    consumers: Sequence[LiveObject], known: Mapping[str, Recorded]
+) -> dict[str, Recorded]:
+    """Return by name what state keeps of consumers: configuration, identity and position."""
+    return {
+        (name := live.address.consumer): {
+            "config": with_own_pause(live, known.get(name)).raw,
+            "created": live.created,
+            "state": live.state,
+        }
+        for live in consumers
+    }
+
+
+# --- all consumers of a stream --------------------------------------------------------------------
 
 
 async def pause_consumers(context: StepContext, step: Step) -> None:
-    """Pause every consumer of the stream, after its configuration is recorded; record positions."""
+    """Hold every consumer of a quiesced stream. Raises as `hold` does."""
     record = require_record(context, step)
-    consumers = await read_positions(context, step, record)
-    await update_record(context, step, consumers=consumers)
-    for name in consumers:
-        await context.send(
-            step, f"CONSUMER.PAUSE.{step.target_address.stream}.{name}", {PAUSE: PAUSED_UNTIL}
-        )
+    known = record.get("consumers", {})
+
+    async def save(found: dict[str, Recorded]) -> None:
+        await update_record(context, step, consumers=found)
+
+    read = partial(_read_consumers, context, step)
+    await hold(context, step, await read(), known, save, read)
     old = await context.read(step.target_address)
     if old is None:
         raise StepFailed(
             f"{step.target_address} is gone: another client deleted it during the apply"
         )
-    await update_record(
-        context,
-        step,
-        consumers=await read_positions(context, step, require_record(context, step)),
-        quiesced_state=old.state,
-        phase="consumers_paused",
-    )
+    # What a drained queue had when it was quiesced first, whatever an earlier apply copied since.
+    state = record.get("quiesced_state") or old.state
+    await update_record(context, step, quiesced_state=state, phase="consumers_paused")
 
 
 async def read_positions(
-    context: StepContext, step: Step, record: TransferRecord
-) -> dict[str, Any]:
-    """Read configuration (before the pause) and position of every consumer of the stream."""
-    stream, known = step.target_address, record.get("consumers", {})
-    consumers, seen = dict[str, Any](), list[dict[str, Any]]()
+    context: StepContext, step: Step, record: Mapping[str, Any]
+) -> dict[str, Recorded]:
+    """Read what the record of a stream has of its consumers once more. Raises ApiError."""
+    return _describe(await _read_consumers(context, step), record.get("consumers", {}))
+
+
+async def _read_consumers(context: StepContext, step: Step) -> list[LiveObject]:
+    """Read the consumers of the stream, without the server's own."""
+    stream, found = step.target_address, list[LiveObject]()
     for info in await context.api(step).all_consumers(stream.stream):
-        name = str(info["name"])
-        if name.startswith(INTERNAL_CONSUMER_PREFIXES):
-            continue
-        live = parse_consumer(Address(stream.domain, "consumer", f"{stream.stream}/{name}"), info)
-        config = (
-            known[name]["config"]
-            if name in known and live.raw.get(PAUSE) == PAUSED_UNTIL
-            else live.raw
-        )
-        consumers[name] = {"config": config, "created": live.created, "state": live.state}
-        seen += context.seen_lines(step, live)
+        address = Address(stream.domain, "consumer", f"{stream.stream}/{info['name']}")
+        if not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES):
+            found.append(parse_consumer(address, info))
+    seen = [line for live in found for line in context.seen_lines(step, live)]
     await context.record(*seen, durable=False)
-    return consumers
+    return found

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.applying.transfer.hold import release
 from jsplan.applying.transfer.record import (
     MessagesLost,
     TransferRecord,
@@ -28,13 +28,11 @@ from jsplan.applying.transfer.record import (
     require_record,
     update_record,
 )
-from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.documents.state_parts import is_before
 from jsplan.errors import ApiError, JsplanError
 from jsplan.facts.live import LiveObject
-from jsplan.planning.pauses import PAUSE, is_expired
 from jsplan.planning.transfer.configs import (
     accepts_nothing,
     belongs_to_replacement,
@@ -154,12 +152,11 @@ async def _restore_origin(
         await context.send(at(step, address), f"STREAM.UPDATE.{address.stream}", config)
     if is_relocation(record):  # its consumers are paused one by one, after the activation
         return
-    pauses = dict[Address, str | None]()
-    for name, consumer in record.get("consumers", {}).items():
-        own = consumer["config"].get(PAUSE)
-        held = Address(address.domain, "consumer", f"{address.stream}/{name}")
-        pauses[held] = None if is_expired(own, datetime.now(UTC)) else own
-    await resume_consumers(context, step, pauses)
+    held = {
+        Address(address.domain, "consumer", f"{address.stream}/{name}"): consumer
+        for name, consumer in record.get("consumers", {}).items()
+    }
+    await release(context, step, held)
 
 
 async def _end_replacement(context: StepContext, step: Step, record: TransferRecord) -> None:
@@ -173,7 +170,7 @@ async def _end_replacement(context: StepContext, step: Step, record: TransferRec
     await context.record({"replaced": params(step)["state_address"]})
 
 
-async def release(context: StepContext, step: Step) -> None:
+async def release_origin(context: StepContext, step: Step) -> None:
     """Give the origin its subjects back while the domain of the copy is offline.
 
     The record stays: the relocation continues later. Raises StepFailed where the copy may have been

@@ -16,7 +16,6 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
@@ -24,6 +23,7 @@ from jsplan.planning.transfer.consumer_position import (
     choose_position_method,
     with_start_sequence,
 )
+from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import PURGE_LEVEL
@@ -97,7 +97,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     assert after is not None
     recorded = inputs.interrupted.replacements.get(address) or {}
     before = live.compact if live is not None else {}
-    pause = recorded.get(PAUSE) if is_held(before, recorded) else before.get(PAUSE)
+    pause = (before if before and not is_held(before) else recorded.get("config", {})).get(PAUSE)
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded, inputs.level(address)) or _next_delivery(live)
@@ -114,6 +114,12 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     return replace(decision, after=after)
 
 
+def with_pause(config: Config, decision: ResourceDecision) -> Config:
+    """Return the configuration of a recreated consumer with the pause that it has afterwards."""
+    pause = (decision.after or {}).get(PAUSE)
+    return {n: v for n, v in config.items() if n != PAUSE} | ({PAUSE: pause} if pause else {})
+
+
 def _known_position(live: LiveObject | None, recorded: Mapping[str, Any], level: int) -> int | None:
     """Return the position as known now; the recorded one after the old consumer is deleted."""
     if recorded.get("position") and (live is None or live.created != recorded.get("created")):
@@ -128,7 +134,7 @@ def _next_delivery(live: LiveObject | None) -> int | None:
 
 
 def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
-    """Return the parameters of the step: how the position is kept, and the pause at the end.
+    """Return the parameters of the step: how the position is kept.
 
     `state_address` is the address under which state has the interrupted replacement.
     """
@@ -138,10 +144,9 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
         inputs.interrupted.replacements.get(decision.address) or {},
     )
     found = {
-        "state_address": str(inputs.moved_from.get(address, address)),
+        "state_address": recorded.get("address") or str(inputs.moved_from.get(address, address)),
         "position": _known_position(live, recorded, inputs.level(address)),
         "api_level": inputs.level(address),
-        PAUSE: (decision.after or {}).get(PAUSE),
     }
     return found | ({"reset": decision.reset.to_json()} if decision.reset is not None else {})
 
@@ -159,38 +164,22 @@ def replacement_fields(
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-def assess_redelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
-    """Yield the hazard of a consumer that is replaced with its position.
+def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
+    """Yield the hazard of redelivery of a consumer that is replaced with its position.
 
-    It is given again what was acknowledged above its floor.
+    A warning has the messages that are pending.
     """
     live, parent = decision.live, decision.address.parent
     stream = inputs.live.get(parent) if parent is not None else None
     if (
-        live is None
-        or stream is None
-        or decision.after is None
-        or decision.reset is not None
-        or decision.deleted_with is not None
-        or not decision.preserves
-        or stream.compact.get("retention") == "workqueue"
+        live is not None
+        and stream is not None
+        and decision.after is not None
+        and decision.reset is None
+        and decision.deleted_with is None
+        and decision.preserves
     ):
-        return
-    position = position_of(live.compact, live.state, inputs.level(live.address))
-    most = max_redelivered(live.compact, live.state, stream.state, position)
-    if most:
-        text = (
-            f"up to {count_text(most, 'message')} acknowledged out of order may be delivered again"
-        )
-        yield Hazard(
-            "DUPLICATES_MESSAGES",
-            text,
-            messages=most,
-            exact=False,
-            at_least=0,
-            at_most=most,
-            as_of=stream.as_of,
-        )
+        yield from assess_redelivery(inputs, stream, [live], with_pending=False)
 
 
 def check_consumer_replacement(

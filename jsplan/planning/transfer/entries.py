@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.pauses import PAUSE
-from jsplan.planning.transfer.pause_marker import PAUSED_UNTIL
+from jsplan.planning.pauses import is_held
 from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
 from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.state.document import Entry
@@ -198,21 +197,13 @@ def _hide_unfinished_consumers(
     given_up: set[Address] = set()
     for old, address in _recorded_consumers(relocation):
         live = objects.get(address)
-        if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
+        if live is None or not is_held(live.raw):
             continue
         if target_consumer(workspace, relocation, old) == address:
             del objects[address]
             entries.pop(address, None)
         elif address not in entries:
-            entries[address] = Entry(
-                live.config,
-                {},
-                live.created,
-                "created",
-                prevent_destroy=False,
-                depends_on=[],
-                applied_at="",
-            )
+            entries[address] = Entry.of_unfinished(live.config, live.created)
             given_up.add(address)
     return given_up
 

@@ -10,7 +10,6 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
@@ -18,6 +17,7 @@ from jsplan.planning.transfer.methods import (
     becomes_workqueue,
     find_preserve_obstacle,
 )
+from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.planning.transfer.replacement import list_consumers
 from jsplan.planning.transfer.start_override import start_sequence
 from jsplan.resources.fields import Config
@@ -91,29 +91,6 @@ def finishing_consumers(
     ]
 
 
-def _count_redelivered(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> dict[str, int]:
-    """Return by name what consumers that resume at their floor get again at most.
-
-    Nothing if a backup keeps all. Snapshots of a cluster keep only the floor of a consumer with
-    unacknowledged messages (measured on 2.15).
-    """
-    live = decision.live
-    if live is None or live.compact.get("retention") == "workqueue":
-        return {}
-    if not decision.recreates_consumers and not live.is_clustered:
-        return {}
-    level = inputs.level(decision.address)
-    found = {
-        c.address.consumer: max_redelivered(
-            c.compact, c.state, live.state, position_of(c.compact, c.state, level)
-        )
-        for c, _ in restored_consumers(inputs, decision, decisions)
-    }
-    return {name: most for name, most in found.items() if most}
-
-
 def assess_preserved(
     inputs: PlanInputs,
     decision: ResourceDecision,
@@ -123,7 +100,6 @@ def assess_preserved(
     live = decision.live
     assert live is not None
     coming = [consumer for consumer, _ in restored_consumers(inputs, decision, decisions)]
-    counts = _count_redelivered(inputs, decision, decisions)
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is None or not interrupted.rejected_subjects:
         yield from _assess_rejected_publishes(live)
@@ -138,7 +114,10 @@ def assess_preserved(
         or interrupted.has_origin
         or "DUPLICATES_MESSAGES" in interrupted.record.get("allowed", {})
     ):
-        yield from _assess_redelivery(coming, counts)
+        # A snapshot keeps all, but that of a cluster keeps only the floor of a consumer with
+        # unacknowledged messages (measured on 2.15).
+        loses = decision.recreates_consumers or live.is_clustered
+        yield from assess_redelivery(inputs, live, coming, with_finished=loses)
 
 
 def estimate_seconds(live: LiveObject) -> int:
@@ -168,33 +147,6 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
         "REMOVES_SUBJECTS",
         f"{text}; {writes} lose nothing",
         causes=list(subjects),
-    )
-
-
-def _assess_redelivery(
-    consumers: Iterable[LiveObject], finished: Mapping[str, int]
-) -> Iterable[Hazard]:
-    """Yield the hazard of redelivery: pending messages, and those acknowledged out of order."""
-    pending = {c.address.consumer: int(c.state.get("num_ack_pending") or 0) for c in consumers}
-    out, above = sum(pending.values()), sum(finished.values())
-    if not out + above:
-        return
-    names = [name for name in pending if pending[name] or finished.get(name)]
-    parts = (
-        [f"{out:,} that workers have now, unless they acknowledge them before or after"]
-        if out
-        else []
-    )
-    parts += [f"{above:,} acknowledged out of order"] if above else []
-    many = count_text(out + above, "message")
-    yield Hazard(
-        "DUPLICATES_MESSAGES",
-        f"up to {many} of {', '.join(names)} may be delivered again: {' and '.join(parts)}",
-        messages=out + above,
-        exact=False,
-        at_least=0,
-        at_most=out + above,
-        causes=names,
     )
 
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
-from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject, get_retention
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.transfer.estimate import (
     compare_seconds,
@@ -17,6 +15,7 @@ from jsplan.planning.transfer.estimate import (
     duration_text,
 )
 from jsplan.planning.transfer.progress import Transfer
+from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.planning.transfer.replacement import list_consumers
 from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.units import count_text
@@ -38,7 +37,14 @@ def assess_target(
         return
     if not relocation.is_quiesced:
         yield from _assess_publishers(inputs, relocation, origin)
-    yield from _assess_redelivery(inputs, relocation, decisions)
+    coming = [
+        consumer
+        for consumer in list_consumers(inputs, relocation.origin)
+        if (found := _find_successor(inputs, relocation, consumer, decisions)) is not None
+        and found.relocation is not None
+        and found.after is not None
+    ]
+    yield from assess_redelivery(inputs, origin, coming)
 
 
 def assess_origin(
@@ -134,40 +140,4 @@ def _assess_publishers(
         f"{nouns.message}s move from {relocation.origin} to {relocation.target}, for about "
         f"{waits}; {writes} lose nothing{after}",
         causes=list(subjects),
-    )
-
-
-def _assess_redelivery(
-    inputs: PlanInputs,
-    relocation: Transfer,
-    decisions: Mapping[Address, ResourceDecision],
-) -> Iterable[Hazard]:
-    """Yield the hazard of redelivery: pending messages, and those acknowledged out of order."""
-    pending, above, names = 0, 0, list[str]()
-    for consumer in list_consumers(inputs, relocation.origin):
-        decision = _find_successor(inputs, relocation, consumer, decisions)
-        if decision is None or decision.relocation is None or decision.after is None:
-            continue
-        level = inputs.level(relocation.origin)
-        position = position_of(consumer.compact, consumer.state, level)
-        out = int(consumer.state.get("num_ack_pending") or 0)
-        origin, finished = inputs.live.objects[relocation.origin], 0
-        if get_retention(origin.compact) != "workqueue":  # there, what was acknowledged is gone
-            finished = max_redelivered(consumer.compact, consumer.state, origin.state, position)
-        if out or finished:
-            names.append(consumer.address.consumer)
-        pending, above = pending + out, above + finished
-    if not names:
-        return
-    parts = [f"{pending:,} that workers have now"] if pending else []
-    parts += [f"up to {above:,} acknowledged out of order"] if above else []
-    yield Hazard(
-        "DUPLICATES_MESSAGES",
-        f"up to {count_text(pending + above, 'message')} of {', '.join(names)} may be delivered "
-        f"again: {' and '.join(parts)}",
-        messages=pending + above,
-        exact=False,
-        at_least=0,
-        at_most=pending + above,
-        causes=names,
     )

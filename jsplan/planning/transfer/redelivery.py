@@ -1,0 +1,55 @@
+"""Messages that consumers are given again when they continue at their position elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from jsplan.documents.plan import Hazard
+from jsplan.facts.consumer_position import position_of
+from jsplan.facts.live import get_retention
+from jsplan.facts.redelivery import max_redelivered
+from jsplan.units import count_text
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.model import PlanInputs
+
+
+def assess_redelivery(
+    inputs: PlanInputs,
+    stream: LiveObject,
+    consumers: Iterable[LiveObject],
+    *,
+    with_pending: bool = True,
+    with_finished: bool = True,
+) -> Iterator[Hazard]:
+    """Yield the hazard of redelivery for consumers of a stream that continue elsewhere.
+
+    That are the messages that workers have now (`with_pending`), and those that are acknowledged
+    above the floor (`with_finished`). A work queue has none of the latter any more.
+    """
+    finished = with_finished and get_retention(stream.compact) != "workqueue"
+    pending, above, names = 0, 0, list[str]()
+    for consumer in consumers:
+        config, state = consumer.compact, consumer.state
+        position = position_of(config, state, inputs.level(stream.address))
+        out = int(state.get("num_ack_pending") or 0) if with_pending else 0
+        most = max_redelivered(config, state, stream.state, position) if finished else 0
+        pending, above = pending + out, above + most
+        names += [consumer.address.consumer] if out or most else []
+    if not names:
+        return
+    parts = [f"{pending:,} that workers have now"] if pending else []
+    parts += [f"{above:,} acknowledged out of order"] if above else []
+    yield Hazard(
+        "DUPLICATES_MESSAGES",
+        f"up to {count_text(pending + above, 'message')} of {', '.join(names)} may be delivered "
+        f"again: {' and '.join(parts)}",
+        messages=pending + above,
+        exact=False,
+        at_least=0,
+        at_most=pending + above,
+        causes=names,
+        as_of=stream.as_of,
+    )
