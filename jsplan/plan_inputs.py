@@ -23,8 +23,8 @@ from jsplan.planning.model import (
     select_addresses,
 )
 from jsplan.planning.options import PlanningOptions
-from jsplan.planning.relocation.contents import move_contents
-from jsplan.planning.relocation.entries import find_relocations, select_together
+from jsplan.planning.transfer.contents import move_contents
+from jsplan.planning.transfer.entries import find_relocations, select_together
 
 #: The operation of a lock under which nothing is replaced.
 BACKFILL: Final = "backfill"

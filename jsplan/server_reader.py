@@ -29,21 +29,21 @@ from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.never_answered_domains import find_never_answered
-from jsplan.planning.relocation.contents import (
-    at_bucket,
-    rename_live,
-    unmoved_buckets,
-    without_unplanned,
-)
-from jsplan.planning.relocation.entries import relocation_reads
-from jsplan.planning.relocation.stages import select_stage
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.replication.source_starts import list_start_times
+from jsplan.planning.transfer.contents import (
+    at_bucket,
+    rename_live,
+    unmoved_buckets,
+    without_unplanned,
+)
+from jsplan.planning.transfer.entries import relocation_reads
 from jsplan.planning.transfer.positions import list_reset_times
+from jsplan.planning.transfer.stages import select_stage
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text
 

@@ -8,11 +8,6 @@ from typing import Final
 from jsplan.applying import placeholders
 from jsplan.applying.kv_entries import delete_entry, write_entry
 from jsplan.applying.objects import clean_object, delete_object, upload_object
-from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
-from jsplan.applying.preserve.rollback import with_rollback
-from jsplan.applying.relocate import compare, cutover
-from jsplan.applying.relocate import copy_messages as relocated_messages
-from jsplan.applying.relocate.snapshot import copy_snapshot
 from jsplan.applying.replicated_streams import (
     attach_sources,
     create_origin,
@@ -23,13 +18,15 @@ from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, removal_lines
-from jsplan.applying.transfer import consumers, hold
+from jsplan.applying.transfer import consumers, copy, cutover
+from jsplan.applying.transfer.compare import compare
 from jsplan.applying.transfer.relocated_consumer import relocate_consumer
 from jsplan.applying.transfer.replaced_consumer import (
     clean_up_consumer,
     replace_consumer,
     reset_consumer,
 )
+from jsplan.applying.transfer.undo import release_origin, undo, with_undo
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import Op
 
@@ -81,15 +78,6 @@ async def _forget(context: StepContext, step: Step) -> None:
 
 OPERATIONS: Final[Mapping[Op, Operation]] = {
     "state.forget": _forget,
-    "stream.probe": with_rollback(probe.probe),
-    "stream.quiesce": with_rollback(old_stream.quiesce),
-    "stream.pause_consumers": with_rollback(hold.pause_consumers),
-    "stream.copy": with_rollback(copy_messages.fill_stream),
-    "stream.compare": with_rollback(verify_copy.verify_copy),
-    "stream.delete_old": with_rollback(old_stream.delete_old),
-    "stream.resume_consumers": consumers.restore_consumers,
-    "stream.activate": new_stream.activate,
-    "stream.delete_staging": new_stream.delete_staging,
     "consumer.replace": replace_consumer,
     "consumer.cleanup": clean_up_consumer,
     "consumer.reset": reset_consumer,
@@ -100,17 +88,21 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "sources.detach": detach_sources,
     "sources.attach": attach_sources,
     "replication.verify": verify_replication,
-    "relocate.mirror": relocated_messages.create_mirror,
-    "relocate.compare": cutover.with_origin_restored(compare.compare),
-    "relocate.quiesce": cutover.with_origin_restored(cutover.quiesce),
-    "relocate.promote": cutover.with_origin_restored(relocated_messages.promote),
-    "relocate.copy": cutover.with_origin_restored(copy_snapshot),
-    "relocate.activate": cutover.with_origin_restored(cutover.activate),
-    "relocate.consumer": relocate_consumer,
-    "relocate.delete": cutover.delete_origin,
-    "relocate.clear": cutover.end_without_origin,
-    "relocate.restore": cutover.restore,
-    "relocate.release": cutover.release,
+    "transfer.probe": with_undo(cutover.probe),
+    "transfer.mirror": with_undo(copy.open_mirror),
+    "transfer.compare": with_undo(compare),
+    "transfer.quiesce": with_undo(cutover.quiesce),
+    "transfer.promote": with_undo(copy.copy_by_mirror),
+    "transfer.copy": with_undo(copy.copy_by_snapshot),
+    "transfer.retire": with_undo(cutover.delete_old),
+    "transfer.consumers": consumers.restore_consumers,
+    "transfer.activate": with_undo(cutover.activate),
+    "transfer.clear": cutover.delete_staging,
+    "transfer.consumer": relocate_consumer,
+    "transfer.delete": cutover.delete_origin,
+    "transfer.end": cutover.end_without_origin,
+    "transfer.undo": undo,
+    "transfer.release": release_origin,
     "kv_entry.create": write_entry,
     "kv_entry.update": write_entry,
     "kv_entry.delete": delete_entry,

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
+from jsplan.applying.transfer.read_progress import read_transfers
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import Plan
-from jsplan.errors import ApiError, ExitCode, combine_exit_codes
-from jsplan.facts.live import DomainFacts
+from jsplan.errors import ExitCode, combine_exit_codes
+from jsplan.facts.live import DomainFacts, LiveObject
 from jsplan.facts.reader import read_object
-from jsplan.planning.preserve.interrupted import (
-    InterruptedReplacement,
-    determine_progress,
-    list_interrupted,
-)
-from jsplan.planning.relocation.progress import (
-    RELOCATES,
-    Relocation,
-    list_unfinished,
-)
-from jsplan.planning.relocation.progress import determine_progress as determine_relocation
+from jsplan.planning.transfer.progress import Transfer, list_unfinished
 from jsplan.state import State
 
 
@@ -43,45 +33,19 @@ async def summarize_execution(
     )
     if backups is not None and backups.saved:
         result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
-    result.interrupted = [
-        *list_interrupted(await _read_interrupted(execution)),
-        *list_unfinished(await _read_relocations(execution)),
-    ]
+    result.interrupted = list_unfinished(await _read_transfers(execution))
     return result
 
 
-async def _read_relocations(execution: Execution) -> list[Relocation]:
-    """Read interrupted relocations from the servers that answer."""
-    found: list[Relocation] = []
+async def _read_transfers(execution: Execution) -> list[Transfer]:
+    """Read the transfers that are not finished from the servers that answer."""
     online = execution.apis.keys() - execution.lost_domains.keys()
-    for name, record in execution.state.replacements.items():
-        sides = [Address.parse(text) for text in (record.get(RELOCATES, name), name)]
-        if RELOCATES not in record or sides[0].domain not in online:
-            continue
-        known = Relocation(sides[0], sides[1], None, record)
-        with suppress(ApiError):
-            origin = await read_object(execution.apis[sides[0].domain], sides[0])
-            if sides[1].domain not in online:
-                found.append(known.with_origin_alone(origin))
-                continue
-            target = await read_object(execution.apis[sides[1].domain], sides[1])
-            found.append(determine_relocation(known, origin, target))
-    return found
 
+    async def read(address: Address) -> LiveObject | None:
+        return await read_object(execution.apis[address.domain], address)
 
-async def _read_interrupted(execution: Execution) -> dict[Address, InterruptedReplacement]:
-    """Read interrupted replacements from the servers that answer."""
-    found: dict[Address, InterruptedReplacement] = {}
-    for name, record in execution.state.replacements.items():
-        address, api = Address.parse(name), execution.apis.get(Address.parse(name).domain)
-        if "staging" in record and api is not None and address.domain not in execution.lost_domains:
-            with suppress(ApiError):
-                target, staging = (
-                    await read_object(api, address),
-                    await read_object(api, Address.parse(record["staging"])),
-                )
-                found[address] = determine_progress(address, record, target, staging)
-    return found
+    records = execution.state.replacements.values()
+    return await read_transfers(records, online.__contains__, read)
 
 
 def build_result(

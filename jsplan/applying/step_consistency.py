@@ -47,7 +47,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield "the address is of another kind"
         return
     params = step.params or {}
-    is_origin = rule.relocated and params.get("relocated") == str(touched)
+    is_origin = rule.relocated and params.get("from") == str(touched)
     if touched != address and not (is_origin or (rule.staging and _is_staging(address, touched))):
         yield f"it touches {touched}"
         return
@@ -65,7 +65,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield "record has no declared fields for state"
     yield from _check_request(step, rule, touched)
     yield from _check_params(step, address)
-    yield from _check_relocation(step, address, deleted)
+    yield from _check_transfer(step, address, deleted)
 
 
 def _is_staging(address: Address, touched: Address) -> bool:
@@ -119,43 +119,42 @@ def _config_names(config: Mapping[str, Any]) -> set[Any]:
     return {config[name] for name in ("name", "durable_name") if config.get(name)}
 
 
-def _check_relocation(step: Step, address: Address, deleted: Collection[str]) -> Iterator[str]:
-    """Return flaws in the sides of a relocation: the origin is deleted, and one is the step's."""
+def _check_transfer(step: Step, address: Address, deleted: Collection[str]) -> Iterator[str]:
+    """Return flaws in the sides of a transfer: the origin is deleted, and one is the step's."""
     params = step.params or {}
-    if "relocated" not in params or step.op == "relocate.restore":
+    if "from" not in params:
         return
-    sides = [params["relocated"], params["target"]]
-    if str(address.parent or address) not in sides or params["state_address"] != sides[1]:
-        yield f"it relocates {sides[0]} to {sides[1]}"
-    if "continues" in params and str(Address.parse(params["continues"]).parent) != sides[0]:
+    sides = [Address.parse(params[side]) for side in ("from", "to")]
+    stream = address.parent or address
+    if not any(side == stream or _is_staging(stream, side) for side in sides):
+        yield f"it copies {sides[0]} to {sides[1]}"
+    for side in sides:
+        if side.stream.startswith(STAGING_PREFIX) and not _is_staging(stream, side):
+            yield f"it copies {sides[0]} to {sides[1]}"
+    begun = params.get("transfer") or {}
+    if begun and begun["origin"] != params["from"]:
+        yield f"it would record {begun['origin']}"
+    if "staging" in begun and not _is_staging(address, Address.parse(begun["staging"])):
+        yield f"its messages would be copied into {begun['staging']}"
+    if "continues" in params and Address.parse(params["continues"]).parent != sides[0]:
         yield f"{params['continues']} is no consumer of {sides[0]}"
-    only_copies = step.op in ("relocate.mirror", "relocate.compare")
-    if sides[0] not in deleted and not (only_copies or "origin_lost" in params):
-        yield f"it relocates {sides[0]}, which no resource change of the plan deletes"
+    if sides[0] == stream or step.op == "transfer.undo" or _is_staging(stream, sides[0]):
+        return
+    only_copies = step.op in ("transfer.mirror", "transfer.compare")
+    if str(sides[0]) not in deleted and not (only_copies or "origin_lost" in params):
+        yield f"it moves {sides[0]}, which no resource change of the plan deletes"
 
 
 def _check_params(step: Step, address: Address) -> Iterator[str]:
     """Return flaws in names from which operations build requests."""
     params = step.params or {}
-    origin, replacement, consumers = (
-        params.get(name) for name in ("from", "replacement", "consumers")
-    )
-    if (
-        origin is not None
-        and Address.parse(origin) != address
-        and not _is_staging(address, Address.parse(origin))
-    ):
-        yield f"it copies from {origin}"
-    if replacement is not None and not _is_staging(address, Address.parse(replacement["staging"])):
-        yield f"its messages would be copied into {replacement['staging']}"
+    consumers = params.get("consumers")
     if (
         "initial_config" in params
         and params["initial_config"].get("name") != step.target_address.stream
     ):
         yield f"it would create stream {params['initial_config'].get('name')}"
-    if step.op == "stream.resume_consumers" and not isinstance(consumers, dict):
-        yield "params do not say how consumers are restored"
-    for name, restored in consumers.items() if isinstance(consumers, dict) else ():
+    for name, restored in (consumers or {}).items():
         if restored is not None and (
             _config_names(restored["config"]) != {name}
             or Address.parse(restored["address"]).parent != address

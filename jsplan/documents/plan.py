@@ -189,11 +189,11 @@ class Step(Struct, omit_defaults=True):
     def required_domains(self) -> set[str]:
         """The domains that must answer: its own, and those of the origins that it checks.
 
-        A step of a relocation needs both sides.
+        A step of a transfer needs both sides.
         """
         params = self.params or {}
         flows = params.get("flows", ()) if self.op == VERIFY_OP else ()
-        sides = (params[side] for side in ("relocated", "target") if side in params)
+        sides = (params[side] for side in ("from", "to") if side in params)
         return {
             self.domain,
             *(Address.parse(flow["origin"]).domain for flow in flows),

@@ -9,7 +9,7 @@ from msgspec import Meta
 from jsplan.codes import HAZARDS
 from jsplan.documents.configs import Config, Origin, Payload
 from jsplan.documents.parts import Estimate
-from jsplan.documents.plan_types import Action
+from jsplan.documents.plan_types import Action, TransferMethod
 from jsplan.documents.records import Flow, OldStream, Server, StepRecord
 from jsplan.documents.types import (
     AnyAddress,
@@ -99,18 +99,14 @@ class Reset(TypedDict):
     direction: Literal["back", "forward", "exact"]
 
 
-class BegunRelocation(TypedDict):
-    """The begin of a relocation."""
+class BegunTransfer(TypedDict):
+    """The begin of a transfer. One that replaces a stream has a staging stream."""
 
     id: str
+    origin: StreamAddress
+    method: TransferMethod
     old: OldStream
-
-
-class BegunReplacement(BegunRelocation):
-    """The begin of a replacement that keeps messages."""
-
-    staging: StreamAddress
-    method: Literal["snapshot", "mirror"]
+    staging: NotRequired[StreamAddress]
 
 
 ParamsShape = TypedDict(
@@ -119,26 +115,21 @@ ParamsShape = TypedDict(
         "state_address": AnyAddress,
         "api_level": Count,
         "from": StreamAddress,
-        "method": Literal["snapshot", "mirror"],
-        "consumers": bool | dict[str, NewConsumer | None],
+        "to": StreamAddress,
+        "consumers": dict[str, NewConsumer | None],
+        "with_consumers": bool,
         "sources": list[str],
         "flows": list[Flow],
         "position": UInt64 | None,
         "reset": Reset,
         "initial_config": Config,
-        "relocated": StreamAddress,
         "relocated_sources": dict[str, Origin],
         "new_sources": dict[str, Origin],
         "continues": ConsumerAddress,
         "origin_lost": bool,
-        "target": StreamAddress,
         "leftovers": list[UploadId],
         "origin_level": Count,
-        "relocation": BegunRelocation,
-        "replacement": BegunReplacement,
-        "into_new": bool,
-        "may_grow": bool,
-        "may_shrink": bool,
+        "transfer": BegunTransfer,
         "managed": bool,
         "text": str,
         "before": str,

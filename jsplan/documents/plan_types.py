@@ -11,18 +11,16 @@ Severity = Literal["destructive", "functional", "cosmetic"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
-    "stream.probe", "stream.quiesce", "stream.pause_consumers",
-    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers",
-    "stream.activate", "stream.delete_staging",
     "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace",
     "consumer.cleanup", "consumer.reset",
     "consumer.create_placeholder", "consumer.delete_placeholder",
     "origin.delete", "origin.create", "sources.detach", "sources.attach",
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
     "replication.verify",
-    "relocate.mirror", "relocate.compare", "relocate.quiesce", "relocate.promote",
-    "relocate.copy", "relocate.activate", "relocate.consumer", "relocate.delete",
-    "relocate.clear", "relocate.restore", "relocate.release",
+    "transfer.probe", "transfer.mirror", "transfer.compare", "transfer.quiesce",
+    "transfer.promote", "transfer.copy", "transfer.retire", "transfer.consumers",
+    "transfer.activate", "transfer.clear", "transfer.consumer", "transfer.delete",
+    "transfer.end", "transfer.undo", "transfer.release",
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",
@@ -39,3 +37,6 @@ RESET_BY_POSITION: Final = "replace_for_position"
 RESET_IN_PLACE: Final = "reset_position"
 #: The reason of a stream that would be replaced, and whose content cannot be kept: it is refused.
 CANNOT_PRESERVE: Final = "cannot_preserve"
+#: How a stream is copied. `mirror`: by a mirror while publishers write. `snapshot`: by a snapshot
+#: while they wait. `drain`: by a mirror while they wait, which consumes a work queue.
+TransferMethod = Literal["mirror", "snapshot", "drain"]

@@ -11,7 +11,7 @@ from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES
 from jsplan.documents.configs import Config
 from jsplan.documents.plan_parts import Actions, HazardCode
-from jsplan.documents.plan_types import VERIFY_OP, Op
+from jsplan.documents.plan_types import VERIFY_OP, Op, TransferMethod
 from jsplan.documents.records import (
     Flow,
     OldStream,
@@ -87,12 +87,18 @@ def _choose_pending(step: dict[str, Any]) -> Any:
 
 # --- replacements ---------------------------------------------------------------------------------
 
-#: The last phase that is done. From `compared` on the staging stream is complete.
+#: The last phase of a transfer that is done, in their order. From `compared` on the first copy is
+#: complete. `activating`: the call that gives the target its subjects is sent.
 Phase = Literal[
-    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled",
-    "recompared", "consumers_resumed", "activated",
+    "started", "mirrored", "quiesced", "consumers_paused", "copied", "compared", "old_deleted",
+    "refilled", "recompared", "consumers_resumed", "activating", "activated",
 ]  # fmt: skip
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
+
+
+def is_before(phase: str, other: str) -> bool:
+    """Check whether a phase comes before another one."""
+    return PHASES.index(phase) < PHASES.index(other)
 
 
 class Counts(TypedDict, total=False):
@@ -140,22 +146,39 @@ class RecordedStream(OldStream):
     state: NotRequired[Counts]
 
 
-class StreamReplaced(TypedDict):
-    """The interrupted replacement of a stream that keeps its messages."""
+class Transferred(TypedDict):
+    """A transfer that has begun: a stream that moves, or is replaced and keeps its messages.
+
+    `address` is the target, and the key in state. `staging` is the stream between both of a
+    replacement. `quiesced_state` has the counts of the quiesced origin, `last_seq` its last
+    sequence, and `end` the last one that it stored, where copying consumes it. `copied` says behind
+    which sequence each of its sources continues. `compared` is the last sequence that was compared
+    from the start on, `compared_from` the first one that was compared during the cut-over.
+    `with_consumers`: the new stream was restored with its consumers.
+    `record` and `expect` are those of the step that activates the target.
+    """
 
     address: StreamAddress
+    origin: StreamAddress
     id: str
-    staging: StreamAddress
-    method: Literal["snapshot", "mirror"]
+    method: TransferMethod
     old: RecordedStream
     phase: Phase
-    quiesced_state: NotRequired[Counts]
-    end_marker: NotRequired[UInt64]
-    copied: NotRequired[dict[str, UInt64]]
-    new_created: NotRequired[str]
-    made_seen: NotRequired[str]
+    staging: NotRequired[StreamAddress]
     allowed: NotRequired[dict[str, UInt64]]
+    prepared: NotRequired[Instant]
+    target_created: NotRequired[str]
+    made_seen: NotRequired[str]
+    quiesced_state: NotRequired[Counts]
+    copied: NotRequired[dict[str, UInt64]]
+    end: NotRequired[UInt64]
+    last_seq: NotRequired[UInt64]
+    compared: NotRequired[UInt64]
+    compared_from: NotRequired[UInt64]
+    with_consumers: NotRequired[bool]
     consumers: NotRequired[dict[str, RecordedConsumer]]
+    record: NotRequired[StepRecord | None]
+    expect: NotRequired[Config | None]
 
 
 class ConsumerReplaced(RecordedConsumer):
@@ -189,36 +212,8 @@ class SourcesDetached(TypedDict):
     detached: list[str]
 
 
-#: The last phase of a relocation that is done, or `activating`: the call that activates is sent.
-RelocationPhase = Literal["started", "mirrored", "quiesced", "promoted", "activating", "activated"]
-RELOCATION_PHASES: Final[tuple[str, ...]] = get_args(RelocationPhase)
-
-
-class Relocated(TypedDict):
-    """A relocation that has begun."""
-
-    address: StreamAddress
-    relocates: StreamAddress
-    id: str
-    old: OldStream
-    phase: RelocationPhase
-    allowed: NotRequired[dict[str, UInt64]]
-    target_created: NotRequired[str]
-    made_seen: NotRequired[str]
-    compared: NotRequired[UInt64]
-    prepared: NotRequired[Instant]
-    strategy: NotRequired[Literal["mirror", "snapshot"]]
-    compared_from: NotRequired[UInt64]
-    end_marker: NotRequired[UInt64]
-    last_seq: NotRequired[UInt64]
-    consumers: NotRequired[dict[str, RecordedConsumer]]
-    record: NotRequired[StepRecord | None]
-    expect: NotRequired[Config | None]
-
-
 _REPLACEMENTS: Final[dict[str, Any]] = {
-    "relocates": Relocated,
-    "staging": StreamReplaced,
+    "origin": Transferred,
     "created": ConsumerReplaced,
     "first_seq": OriginReplaced,
     "detached": SourcesDetached,

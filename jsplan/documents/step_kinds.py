@@ -56,17 +56,7 @@ class StepKind(Struct, frozen=True):
         return self.does in ("delete", "retire")
 
 
-_COPY_PARAMS: Final = (
-    "state_address",
-    "api_level",
-    "from",
-    "method",
-    "into_new",
-    "may_grow",
-    "consumers",
-    "may_shrink",
-)
-_RELOCATION_PARAMS: Final = ("state_address", "relocated", "target", "api_level", "origin_level")
+_TRANSFER_PARAMS: Final = ("state_address", "from", "to", "api_level", "origin_level")
 STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     "stream.create": StepKind(
         "stream",
@@ -88,38 +78,6 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     ),
     "stream.delete": StepKind("stream", "STREAM.DELETE", does="delete"),
     "stream.restore": StepKind("stream", "STREAM.RESTORE", "restore", does="write"),
-    "stream.probe": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        staging=True,
-        params=("state_address", "api_level", "replacement", "initial_config"),
-    ),
-    "stream.quiesce": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        optional=True,
-        params=("state_address", "api_level", "replacement"),
-        loses="all",
-    ),
-    "stream.pause_consumers": StepKind("stream", params=("state_address", "api_level")),
-    "stream.copy": StepKind(
-        "stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY_PARAMS
-    ),
-    "stream.compare": StepKind("stream", staging=True, params=_COPY_PARAMS),
-    "stream.delete_old": StepKind(
-        "stream", "STREAM.DELETE", params=("state_address", "api_level"), does="retire"
-    ),
-    "stream.resume_consumers": StepKind(
-        "stream", params=("state_address", "api_level", "consumers")
-    ),
-    "stream.activate": StepKind(
-        "stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level"), is_marked=True
-    ),
-    "stream.delete_staging": StepKind(
-        "stream", "STREAM.DELETE", staging=True, params=("state_address",)
-    ),
     "origin.delete": StepKind("stream", "STREAM.DELETE", params=("state_address",), does="delete"),
     "origin.create": StepKind(
         "stream",
@@ -181,48 +139,71 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     ),
     "consumer.verify": StepKind("consumer"),
     "replication.verify": StepKind("stream", params=("flows", "managed")),
-    "relocate.mirror": StepKind(
-        "stream", "STREAM.CREATE", "stream", params=(*_RELOCATION_PARAMS, "relocation")
+    "transfer.probe": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        staging=True,
+        params=(*_TRANSFER_PARAMS, "transfer", "initial_config"),
     ),
-    "relocate.compare": StepKind("stream", params=_RELOCATION_PARAMS, is_cutover=True),
-    "relocate.quiesce": StepKind(
+    "transfer.mirror": StepKind(
+        "stream", "STREAM.CREATE", "stream", staging=True, params=_TRANSFER_PARAMS
+    ),
+    "transfer.compare": StepKind("stream", staging=True, params=_TRANSFER_PARAMS, is_cutover=True),
+    "transfer.quiesce": StepKind(
         "stream",
         "STREAM.UPDATE",
         "stream",
         optional=True,
-        params=_RELOCATION_PARAMS,
+        params=_TRANSFER_PARAMS,
         relocated=True,
+        loses="all",
     ),
-    "relocate.promote": StepKind(
-        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, is_cutover=True
-    ),
-    "relocate.copy": StepKind(
-        "stream", "STREAM.RESTORE", "restore", params=_RELOCATION_PARAMS, is_cutover=True
-    ),
-    "relocate.activate": StepKind(
+    "transfer.promote": StepKind(
         "stream",
         "STREAM.UPDATE",
         "stream",
-        params=_RELOCATION_PARAMS,
+        staging=True,
+        params=_TRANSFER_PARAMS,
+        is_cutover=True,
+    ),
+    "transfer.copy": StepKind(
+        "stream",
+        "STREAM.RESTORE",
+        "restore",
+        staging=True,
+        params=_TRANSFER_PARAMS,
+        is_cutover=True,
+    ),
+    "transfer.retire": StepKind(
+        "stream", "STREAM.DELETE", params=_TRANSFER_PARAMS, does="retire", is_cutover=True
+    ),
+    "transfer.consumers": StepKind(
+        "stream", params=(*_TRANSFER_PARAMS, "consumers"), is_cutover=True
+    ),
+    "transfer.activate": StepKind(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        params=_TRANSFER_PARAMS,
         is_marked=True,
         is_cutover=True,
     ),
-    "relocate.consumer": StepKind(
+    "transfer.clear": StepKind("stream", "STREAM.DELETE", staging=True, params=_TRANSFER_PARAMS),
+    "transfer.consumer": StepKind(
         "consumer",
         "CONSUMER.CREATE",
         "consumer",
         "create",
-        params=(*_RELOCATION_PARAMS, "continues"),
+        params=(*_TRANSFER_PARAMS, "continues"),
         is_marked=True,
     ),
-    "relocate.delete": StepKind(
-        "stream", "STREAM.DELETE", params=_RELOCATION_PARAMS, does="delete"
+    "transfer.delete": StepKind("stream", "STREAM.DELETE", params=_TRANSFER_PARAMS, does="delete"),
+    "transfer.end": StepKind("stream", params=(*_TRANSFER_PARAMS, "origin_lost")),
+    "transfer.undo": StepKind(
+        "stream", "STREAM.UPDATE", "stream", params=_TRANSFER_PARAMS, is_marked=True
     ),
-    "relocate.clear": StepKind("stream", params=(*_RELOCATION_PARAMS, "origin_lost")),
-    "relocate.restore": StepKind(
-        "stream", "STREAM.UPDATE", "stream", params=_RELOCATION_PARAMS, is_marked=True
-    ),
-    "relocate.release": StepKind("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
+    "transfer.release": StepKind("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
     "kv_entry.create": StepKind("kv_entry", params=("before",), does="create"),
     "kv_entry.update": StepKind("kv_entry", params=("before",), does="update"),
     "kv_entry.delete": StepKind("kv_entry", params=("before",), does="delete", loses="all"),

@@ -48,17 +48,6 @@ from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_interrupted
 from jsplan.planning.ownership import decide_owners
-from jsplan.planning.preserve.hazards import preserve_obstacle
-from jsplan.planning.relocation.consumers import origin_consumer, target_consumer
-from jsplan.planning.relocation.decisions import (
-    ORIGIN_RELOCATED,
-    TARGET_RELOCATED,
-    check_waiting_relocations,
-    decide_relocations,
-)
-from jsplan.planning.relocation.downstream import plan_relocated_sources
-from jsplan.planning.relocation.entries import deferral_reasons
-from jsplan.planning.relocation.stages import limit_changes
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.flow_effects import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
@@ -70,7 +59,18 @@ from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
 from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.planning.transfer.consumers import config_with_start
+from jsplan.planning.transfer.decisions import (
+    ORIGIN_RELOCATED,
+    TARGET_RELOCATED,
+    check_waiting_relocations,
+    decide_relocations,
+)
+from jsplan.planning.transfer.downstream import plan_relocated_sources
+from jsplan.planning.transfer.entries import deferral_reasons
+from jsplan.planning.transfer.hazards import preserve_obstacle
 from jsplan.planning.transfer.positions import check_resets
+from jsplan.planning.transfer.stages import limit_changes
+from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
 

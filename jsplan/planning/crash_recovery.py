@@ -19,15 +19,15 @@ from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import is_held
-from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
-from jsplan.planning.preserve.methods import choose_preserve_method
-from jsplan.planning.preserve.staging import (
+from jsplan.planning.replication.detached_sources import restore_detached_view
+from jsplan.planning.transfer.configs import (
     belongs_to_replacement,
     initial_config,
     needs_recreation,
 )
-from jsplan.planning.relocation.entries import recover_relocations, relocated_to
-from jsplan.planning.replication.detached_sources import restore_detached_view
+from jsplan.planning.transfer.entries import recover_relocations, relocated_to
+from jsplan.planning.transfer.methods import second_method
+from jsplan.planning.transfer.progress import Transfer, determine_progress
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.state.document import Entry
 
@@ -167,7 +167,7 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
 
     `inputs.live` must include the staging streams.
     """
-    streams: dict[Address, InterruptedReplacement] = {}
+    streams: dict[Address, Transfer] = {}
     previous: list[LiveObject] = []
     domains = dict(inputs.live.domains)
     for address, record in inputs.interrupted.replacements.items():
@@ -182,8 +182,8 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
                 continue
             facts = domains[address.domain]
             domains[address.domain] = replace(facts, reachable=False, reason=found.describe_loss())
-        elif found.next_step != "clear":
-            previous += _previous_view(address, found)
+        elif (before := found.previous) is not None:
+            previous += [before, *_previous_consumers(address, found)]
         streams[address] = found
     return replace(
         inputs,
@@ -201,51 +201,31 @@ def _is_emptied(inputs: PlanInputs, domain: str) -> bool:
     )
 
 
-def _inspect_replacement(
-    inputs: PlanInputs, address: Address, record: dict[str, Any]
-) -> InterruptedReplacement:
-    found = determine_progress(
-        address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["staging"]))
-    )
-    if (
-        found.next_step in ("recompare", "resume", "update")
-        and found.current is not None
-        and inputs.declared(address) is not None
-    ):
-        return (
-            replace(found, next_step="refill") if _needs_refill(inputs, address, found) else found
-        )
+def _inspect_replacement(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> Transfer:
+    here = record | {"address": str(address), "origin": str(address)}
+    known = Transfer.of_record(here)
+    staging = inputs.live.get(known.staging) if known.staging is not None else None
+    now = inputs.live.get(address)
+    found = replace(determine_progress(known, now, now, staging), record=record)
+    is_new = found.next_step in ("match", "resume", "update") and found.target_now is not None
+    if is_new and inputs.declared(address) is not None and _needs_refill(inputs, address, found):
+        return replace(found, next_step="refill")
     return found
 
 
-def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplacement) -> bool:
+def _needs_refill(inputs: PlanInputs, address: Address, found: Transfer) -> bool:
     """Check whether the new stream was created for older files and must be created again."""
-    assert found.current is not None
-    level, old = (
-        inputs.level(address),
-        LiveObject(address, found.record["old"]["config"], found.record["old"]["created"], {}),
-    )
+    assert found.target_now is not None
+    level = inputs.level(address)
+    old = LiveObject(address, dict(found.old_config), found.record["old"]["created"], {})
     creation = build_create(BACKING_TABLES[address.kind], inputs.creation_body(address), level)
-    wanted = initial_config(
-        address, old, creation, can_mirror=choose_preserve_method(level) == "snapshot"
-    )
-    return belongs_to_replacement(found.current.raw, found.record["id"]) and needs_recreation(
-        found.current.raw, wanted
-    )
+    wanted = initial_config(address, old, creation, can_mirror=second_method(level) == "snapshot")
+    raw = found.target_now.raw
+    return belongs_to_replacement(raw, found.record["id"]) and needs_recreation(raw, wanted)
 
 
-def _previous_view(address: Address, found: InterruptedReplacement) -> Iterator[LiveObject]:
-    """Yield the stream and its consumers as they were before.
-
-    The stream has as many messages as there are now.
-    """
-    old, counted = (
-        found.record["old"],
-        found.staging if found.staging is not None and not found.has_old_stream else found.current,
-    )
-    state = counted.state if counted is not None else old.get("state", {})
-    server = found.current.server if found.current is not None else {}
-    yield LiveObject(address, old["config"], old["created"], state, server)
+def _previous_consumers(address: Address, found: Transfer) -> Iterator[LiveObject]:
+    """Yield the consumers of a replaced stream as they were before."""
     for name, consumer in found.record.get("consumers", {}).items():
         yield LiveObject(
             Address(address.domain, "consumer", f"{address.stream}/{name}"),

@@ -21,11 +21,6 @@ from jsplan.planning.merge import (
     without_ignored,
 )
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
-from jsplan.planning.preserve.methods import (
-    exceeds_max_consumers,
-    recreates_consumers,
-    tightens_consumer_limits,
-)
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.planning.revision import Revision
 from jsplan.planning.transfer.consumer_position import START_FIELDS, with_start_sequence
@@ -34,11 +29,17 @@ from jsplan.planning.transfer.consumers import (
     preserve_position,
     replacement_fields,
 )
+from jsplan.planning.transfer.methods import (
+    exceeds_max_consumers,
+    recreates_consumers,
+    tightens_consumer_limits,
+)
 from jsplan.planning.transfer.positions import (
     find_reset,
     is_reset_pending,
     start_of_new,
 )
+from jsplan.planning.transfer.replacement import plan_replacement
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.contents import CONTENTS
@@ -409,7 +410,7 @@ def _with_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> Res
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Resume or roll back the interrupted replacement of a stream."""
     address, interrupted = decision.address, inputs.interrupted.streams[decision.address]
-    if inputs.options.refresh_only or interrupted.next_step == "clear":
+    if inputs.options.refresh_only or interrupted.next_step in ("clear", "recompare"):
         return decision
     if interrupted.conflict or inputs.declared(address) is None:
         what = interrupted.conflict or (
@@ -439,7 +440,7 @@ def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> Resou
             diagnostics=[error],
         )
     warning = Diagnostic("warning", "JS424", interrupted.summary, interrupted.detail, str(address))
-    if interrupted.can_roll_back and not decision.replaces:
+    if interrupted.can_go_back and not decision.replaces:
         return replace(
             decision,
             actions=["update"],
@@ -509,10 +510,12 @@ def decide_dependent_consumers(
                 or tightens_consumer_limits(decision.live.compact, after)
                 or exceeds_max_consumers(decision.live, after)
             )
+            transfer = plan_replacement(inputs, address, decision.live)
             recreates = changes or recreates_consumers(
-                decision.live.compact, after, inputs.level(address)
+                decision.live.compact, after, transfer.method
             )
-            revision.change(address, recreates_consumers=recreates)
+            transfer = replace(transfer, places_consumers=recreates)
+            revision.change(address, recreates_consumers=recreates, replacement=transfer)
     for address, decision in decisions.items():
         if address.parent is None or address.parent not in decisions or decision.live is None:
             continue

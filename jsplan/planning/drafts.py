@@ -19,14 +19,14 @@ Part = Literal[
     "restore",
     # a placeholder around the consumers of a stream
     "hold", "release",
-    # a replacement that keeps messages, and a relocation
-    "probe", "stop", "positions", "copy", "compare", "retire", "refill", "recompare", "resume",
-    "clear", "mirror", "precompare", "rest", "ended", "cleared",
+    # a transfer
+    "probe", "mirror", "precompare", "stop", "rest", "compare", "retire", "refill", "match",
+    "resume", "recompare", "clear", "ended", "checked", "cleared",
 ]  # fmt: skip
 Key = tuple[Address, Part]
 #: The parts of the same object that come before each part. They order a change that has several.
 EARLIER_PARTS: Final[Mapping[Part, tuple[Part, ...]]] = {
-    "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
+    "probe": ("cleared",), "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
     "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
     "last": ("first", "park", "leave", "update"), "reset": ("park", "update", "pause"),
 }  # fmt: skip

@@ -18,11 +18,11 @@ from jsplan.planning.field_levels import check_server_level, needs_newer_server,
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
-from jsplan.planning.preserve.hazards import check_stream_replacement, preserve_obstacle
-from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.transfer.consumer_position import START_FIELDS
 from jsplan.planning.transfer.consumers import check_consumer_replacement, replacement_fields
+from jsplan.planning.transfer.hazards import check_stream_replacement, preserve_obstacle
+from jsplan.planning.transfer.methods import RECREATE_HINT
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
@@ -216,7 +216,7 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
 def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Yield a refusal if the plan deletes a guarded object."""
     interrupted = inputs.interrupted.streams.get(decision.address)
-    if interrupted is not None and not interrupted.has_old_stream:
+    if interrupted is not None and not interrupted.has_origin:
         return  # the old stream is deleted already; finishing the replacement restores it
     if is_guarded(
         inputs.workspace,

@@ -22,17 +22,6 @@ from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.preserve.hazards import assess_preserved
-from jsplan.planning.relocation.decisions import (
-    ORIGIN_RELOCATED,
-    POSITION_LOST,
-    TARGET_RELOCATED,
-)
-from jsplan.planning.relocation.hazards import (
-    assess_lost_position,
-    assess_origin,
-    assess_target,
-)
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.flow_effects import (
     assess_arrivals,
@@ -52,7 +41,18 @@ from jsplan.planning.stranded import (
     is_filter_measurement,
 )
 from jsplan.planning.transfer.consumers import assess_replaced
+from jsplan.planning.transfer.decisions import (
+    ORIGIN_RELOCATED,
+    POSITION_LOST,
+    TARGET_RELOCATED,
+)
+from jsplan.planning.transfer.hazards import assess_preserved
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
+from jsplan.planning.transfer.relocation_hazards import (
+    assess_lost_position,
+    assess_origin,
+    assess_target,
+)
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text

@@ -10,9 +10,8 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import is_held
-from jsplan.planning.preserve.interrupted import FINISH_HINT, list_interrupted
-from jsplan.planning.relocation.progress import RELOCATES, list_unfinished
 from jsplan.planning.replication.impact import source_names
+from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unfinished
 from jsplan.resources.nested import origin_key
 
 #: The finding about an interrupted replacement.
@@ -28,8 +27,8 @@ def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
     """
     if inputs.interrupted.is_running:
         return []
-    found = list_interrupted(inputs.interrupted.streams)
-    found += list_unfinished(inputs.relocations.values())
+    transfers = [*inputs.interrupted.streams.values(), *inputs.relocations.values()]
+    found = list_unfinished(transfers)
     found += list(_list_others(inputs))
     return sorted(found, key=lambda item: not item["rejected"])
 
@@ -38,8 +37,7 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
     """Yield the interruptions that leave every message in its stream."""
     for address, record in sorted(inputs.interrupted.replacements.items()):
         if (
-            "staging" in record
-            or RELOCATES in record
+            is_transfer(record)
             or is_placeholder(address)
             or not inputs.live.is_reachable(address.domain)
         ):

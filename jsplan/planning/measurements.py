@@ -27,16 +27,14 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
 from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
 from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
-from jsplan.planning.preserve.hazards import (
-    finishing_consumers,
-    list_consumers,
-)
-from jsplan.planning.preserve.staged_measurements import redirect_to_staging, resized_storage
-from jsplan.planning.relocation.consumers import origin_consumer
-from jsplan.planning.relocation.decisions import TARGET_RELOCATED
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
+from jsplan.planning.transfer.decisions import TARGET_RELOCATED
+from jsplan.planning.transfer.hazards import finishing_consumers
 from jsplan.planning.transfer.positions import reset_measurements
+from jsplan.planning.transfer.replacement import list_consumers
+from jsplan.planning.transfer.staged_measurements import redirect_to_staging, resized_storage
+from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -105,8 +103,8 @@ def list_measurements(
 #: The operations before which the deletions of a stream are counted again: the first that the plan
 #: has for it. Of a replaced one that is before its publishers are rejected.
 _CHECKED: Final[tuple[tuple[Op, ...], ...]] = (
-    ("stream.update", "stream.quiesce", "relocate.quiesce"),
-    ("stream.compare",),
+    ("stream.update", "transfer.quiesce"),
+    ("transfer.compare",),
 )
 
 
@@ -149,7 +147,7 @@ def _counting_steps(
         held = [step for step in losing if step.op == "consumer.create_placeholder"]
         return held or losing
     address = str(request.address)
-    own = [s for s in steps if s.address == address and not (s.params or {}).get("into_new")]
+    own = [s for s in steps if s.address == address and (s.params or {}).get("to") != address]
     if counts.drains is not None:
         return [step for step in own if step.op in ("stream.create", "stream.update")]
     for ops in _CHECKED:

@@ -21,9 +21,8 @@ from jsplan.facts.measurement import Answer, Measurement
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals
-from jsplan.planning.preserve.interrupted import InterruptedReplacement
-from jsplan.planning.relocation.progress import Relocation
 from jsplan.planning.transfer.consumer_position import PositionReset
+from jsplan.planning.transfer.progress import Transfer
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.contents import CONTENTS
@@ -55,7 +54,7 @@ class InterruptedWork(Struct, frozen=True):
 
     steps: Mapping[Address, dict[str, Any]] = field(default_factory=dict)
     replacements: Mapping[Address, dict[str, Any]] = field(default_factory=dict)
-    streams: Mapping[Address, InterruptedReplacement] = field(default_factory=dict)
+    streams: Mapping[Address, Transfer] = field(default_factory=dict)
     recovered: frozenset[Address] = frozenset()
     recovered_deletions: frozenset[Address] = frozenset()
     unready: frozenset[Address] = frozenset()
@@ -116,7 +115,7 @@ class PlanInputs(Struct, frozen=True):
     interrupted: InterruptedWork = field(default_factory=InterruptedWork)
     measured: Measurements = field(default_factory=Measurements)
     owner_tag: str = ""
-    relocations: Mapping[Address, Relocation] = field(default_factory=dict)
+    relocations: Mapping[Address, Transfer] = field(default_factory=dict)
     backup: Backup = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
@@ -233,6 +232,7 @@ class ResourceDecision(Struct, frozen=True):
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
     `relocation`: the relocation that the resource is one side of, or a consumer of.
+    `replacement`: how the messages of a stream are kept that is replaced.
     `reset`: the position to which a consumer is set, because the files have a new word.
     `continues_at`: the first sequence of a stream in place of one that is gone; 0: its own.
     `source_starts`: the sequences at which new sources begin in place of what the files say.
@@ -255,7 +255,8 @@ class ResourceDecision(Struct, frozen=True):
     sources_to_detach: frozenset[str] = frozenset()
     sources_to_attach: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    relocation: Relocation | None = None
+    relocation: Transfer | None = None
+    replacement: Transfer | None = None
     relocated_sources: dict[str, Config] = field(default_factory=dict)
     continues_at: int = 0
     source_starts: dict[str, int] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def note_interrupted(inputs: PlanInputs, plan: Plan) -> Iterable[Diagnostic]:
     }
     for step in plan.steps:
         left_over = step.op == "consumer.delete_placeholder" and step.object == step.address
-        if left_over or (step.op == "stream.delete_staging" and step.address not in replaced):
+        if left_over or (step.op == "transfer.clear" and step.address not in replaced):
             name = f"{step.target_address.name} in {step.domain}"
             text = f"an interrupted apply may have left {name}; it is removed"
             yield Diagnostic("info", ORPHAN, text, _ORPHAN_DETAIL, step.address)

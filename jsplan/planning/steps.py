@@ -31,15 +31,6 @@ from jsplan.planning.model import PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
-from jsplan.planning.preserve.stream_steps import (
-    draft_replacement,
-    draft_rollback,
-    draft_staging_cleanup,
-)
-from jsplan.planning.relocation.decisions import RELOCATION_WAITS
-from jsplan.planning.relocation.order import order_relocations
-from jsplan.planning.relocation.stages import limit_drafts
-from jsplan.planning.relocation.steps import draft_release, draft_relocation
 from jsplan.planning.replication.checks import (
     draft_replication_checks,
     is_state_only,
@@ -64,6 +55,15 @@ from jsplan.planning.state_records import (
     record_entry,
 )
 from jsplan.planning.transfer.consumers import params, with_pause
+from jsplan.planning.transfer.decisions import RELOCATION_WAITS
+from jsplan.planning.transfer.order import order_relocations
+from jsplan.planning.transfer.stages import limit_drafts
+from jsplan.planning.transfer.steps import (
+    draft_release,
+    draft_staging_cleanup,
+    draft_transfer,
+    draft_undo,
+)
 
 
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
@@ -121,21 +121,17 @@ def _draft_decision(
     if decision.relocation is not None and decision.reason == RELOCATION_WAITS:
         yield draft_release(decision.relocation)
     elif decision.relocation is not None:
-        yield from draft_relocation(inputs, decision, _draft_relocated(inputs, decision))
-    elif decision.address.is_stream and decision.preserves:
-        yield from draft_replacement(
+        yield from draft_transfer(inputs, decision, _draft_relocated(inputs, decision), {})
+    elif decision.replacement is not None:
+        yield from draft_transfer(
             inputs,
             decision,
             _draft_create(inputs, decision, "absent"),
             _restored_consumers(inputs, decision, decisions),
         )
     elif decision.reason == REPLACEMENT_ROLLED_BACK:
-        yield from draft_rollback(
-            inputs,
-            decision,
-            _draft_update(inputs, decision),
-            _restored_consumers(inputs, decision, decisions),
-        )
+        begun = inputs.interrupted.streams[decision.address]
+        yield draft_undo(inputs, begun, _draft_update(inputs, decision))
     elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
         yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
 

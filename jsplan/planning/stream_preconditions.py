@@ -12,8 +12,8 @@ from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
 from jsplan.planning.model import PlanInputs, ResourceDecision
-from jsplan.planning.preserve.hazards import list_consumers
 from jsplan.planning.split_updates import stream_of
+from jsplan.planning.transfer.replacement import list_consumers
 
 
 def expect_streams(
@@ -26,7 +26,7 @@ def expect_streams(
     """
     for step in steps:
         address = Address.parse(step.address)
-        if step.op == "stream.quiesce":
+        if step.op == "transfer.quiesce":
             step.precondition["consumers"] = _durable_consumers(inputs, step.target_address)
         if address.parent is None or step.request is None:
             continue

@@ -16,8 +16,7 @@ from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import last_seen
-from jsplan.planning.preserve.interrupted import InterruptedReplacement
-from jsplan.planning.relocation.progress import list_relocations
+from jsplan.planning.transfer.progress import Transfer, list_relocations
 from jsplan.replication.health import FlowHealth
 from jsplan.status.elements import (
     build_consumer_element,
@@ -61,7 +60,8 @@ def build_document(
     replaced = [
         _replaced_stream(Address.parse(a), inputs.interrupted.streams[Address.parse(a)])
         for a in down
-        if inputs.live.get(Address.parse(a)) is None
+        if Address.parse(a) in inputs.interrupted.streams
+        and inputs.live.get(Address.parse(a)) is None
     ]
     listed = sorted(
         [*(o for o in chosen if o.address.kind != "consumer"), *replaced], key=lambda o: o.address
@@ -104,9 +104,9 @@ def _state_diagnostics(context: Context) -> list[Diagnostic]:
     return [Diagnostic("warning", "JS477", text, detail)]
 
 
-def _replaced_stream(address: Address, found: InterruptedReplacement) -> LiveObject:
+def _replaced_stream(address: Address, found: Transfer) -> LiveObject:
     """Return a live object for a stream that is being replaced, with its staged messages."""
-    old, staging = found.record["old"], found.staging
+    old, staging = found.record["old"], found.staging_now
     empty = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
     return LiveObject(
         address,

@@ -9,12 +9,14 @@ from typing import NoReturn, Protocol
 from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected
+from jsplan.applying.transfer.read_progress import read_transfers
 from jsplan.config.model import LoadOptions
 from jsplan.context import known_domains, open_session, open_stateless_context, state_bucket
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.leaderless import name_silent_servers
+from jsplan.facts.live import LiveObject
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
 from jsplan.facts.refresh import list_live
@@ -23,9 +25,6 @@ from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
 from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress
-from jsplan.planning.relocation.progress import Relocation
-from jsplan.planning.relocation.progress import determine_progress as determine_relocation
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
 from jsplan.status.document import build_document
@@ -97,7 +96,7 @@ async def _status(
         )
         await read_losses(pool, domains, live, [*live.objects])
         await name_silent_servers(pool, domains, live, wanted)
-        inputs = await _read_staging_streams(pool, replace(inputs, live=live))
+        inputs = await _read_transfers(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)
         own = state_bucket(context.workspace)
         listed = {
@@ -118,38 +117,19 @@ async def _status(
     return build_document(context, inputs, chosen, flows, targets)
 
 
-async def _read_staging_streams(pool: Pool, inputs: PlanInputs) -> PlanInputs:
-    """Determine the progress of interrupted replacements by their staging streams."""
-    streams: dict[Address, InterruptedReplacement] = {}
-    for address, record in inputs.interrupted.replacements.items():
-        if "staging" in record and inputs.live.is_reachable(address.domain):
-            api, staging = (
-                pool.api(inputs.workspace.domains[address.domain]),
-                Address.parse(record["staging"]),
-            )
-            streams[address] = determine_progress(
-                address, record, inputs.live.get(address), await read_object(api, staging)
-            )
-    return replace(
-        inputs,
-        relocations=await _read_relocations(pool, inputs),
-        interrupted=replace(inputs.interrupted, streams=streams),
-    )
+async def _read_transfers(pool: Pool, inputs: PlanInputs) -> PlanInputs:
+    """Determine the progress of the transfers that are not finished."""
 
+    async def read(address: Address) -> LiveObject | None:
+        return await read_object(pool.api(inputs.workspace.domains[address.domain]), address)
 
-async def _read_relocations(pool: Pool, inputs: PlanInputs) -> dict[Address, Relocation]:
-    """Determine the progress of interrupted relocations whose origin answers."""
-    domains, found = inputs.workspace.domains, dict[Address, Relocation]()
-    for target, relocation in inputs.relocations.items():
-        side = relocation.origin
-        if not relocation.record or not inputs.live.is_reachable(side.domain):
-            continue
-        origin = await read_object(pool.api(domains[side.domain]), side)
-        found[target] = (
-            determine_relocation(
-                relocation, origin, await read_object(pool.api(domains[target.domain]), target)
-            )
-            if inputs.live.is_reachable(target.domain)
-            else relocation.with_origin_alone(origin)
-        )
-    return found
+    records = [
+        record | {"address": str(address)}
+        for address, record in inputs.interrupted.replacements.items()
+        if address.domain in inputs.workspace.domains
+    ]
+    found = await read_transfers(records, inputs.live.is_reachable, read)
+    streams = {each.target: each for each in found if not each.is_relocation}
+    relocations = {each.target: each for each in found if each.is_relocation}
+    work = replace(inputs.interrupted, streams=streams)
+    return replace(inputs, relocations=relocations, interrupted=work)

@@ -129,7 +129,7 @@ def apply_until_killed(space: Space, **options: Any) -> Plan:
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-@pytest.mark.parametrize("op", ["stream.quiesce", "stream.delete_old", "sources.attach"])
+@pytest.mark.parametrize("op", ["transfer.quiesce", "transfer.retire", "sources.attach"])
 def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permissions(
     op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:

@@ -72,9 +72,16 @@ CONSUMER_POSITION = {
 def plan() -> dict[str, Any]:
     """A plan with each action and steps of several kinds."""
     found = samples.everything()
-    chain = {"state_address": "hub/stream/ORDERS", "api_level": 5}
+    chain = {"state_address": "hub/stream/ORDERS", "api_level": 5, "origin_level": 5}
+    chain |= {"from": "hub/stream/ORDERS", "to": STAGING_STREAM}
     old = {"config": samples.STREAM, "created": CREATED}
-    begins = {"id": "0123", "staging": STAGING_STREAM, "method": "snapshot", "old": old}
+    begins = {
+        "id": "0123",
+        "origin": "hub/stream/ORDERS",
+        "staging": STAGING_STREAM,
+        "method": "snapshot",
+        "old": old,
+    }
     coming = {
         "NEW": {
             "address": "hub/consumer/ORDERS/NEW",
@@ -87,17 +94,17 @@ def plan() -> dict[str, Any]:
         Step(
             "a1",
             "hub/stream/ORDERS",
-            "stream.quiesce",
+            "transfer.quiesce",
             "",
             None,
             {},
-            params=chain | {"replacement": begins},
+            params=chain | {"transfer": begins},
             object="hub/stream/ORDERS",
         ),
         Step(
             "a2",
             "hub/stream/ORDERS",
-            "stream.resume_consumers",
+            "transfer.consumers",
             "",
             None,
             {"after_step": "a1"},
@@ -172,12 +179,13 @@ def state() -> dict[str, Any]:
     found["replacements"] |= {
         "hub/stream/BIG": {
             "address": "hub/stream/BIG",
+            "origin": "hub/stream/BIG",
             "id": "0123",
             "staging": STAGING_STREAM,
-            "method": "mirror",
+            "method": "drain",
             "old": old,
             "phase": "consumers_paused",
-            "end_marker": 5,
+            "end": 5,
             "quiesced_state": {"messages": 5, "last_seq": 9},
             "consumers": consumers,
         },

@@ -13,7 +13,7 @@ from jsplan.documents.state_parts import PHASES
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.support import stream_content
-from tests.support.process import jsplan, start_process
+from tests.support.process import jsplan
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.simulated_kill import SimulatedKill, kill_after, kill_before_phase
 from tests.support.state import read_state
@@ -188,18 +188,12 @@ def test_a_kill_before_a_phase_is_recorded(phase: str, tmp_path: Path, server: S
     scene.require_preserved()
 
 
-def test_an_apply_killed_by_sigkill_is_resumed(tmp_path: Path, server: Server) -> None:
-    """After a SIGKILL during the copy, the plan says where the messages are; apply ends it."""
+def test_a_killed_copy_is_shown_and_resumed(tmp_path: Path, server: Server) -> None:
+    """After a kill during the copy, the plan says where the messages are; apply ends it."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 5_000)
     scene.reset(AFTER)
-    process = start_process(
-        tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)
-    )
-    assert process.stderr is not None
-    while b"copy" not in (line := process.stderr.readline()):
-        assert line, "apply ended too early"
-    process.kill()
-    process.communicate(timeout=30)
+    with kill_before_phase("copied"), pytest.raises(SimulatedKill):
+        scene.space.apply(allow_hazards=PERMITTED)
 
     planned = jsplan(tmp_path, "plan")
     assert planned.code == 0

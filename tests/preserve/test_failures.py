@@ -41,9 +41,8 @@ BEFORE_DELETION = {
     "probe": ("STREAM.CREATE.JSPLAN_STAGING", 1),
     "probe-at-last": ("STREAM.UPDATE.JSPLAN_STAGING", 1),
     "stop": ("STREAM.UPDATE.A", 1),
-    "copy": ("STREAM.RESTORE.JSPLAN_STAGING", 1)
-    if ARCHIVES
-    else ("STREAM.CREATE.JSPLAN_STAGING", 2),
+    "mirror": ("STREAM.CREATE.JSPLAN_STAGING", 2),
+    "rest": ("STREAM.UPDATE.JSPLAN_STAGING", 2),
     "retire": ("STREAM.DELETE.A", 1),
     "hold": ("CONSUMER.PAUSE.A", 1),
 }
@@ -128,8 +127,8 @@ def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scen
     assert (result.exit_code, len(failed), result.interrupted) == (6, 1, [])
     assert "insufficient memory resources available" in failed[0]
     assert failed[0].endswith(
-        "the old stream has its subjects back, and nothing of it is lost"
-        if step in ("hold", "copy", "retire")
+        "the origin has its subjects back, and nothing of it is lost"
+        if step in ("hold", "rest", "retire")
         else "the stream was not touched"
     )
     require_unchanged(scene)

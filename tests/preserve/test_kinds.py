@@ -180,7 +180,7 @@ def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -
     name = next(
         step.object
         for step in plan.steps
-        if step.op == "stream.copy" and step.object != step.address
+        if step.op == "transfer.mirror" and step.object != step.address
     )
     assert name is not None
     with Raw(server.url) as raw:
@@ -188,7 +188,7 @@ def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert [s.error for s in result.steps if s.status == "failed"] == [
-            f"{name} was created by another client; nothing was written; the old stream has its subjects back, and nothing of it is lost"
+            f"{name} was created by another client; nothing was written; the stream was not touched"
         ]
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"] == before
         assert b"seq" in raw.request("A.again", b"")[1]

@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.preserve.capacity import additional_bytes
+from jsplan.planning.transfer.capacity import additional_bytes
 from tests.planning.test_limits import limited, space_on
 from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replace_stream
 from tests.support import stream_content
@@ -246,7 +246,7 @@ def test_a_limit_above_the_memory_of_the_server(tmp_path: Path, server: Server) 
         failed = [s for s in result.steps if s.status == "failed"]
         after = raw.api_ok("$JS.API.STREAM.INFO.A")
 
-        assert [s.op for s in failed] == ["stream.probe"]
+        assert [s.op for s in failed] == ["transfer.probe"]
         assert (failed[0].error or "").startswith(
             "the server refuses the new configuration of main/stream/A: insufficient memory"
         )

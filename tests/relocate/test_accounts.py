@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying.relocate import copy_messages
+from jsplan.applying.transfer import copy
 from jsplan.options import DriftOptions
 from jsplan.workflows.access import access
 from jsplan.workflows.drift import drift
@@ -124,7 +124,7 @@ def test_a_stream_moves_to_another_account(accounts: Accounts) -> None:
 
     found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
     assert "They must write in imp, which is another account" in found["REMOVES_SUBJECTS"]
-    mirror = next(s for s in plan.steps if s.op == "relocate.mirror")
+    mirror = next(s for s in plan.steps if s.op == "transfer.mirror")
     assert mirror.request is not None
     external = {"api": "JS.acc@hub.API", "deliver": "deliver.acc.imp.imp.B"}
     assert mirror.request["payload"]["mirror"] == {"name": "A", "external": external}
@@ -176,7 +176,7 @@ def test_missing_exports_leave_the_origin_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that gets no message is given up, and the error names the command that checks."""
-    monkeypatch.setattr(copy_messages, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(copy, "STALL_TIMEOUT", 0.5)
     accounts = Accounts(tmp_path, shared=False)
     try:
         accounts.reset()
@@ -184,7 +184,10 @@ def test_missing_exports_leave_the_origin_alone(
 
         failed = [s.error or "" for s in result.steps if s.status == "failed"]
         assert len(failed) == 1
-        assert "was not touched. Check exports and imports: jsplan access --check." in failed[0]
+        assert (
+            "Check exports and imports: jsplan access --check. hub/stream/A was not touched"
+            in failed[0]
+        )
         with accounts.raw("acc") as raw:
             assert stream_content.messages(raw, "A") == accounts.expected
             assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["subjects"] == ["A.>"]

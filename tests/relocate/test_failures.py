@@ -154,7 +154,7 @@ def _answers(scene: Scene) -> bool:
             return False
 
 
-@pytest.mark.parametrize("phase", ["promoted", "activating"])
+@pytest.mark.parametrize("phase", ["copied", "activating"])
 def test_an_interrupted_relocation_is_reported(
     phase: str, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
@@ -168,7 +168,9 @@ def test_an_interrupted_relocation_is_reported(
     status_report = status(scene.space.load, RecordingObserver())
 
     assert len(planned) == 1
-    assert planned[0].summary.startswith("publishes to A.> are rejected, because the relocation")
+    assert planned[0].summary.startswith(
+        "leaf/stream/A is down: publishes to A.> are rejected, because its relocation"
+    )
     for reported in (drift_report.interrupted, status_report.interrupted):
         assert [item["address"] for item in reported] == ["leaf/stream/A"]
         assert reported[0]["summary"] == planned[0].summary

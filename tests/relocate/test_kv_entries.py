@@ -168,7 +168,7 @@ def test_half_of_it_is_not_planned(bucket: Bucket) -> None:
     targeted = bucket.space.plan(targets=("hub/kv_entry/CONFIG/app.mode",))
 
     assert (without.steps, without.errored) == ([], False)
-    assert {"relocate.mirror", "relocate.delete"} <= {s.op for s in targeted.steps}
+    assert {"transfer.mirror", "transfer.delete"} <= {s.op for s in targeted.steps}
     assert bucket.messages("leaf") == bucket.before
 
 
@@ -179,7 +179,7 @@ def test_the_stages_of_a_bucket_with_entries(bucket: Bucket) -> None:
     first = bucket.apply(stage="prepare")
     second = bucket.apply(stage="cutover")
 
-    assert [s.op for s in first.steps] == ["relocate.mirror", "relocate.compare"]
+    assert [s.op for s in first.steps] == ["transfer.mirror", "transfer.compare"]
     assert "state.update" in {s.op for s in second.steps}
     assert bucket.messages("hub") == bucket.before
     bucket.require_settled(ENTRIES)

@@ -55,7 +55,7 @@ def content(scene: Scene, domain: str) -> list[stream_content.Message]:
         return stream_content.messages(raw, "A") if "A" in streams(raw) else []
 
 
-@pytest.mark.parametrize("phase", [soak("quiesced"), "promoted", soak("activating")])
+@pytest.mark.parametrize("phase", [soak("quiesced"), "copied", soak("activating")])
 def test_the_copy_of_a_lost_origin_is_kept(
     phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
@@ -78,7 +78,7 @@ def test_the_copy_of_a_lost_origin_is_kept(
     assert read_state(tmp_path).replacements == {}
 
 
-@pytest.mark.parametrize("phase", ["quiesced", soak("promoted"), soak("activating")])
+@pytest.mark.parametrize("phase", ["quiesced", soak("copied"), soak("activating")])
 def test_the_copy_of_an_emptied_origin_is_kept(
     phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
@@ -99,7 +99,7 @@ def test_the_copy_of_an_emptied_origin_is_kept(
     assert "lost messages. Nothing was deleted" in failed[0]
 
 
-@pytest.mark.parametrize("phase", [soak("quiesced"), "promoted", soak("activated")])
+@pytest.mark.parametrize("phase", [soak("quiesced"), "copied", soak("activated")])
 def test_a_lost_copy_is_made_again(phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """As long as the origin is there the next apply copies it again."""
     scene = Scene(tmp_path, make_hub_leaf(), TO_LEAF)
@@ -144,4 +144,4 @@ def test_an_emptied_work_queue_empties_nothing(tmp_path: Path, make_hub_leaf: Ma
 
     assert content(scene, "hub") == scene.expected
     failed = [s.op for s in result.steps if s.status == "failed"]
-    assert (result.exit_code, failed) == (6, ["relocate.delete"])
+    assert (result.exit_code, failed) == (6, ["transfer.delete"])

@@ -115,7 +115,7 @@ def test_publishers_do_not_wait_for_a_lost_target(
     """Apply gives the origin its subjects back while the leaf is stopped, and continues later."""
     scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
     scene.reset()
-    die_before_phase(scene, "promoted")
+    die_before_phase(scene, "copied")
     scene.server("leaf").stop()
 
     plan = scene.space.plan()
@@ -130,7 +130,7 @@ def test_publishers_do_not_wait_for_a_lost_target(
         assert [item["summary"] for item in found] == [warning.summary]
     _, result = scene.space.apply()
 
-    assert ([s.op for s in result.steps], result.exit_code) == (["relocate.release"], 0)
+    assert ([s.op for s in result.steps], result.exit_code) == (["transfer.release"], 0)
     with scene.raw("hub") as raw:
         assert b'"seq"' in raw.request("A.1", b"while the leaf is stopped")[1]
         scene.expected = stream_content.messages(raw, "A")
@@ -148,7 +148,7 @@ def test_a_target_that_never_comes_back_is_given_up(
     """Without the domain of the target in the files, `state rm` leads back to the origin."""
     scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
     scene.reset()
-    die_before_phase(scene, "promoted")
+    die_before_phase(scene, "copied")
     scene.server("leaf").stop()
     scene.space.base["domains"] = {"hub": {"connection": "hub"}}
     scene.declare_before()
@@ -181,7 +181,7 @@ def test_an_unanswered_activation_is_reported(
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     assert result.exit_code == 6
-    (failed,) = [s for s in result.steps if s.op == "relocate.activate"]
+    (failed,) = [s for s in result.steps if s.op == "transfer.activate"]
     assert failed.status == "unknown"
     assert "leaf/stream/A may have its subjects already. The next apply" in (failed.error or "")
     (reported,) = result.interrupted

@@ -51,17 +51,17 @@ def test_the_plan_names_each_step_and_both_sides(scene: Scene) -> None:
     plan = scene.space.plan()
 
     assert [step.op for step in plan.steps if step.op != "state.forget"] == [
-        "relocate.mirror",
-        "relocate.compare",
-        "relocate.quiesce",
-        "relocate.promote",
-        "relocate.compare",
-        "relocate.activate",
-        "relocate.consumer",
-        "relocate.consumer",
-        "relocate.consumer",
-        "relocate.compare",
-        "relocate.delete",
+        "transfer.mirror",
+        "transfer.compare",
+        "transfer.quiesce",
+        "transfer.promote",
+        "transfer.compare",
+        "transfer.activate",
+        "transfer.consumer",
+        "transfer.consumer",
+        "transfer.consumer",
+        "transfer.compare",
+        "transfer.delete",
     ]
     changes = {c.address: c for c in plan.resource_changes}
     assert changes["hub/stream/A"].relocated_from == "leaf/stream/A"
@@ -101,7 +101,7 @@ def test_a_rehearsal_runs_every_step(scene: Scene) -> None:
     assert not plan.errored
 
 
-@pytest.mark.parametrize("phase", ["promoted", "activated"])
+@pytest.mark.parametrize("phase", ["copied", "activated"])
 def test_an_interrupted_relocation_is_not_destroyed(phase: str, scene: Scene) -> None:
     """`destroy` asks to finish the relocation first; refreshing state changes nothing of it."""
     die_before_phase(scene, phase)

@@ -198,7 +198,7 @@ def test_a_consumer_that_does_not_come_along(queue: Queue) -> None:
     queue.require_relocated()
 
 
-@pytest.mark.parametrize("phase", ["quiesced", "promoted", "activating"])
+@pytest.mark.parametrize("phase", ["quiesced", "copied", "activating"])
 def test_the_way_back(phase: str, queue: Queue) -> None:
     """Until the activation the old files bring subjects, retention and consumers back."""
     die_before_phase(queue, phase)
@@ -212,7 +212,7 @@ def test_the_way_back(phase: str, queue: Queue) -> None:
 
 def test_an_interrupted_cutover_needs_no_permission_again(queue: Queue) -> None:
     """Messages finished between two applies are neither a deletion nor delivered again."""
-    die_before_phase(queue, "promoted")
+    die_before_phase(queue, "copied")
     with queue.raw("old") as raw:
         stream_content.acknowledge(raw, queue.outstanding)
         for name in queue.names:

@@ -80,7 +80,7 @@ def test_a_sealed_stream_moves(sealed: Sealed) -> None:
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     (note,) = [d.summary for d in plan.diagnostics if d.code == "JS498"]
     assert note.startswith("is copied by a snapshot. No publisher waits")
-    assert [s.request for s in plan.steps if s.op == "relocate.quiesce"] == [None]
+    assert [s.request for s in plan.steps if s.op == "transfer.quiesce"] == [None]
     require_sealed(sealed)
 
 
@@ -111,7 +111,7 @@ def die_at_each(sealed: Sealed, step: int) -> None:
         require_sealed(sealed)
 
 
-@pytest.mark.parametrize("phase", ["quiesced", "promoted", "activating"])
+@pytest.mark.parametrize("phase", ["quiesced", "copied", "activating"])
 def test_the_old_files_delete_the_copy(phase: str, sealed: Sealed) -> None:
     """With the old declaration the next apply deletes the copy, and writes nothing else."""
     die_before_phase(sealed, phase)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying.relocate import snapshot
 from jsplan.applying.step_context import StepNotStarted
+from jsplan.applying.transfer import copy
 from jsplan.jetstream import DomainApi
 from jsplan.workflows.status import status
 from tests.relocate.scene import PERMITTED
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
 
 OPS = [
-    "relocate.quiesce",
-    "relocate.copy",
-    "relocate.compare",
-    "relocate.activate",
-    *["relocate.consumer"] * 3,
-    "relocate.compare",
-    "relocate.delete",
+    "transfer.quiesce",
+    "transfer.copy",
+    "transfer.compare",
+    "transfer.activate",
+    *["transfer.consumer"] * 3,
+    "transfer.compare",
+    "transfer.delete",
 ]
 
 
@@ -47,7 +47,7 @@ def test_a_stream_moves_to_another_system(systems: TwoSystems) -> None:
     """Sequences, times and positions stay; the plan says why and how long publishers wait."""
     plan = systems.apply()
 
-    assert [s.op for s in plan.steps if s.op.startswith("relocate.")] == OPS
+    assert [s.op for s in plan.steps if s.op.startswith("transfer.")] == OPS
     notes = [d for d in plan.diagnostics if d.code == "JS498"]
     assert len(notes) == 1
     assert notes[0].summary.startswith("is copied by a snapshot while publishers wait, because ")
@@ -93,7 +93,7 @@ def test_a_death_at_some_writes(systems: TwoSystems) -> None:
 
 def test_what_a_killed_restore_left_is_not_taken(systems: TwoSystems) -> None:
     """Without the record that it is complete the copy is deleted, and made again."""
-    die_before_phase(systems, "promoted")
+    die_before_phase(systems, "copied")
     with systems.raw("new") as raw:
         stream_content.delete(raw, "B", 17)
 
@@ -130,7 +130,7 @@ def test_a_copy_that_lacks_a_message_is_not_activated(systems: TwoSystems) -> No
     systems.require_relocated()
 
 
-@pytest.mark.parametrize("phase", ["quiesced", "promoted", "activating"])
+@pytest.mark.parametrize("phase", ["quiesced", "copied", "activating"])
 def test_the_way_back(phase: str, systems: TwoSystems) -> None:
     """With the old files the next apply restores the origin and deletes the copy."""
     die_before_phase(systems, phase)
@@ -203,7 +203,7 @@ def test_ctrl_c_while_it_copies_restores_the_origin(
             raise StepNotStarted
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "require_not_stopped", stop)
+        patch.setattr(copy, "require_not_stopped", stop)
         _, result = systems.space.apply(allow_hazards=PERMITTED)
 
     assert result.exit_code != 0

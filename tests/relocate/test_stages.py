@@ -61,7 +61,7 @@ def test_prepare_copies_and_touches_nothing(
 
     plan = prepare(scene)
 
-    assert [s.op for s in plan.steps] == ["relocate.mirror", "relocate.compare"]
+    assert [s.op for s in plan.steps] == ["transfer.mirror", "transfer.compare"]
     assert [c.address for c in plan.resource_changes] == [scene.target]
     assert plan.summary["destroy"] == 0
     assert not plan.complete
@@ -194,7 +194,7 @@ def test_an_interrupted_cutover_needs_no_permission_again(
     scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
     scene.reset()
     prepare(scene)
-    die_before_phase(scene, "promoted")
+    die_before_phase(scene, "copied")
 
     report = status(scene.space.load, RecordingObserver())
     assert [r["phase"] for r in report.relocations] == ["cut-over"]

@@ -44,35 +44,30 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "state.forget": {("forget",), _DELETED, _RECREATED, _REPLACED},
     "state.update": {("no-op",)},
     "consumer.reset": {_CHANGED},
-    "stream.activate": {_REPLACED, _CHANGED},
-    "stream.delete_staging": {_REPLACED, _CHANGED},
-    "stream.probe": {_REPLACED},
-    "stream.quiesce": {_REPLACED},
-    "stream.pause_consumers": {_REPLACED},
-    "stream.copy": {_REPLACED},
-    "stream.compare": {_REPLACED},
-    "stream.delete_old": {_REPLACED},
-    "stream.resume_consumers": {_REPLACED, _CHANGED},
-    "relocate.clear": {_CHANGED},
-    "relocate.mirror": {_CREATED},
-    "relocate.compare": {_CREATED},
-    "relocate.quiesce": {_CREATED},
-    "relocate.promote": {_CREATED},
-    "relocate.copy": {_CREATED},
-    "relocate.activate": {_CREATED},
-    "relocate.consumer": {_CREATED},
-    "relocate.delete": {_DELETED},
-    "relocate.restore": {_CHANGED},
-    "relocate.release": {_CHANGED},
+    "transfer.probe": {_REPLACED},
+    "transfer.mirror": {_REPLACED, _CREATED},
+    "transfer.compare": {_REPLACED, _CREATED},
+    "transfer.quiesce": {_REPLACED, _CREATED},
+    "transfer.promote": {_REPLACED, _CREATED},
+    "transfer.copy": {_REPLACED, _CREATED},
+    "transfer.retire": {_REPLACED},
+    "transfer.consumers": {_REPLACED},
+    "transfer.activate": {_REPLACED, _CREATED},
+    "transfer.clear": {_REPLACED},
+    "transfer.consumer": {_CREATED},
+    "transfer.delete": {_DELETED},
+    "transfer.end": {_CHANGED},
+    "transfer.undo": {_CHANGED},
+    "transfer.release": {_CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets an adopted resource.
 _FINDINGS = {
-    "stream.delete_staging": "JS428",
-    "consumer.cleanup": "JS424",
-    "consumer.delete_placeholder": "JS428",
-    "state.forget": "JS494",
-    "relocate.compare": "JS496",
-    "relocate.clear": "JS496",
+    "transfer.clear": ("JS428",),
+    "consumer.cleanup": ("JS424",),
+    "consumer.delete_placeholder": ("JS428",),
+    "state.forget": ("JS494",),
+    "transfer.compare": ("JS496", "JS428"),
+    "transfer.end": ("JS496",),
 }
 
 
@@ -102,5 +97,5 @@ def _is_explained(
         return change.change.importing is not None
     if tuple(change.change.actions) in _ACTIONS_BY_OP[step.op]:
         return True
-    code = _FINDINGS.get(step.op)
-    return any(d.code == code and d.address == step.address for d in plan.diagnostics)
+    codes = _FINDINGS.get(step.op, ())
+    return any(d.code in codes and d.address == step.address for d in plan.diagnostics)

@@ -14,15 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import (
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.hold import Recorded, own_pause
+from jsplan.applying.transfer.record import (
     params,
-    require_not_stopped,
     require_record,
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.hold import Recorded, own_pause
 from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
@@ -217,11 +216,10 @@ async def _verify(context: StepContext, step: Step, consumer: Placement) -> None
 
 
 async def restore_consumers(context: StepContext, step: Step) -> None:
-    """Run `stream.resume_consumers`: place those that were not copied with their stream.
+    """Run `transfer.consumers`: place those that were not copied with their stream.
 
     The others are resumed too. Raises as `place_consumers` does.
     """
-    require_not_stopped(context)
     record = require_record(context, step)
     stream = await context.read(step.target_address)
     if stream is None:
@@ -240,7 +238,7 @@ def _list_placements(
 ) -> Iterable[Placement]:
     """Yield the consumers that come back: as the files want them, else as they were."""
     domain, name = stream.address.domain, stream.address.stream
-    copied = record["method"] == "snapshot"
+    copied = bool(record.get("with_consumers"))
     for consumer, old in sorted(record.get("consumers", {}).items()):
         wanted = params(step)["consumers"].get(consumer, {"config": old["config"]})
         if wanted is None:

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.applying.preserve.journal import require_not_stopped, require_record, update_record
-from jsplan.applying.relocate.journal import at
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.record import at, require_record, update_record
 from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
@@ -88,9 +87,9 @@ def _describe(
 
 
 async def pause_consumers(context: StepContext, step: Step) -> None:
-    """Run `stream.pause_consumers`: hold every consumer of the stream. Raises as `hold` does."""
-    require_not_stopped(context)
-    known = require_record(context, step).get("consumers", {})
+    """Hold every consumer of a quiesced stream. Raises as `hold` does."""
+    record = require_record(context, step)
+    known = record.get("consumers", {})
 
     async def save(found: dict[str, Recorded]) -> None:
         await update_record(context, step, consumers=found)
@@ -102,7 +101,9 @@ async def pause_consumers(context: StepContext, step: Step) -> None:
         raise StepFailed(
             f"{step.target_address} is gone: another client deleted it during the apply"
         )
-    await update_record(context, step, quiesced_state=old.state, phase="consumers_paused")
+    # What a drained queue had when it was quiesced first, whatever an earlier apply copied since.
+    state = record.get("quiesced_state") or old.state
+    await update_record(context, step, quiesced_state=state, phase="consumers_paused")
 
 
 async def read_positions(

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import (
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.consumers import Placement, place_consumers
+from jsplan.applying.transfer.cutover import require_activated
+from jsplan.applying.transfer.finished import delete_finished
+from jsplan.applying.transfer.hold import Recorded, hold
+from jsplan.applying.transfer.record import (
     params,
+    read_copy,
+    read_origin,
     require_not_stopped,
     require_record,
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.relocate.finished import delete_finished
-from jsplan.applying.relocate.journal import read_origin, read_target, require_activated
-from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.consumers import Placement, place_consumers
-from jsplan.applying.transfer.hold import Recorded, hold
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import is_held
 
 
 async def relocate_consumer(context: StepContext, step: Step) -> None:
-    """Run `relocate.consumer`: hold the old consumer, and place the new one.
+    """Run `transfer.consumer`: hold the old consumer, and place the new one.
 
     The old one is not read again once the new one may have delivered something. A work queue loses
     what workers have finished until now. Without an origin only a recorded position counts. Raises
@@ -29,7 +31,7 @@ async def relocate_consumer(context: StepContext, step: Step) -> None:
     """
     require_not_stopped(context)
     record, old = require_record(context, step), Address.parse(params(step)["continues"])
-    stream = await read_target(context, step, record)
+    stream = await read_copy(context, step, record)
     await require_activated(context, step, stream)
     found = await context.read(step.target_address)
     _require_unfinished(context, step, found)

@@ -24,7 +24,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import params, require_record
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.consumers import (
     Placement,
@@ -33,6 +32,7 @@ from jsplan.applying.transfer.consumers import (
     place_consumers,
 )
 from jsplan.applying.transfer.hold import Recorded, hold, own_pause, release, with_pause
+from jsplan.applying.transfer.record import params, require_record
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError

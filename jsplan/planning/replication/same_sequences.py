@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.planning.relocation.sources import find_replaced_sources
+from jsplan.planning.transfer.sources import find_replaced_sources
 from jsplan.resources.fields import Config
 from jsplan.units import parse_instant
 

@@ -10,7 +10,7 @@ from jsplan.config.model import Workspace
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.apply import STATE_COMMANDS
 from jsplan.errors import JsplanError, RefusedError, UsageError
-from jsplan.planning.relocation.progress import RELOCATES
+from jsplan.planning.transfer.progress import is_transfer
 from jsplan.state.document import State
 from jsplan.state.history import JsonObject, unpack_changes
 
@@ -91,9 +91,10 @@ def _require_finished(address: Address, state: State) -> None:
     """Refuse what an interrupted or prepared relocation works on."""
     stream = str(address.parent or address)
     for target, record in state.replacements.items():
-        if RELOCATES in record and stream in (target, record[RELOCATES]):
+        origin = record["origin"] if is_transfer(record) else target
+        if origin != target and stream in (target, origin):
             raise RefusedError(
-                f"the relocation of {record[RELOCATES]} to {target} is not finished",
+                f"the relocation of {origin} to {target} is not finished",
                 hint="Finish it: jsplan apply. To go back instead, put the old declaration into "
                 "the files without the relocate entry, and apply.",
             )

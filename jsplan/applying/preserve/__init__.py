@@ -1,1 +1,0 @@
-"""Execution of replacements that keep the messages of a stream."""

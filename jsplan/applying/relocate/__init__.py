@@ -1,1 +1,0 @@
-"""Execution of relocations: a mirror is filled, compared, promoted and activated."""

@@ -1,1 +1,0 @@
-"""Replacements that keep the messages of a stream or the position of a consumer."""

@@ -1,1 +1,0 @@
-"""Streams that move to another address with their messages and consumers."""

@@ -1,0 +1,340 @@
+"""Decisions about relocated streams, and what prevents a relocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic, Severity
+from jsplan.facts.live import get_retention
+from jsplan.planning.field_levels import needs_newer_server, old_server
+from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
+from jsplan.planning.transfer.consumers import has_unknown_start
+from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
+from jsplan.planning.transfer.obstacles import choose_strategy
+from jsplan.planning.transfer.progress import RELOCATION_HINT, Transfer
+from jsplan.planning.transfer.sources import find_old_source
+from jsplan.planning.transfer.successors import origin_consumer
+from jsplan.units import count_text, format_bytes
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+#: The reasons of both sides, and of a consumer that comes along.
+TARGET_RELOCATED: Final = "create_by_relocation"
+ORIGIN_RELOCATED: Final = "delete_because_relocated"
+RELOCATION_ROLLED_BACK: Final = "relocation_rolled_back"
+RELOCATION_WAITS: Final = "relocation_waits"
+RELOCATION_REFUSED: Final = "relocation_refused"
+#: The reason of a consumer whose position was lost with the origin.
+POSITION_LOST: Final = "create_without_position"
+_BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
+
+
+def decide_relocations(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    """Return the decisions about both sides of each relocation, and about their consumers."""
+    found: dict[Address, ResourceDecision] = {}
+    if inputs.options.refresh_only or inputs.options.imports:
+        return found
+    for relocation in inputs.relocations.values():
+        if not {relocation.origin, relocation.target} & decisions.keys():
+            continue
+        if relocation.must_release and not inputs.options.destroy:
+            found |= _decide_release(inputs, relocation, decisions)
+            continue
+        if inputs.options.destroy:
+            text = f"{relocation.summary}, and the plan destroys all resources"
+            error = _finding(inputs, relocation, "error", text, RELOCATION_HINT)
+            found |= _refuse(relocation, decisions, error)
+        elif relocation.range is None and not relocation.is_activated:
+            found |= _decide_rollback(inputs, relocation, decisions)
+        else:
+            found |= _decide_relocation(inputs, relocation, decisions)
+    return found
+
+
+def _decide_relocation(
+    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    found: dict[Address, ResourceDecision] = {}
+    target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
+    old = old_server(inputs, relocation.target, relocation.origin)
+    if old is not None and not relocation.record:
+        error = needs_newer_server(
+            relocation.target, "relocating it", old, _BY_HAND, relocation.range
+        )
+        return _refuse(relocation, decisions, error)
+    problem = None
+    if not relocation.is_activated:
+        relocation, problem = choose_strategy(inputs, relocation, target)
+    if (
+        origin is not None
+        and origin.live is not None
+        and origin.actions != ["delete"]
+        and not relocation.is_origin_lost
+        and problem is None
+    ):
+        problem = _kept_origin(inputs, relocation)
+    problem = problem or _replaced_downstream(inputs, relocation, decisions)
+    problem = problem or _unprepared(inputs, relocation)
+    if relocation.conflict and not relocation.record:
+        problem = (
+            f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
+            "Give each of them a target of its own.",
+        )
+    if relocation.conflict and relocation.record:
+        problem = (
+            f"{relocation.summary}. It cannot be resumed: {relocation.conflict}",
+            _give_up_hint(relocation),
+        )
+    if problem is not None:
+        return _refuse(relocation, decisions, _finding(inputs, relocation, "error", *problem))
+    notes = list(_progress_notes(inputs, relocation))
+    if target is not None and not relocation.is_activated:
+        found[target.address] = replace(
+            target, reason=TARGET_RELOCATED, relocation=relocation, diagnostics=notes
+        )
+        notes = []
+    if origin is not None and origin.live is not None and not relocation.is_origin_lost:
+        found[origin.address] = replace(
+            origin, reason=ORIGIN_RELOCATED, relocation=relocation, diagnostics=notes
+        )
+    for address, decision in decisions.items():
+        if address.parent == relocation.target and decision.actions == ["create"]:
+            found[address] = _decide_consumer(inputs, relocation, decision)
+    return found
+
+
+def _kept_origin(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str]:
+    """Return why an origin that stays is a problem, and what to do."""
+    if inputs.declared(relocation.origin) is not None:
+        entry = f"relocate: [{{from: {relocation.target}, to: {relocation.origin}}}]"
+        return (
+            f"{relocation.summary}, and the files declare {relocation.origin} again",
+            f"Declare {relocation.target} and apply, which finishes it. To go back then: {entry}.",
+        )
+    return (
+        f"cannot be relocated from {relocation.origin}: a `removed` entry leaves it on the server",
+        "Remove one of the two entries.",
+    )
+
+
+def _give_up_hint(relocation: Transfer) -> str:
+    return (
+        "Look at both streams. To plan with what is there, which deletes nothing: "
+        f"jsplan state rm {relocation.target}"
+    )
+
+
+def _unprepared(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str] | None:
+    """Describe that the cut-over alone is asked for, and there is no copy yet."""
+    known = (
+        relocation.is_prepared
+        or relocation.method == "snapshot"
+        or relocation.next_step != "mirror"
+    )
+    if inputs.options.stage != "cutover" or known:
+        return None
+    return (
+        f"is not prepared, so its cut-over cannot begin (from {relocation.origin})",
+        "Prepare it first: jsplan apply --stage prepare. Or do both: jsplan apply.",
+    )
+
+
+def _replaced_downstream(
+    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+) -> tuple[str, str] | None:
+    """Describe a stream that would copy the target from its start, since it is replaced too."""
+    for edge in inputs.topology.edges:
+        decision = decisions.get(edge.downstream)
+        if (
+            edge.origin == relocation.target
+            and decision is not None
+            and decision.live is not None
+            and decision.actions == ["create", "delete"]
+            and find_old_source(inputs, relocation, decision.live, edge.config) is not None
+        ):
+            return (
+                (
+                    f"cannot be relocated from {relocation.origin}: {edge.downstream} sources it, "
+                    "and is replaced in the same plan"
+                ),
+                f"Replace {edge.downstream} in an earlier or a later plan.",
+            )
+    return None
+
+
+def _decide_consumer(
+    inputs: PlanInputs, relocation: Transfer, decision: ResourceDecision
+) -> ResourceDecision:
+    """Let a consumer of the target begin where the one of the origin is that it continues."""
+    old = origin_consumer(inputs.workspace, relocation, decision.address)
+    if old is None or decision.after is None:
+        return decision
+    is_there = inputs.live.get(old) is not None and not relocation.is_origin_lost
+    if not is_there and old.consumer not in relocation.record.get("consumers", {}):
+        lost = relocation.is_activated and old in inputs.entries
+        return replace(decision, reason=POSITION_LOST) if lost else decision
+    unknown = has_unknown_start(inputs, decision.address, decision.after)
+    return replace(
+        decision,
+        reason=TARGET_RELOCATED,
+        relocation=relocation,
+        unknown=[*UNKNOWN_FIELDS] if unknown else [],
+    )
+
+
+def _decide_rollback(
+    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    """Decide an interrupted relocation that the files no longer ask for."""
+    origin = decisions.get(relocation.origin)
+    declared = inputs.declared(relocation.origin) is not None
+    if (
+        declared
+        and origin is not None
+        and not relocation.conflict
+        and inputs.declared(relocation.target) is None
+        and origin.live is not None
+        and origin.actions in (["no-op"], ["update"])
+    ):
+        return {
+            origin.address: replace(
+                origin,
+                actions=["update"],
+                reason=RELOCATION_ROLLED_BACK,
+                relocation=relocation,
+                adopts=False,
+                diagnostics=[*origin.diagnostics, _interrupted(inputs, relocation)],
+            )
+        }
+    text = f"{relocation.summary}. The files no longer ask for it"
+    origin_address, target = relocation.origin, relocation.target
+    detail = (
+        f"To finish it, write: relocate: [{{from: {origin_address}, to: {target}}}]. To go back, "
+        f"declare {origin_address} as it was and not {target}."
+    )
+    if relocation.conflict:
+        text = f"{relocation.summary}. It cannot be resumed: {relocation.conflict}"
+        detail = _give_up_hint(relocation)
+    error = _finding(inputs, relocation, "error", text, detail)
+    return _refuse(relocation, decisions, error)
+
+
+def _decide_release(
+    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
+    """Decide that the origin gets its subjects back, as long as the target is offline."""
+    origin = decisions.get(relocation.origin)
+    if origin is None or origin.live is None:
+        return {}
+    return {
+        origin.address: replace(
+            origin,
+            actions=["update"],
+            reason=RELOCATION_WAITS,
+            relocation=relocation,
+            after=dict(origin.live.compact),
+            fields=[],
+            adopts=False,
+            diagnostics=[_interrupted(inputs, relocation)],
+        )
+    }
+
+
+def _refuse(
+    relocation: Transfer, decisions: Mapping[Address, ResourceDecision], error: Diagnostic
+) -> dict[Address, ResourceDecision]:
+    """Decide that nothing happens to either side or its consumers, with one error for all."""
+    sides = (relocation.target, relocation.origin)
+    first = next(side for side in sides if side in decisions)
+    return {
+        address: replace(
+            decision,
+            actions=["no-op"],
+            reason=RELOCATION_REFUSED,
+            fields=[],
+            adopts=False,
+            diagnostics=[error] if address == first else [],
+        )
+        for address, decision in decisions.items()
+        if address in sides or address.parent in sides
+    }
+
+
+def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Iterator[Diagnostic]:
+    """Yield what is known of a relocation that has begun: interrupted, or prepared on purpose."""
+    if relocation.is_prepared:
+        behind = count_text(relocation.lag, "message")
+        found = _finding(
+            inputs,
+            relocation,
+            "warning",
+            f"is prepared since {relocation.record['prepared']}: it follows {relocation.origin}, "
+            f"{behind} behind",
+            f"To leave the cut-over for later: jsplan apply --exclude {relocation.target}."
+            if inputs.options.stage
+            else "To finish the relocation: jsplan apply --stage cutover. To leave it for later: "
+            f"jsplan apply --exclude {relocation.target}.",
+        )
+        yield replace(found, severity="info", code="JS497")
+    elif relocation.record:
+        yield _interrupted(inputs, relocation)
+    elif relocation.origin_now is not None:
+        yield _strategy_note(inputs, relocation, relocation.origin_now)
+
+
+def _strategy_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -> Diagnostic:
+    """Say how the messages are copied, why so, and how long it will take."""
+    strategy = "snapshot" if relocation.method == "snapshot" else "mirror"
+    size = format_bytes(int(origin.state.get("bytes") or 0))
+    count = count_text(int(origin.state.get("messages") or 0), "message")
+    copy = duration_text(copy_seconds(strategy, origin.state))
+    level = inputs.level(relocation.origin)
+    quiesced = relocation.method == "snapshot" and not origin.compact.get("sealed")
+    compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))
+    if origin.compact.get("sealed"):
+        text = "is copied by a snapshot. No publisher waits: a sealed stream takes no messages"
+        detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
+    elif relocation.method == "snapshot":
+        text = f"is copied by a snapshot while publishers wait, because {relocation.why}"
+        when = "meanwhile too" if get_retention(origin.compact) == "workqueue" else "afterwards"
+        detail = f"{count}, {size}: about {copy}. Compared {when}, in about {compare}."
+    else:
+        text = f"is copied by a mirror while publishers write: {count}, {size}, in about {copy}"
+        detail = f"Compared before the cut-over, in about {compare}."
+        if not inputs.options.stage:
+            detail += " To do that today and the cut-over later: jsplan apply --stage prepare."
+    found = _finding(inputs, relocation, "warning", text, detail)
+    return replace(found, severity="info", code="JS498")
+
+
+def _interrupted(inputs: PlanInputs, relocation: Transfer) -> Diagnostic:
+    found = _finding(inputs, relocation, "warning", relocation.summary, relocation.detail)
+    return replace(found, code="JS496")
+
+
+def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
+    """Yield a warning for each relocation of which no decision says how it is.
+
+    Its publishers wait for a target that is offline, or its origin is gone.
+    """
+    for relocation in inputs.relocations.values():
+        waits = relocation.is_target_offline and relocation.is_quiesced
+        if (waits and not relocation.must_release) or relocation.is_origin_lost:
+            yield _interrupted(inputs, relocation)
+
+
+def _finding(
+    inputs: PlanInputs, relocation: Transfer, severity: Severity, text: str, detail: str
+) -> Diagnostic:
+    declared = inputs.declared(relocation.target)
+    place = relocation.range or (declared.range if declared else None)
+    code = "JS496" if relocation.range is None else "JS495"
+    return Diagnostic(severity, code, text, detail, str(relocation.target), place)

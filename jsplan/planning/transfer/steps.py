@@ -1,0 +1,437 @@
+"""The steps of a transfer.
+
+At every moment one stream has all messages: the origin, the staging stream of a replacement, or the
+target. It has been compared with the one before. All steps but the deletion of a relocated origin
+belong to the target, also the one that quiesces the origin: so no other rule orders them. The first
+that touches a stream checks that it is as planning found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec.structs import replace
+
+from jsplan.address import Address
+from jsplan.documents.plan_types import Op
+from jsplan.planning.drafts import Draft, Part
+from jsplan.planning.transfer.capacity import additional_bytes
+from jsplan.planning.transfer.configs import (
+    probe_address,
+    probe_config,
+    quiesced_config,
+    staging_address,
+)
+from jsplan.planning.transfer.copies import (
+    copy_config,
+    mirror_config,
+    new_config,
+    restored_config,
+)
+from jsplan.planning.transfer.decisions import RELOCATION_ROLLED_BACK
+from jsplan.planning.transfer.methods import second_method
+from jsplan.planning.transfer.progress import Transfer
+from jsplan.planning.transfer.successors import origin_consumer
+from jsplan.resources.fields import Config
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.model import PlanInputs, ResourceDecision
+
+#: The steps in order, by the last part of their keys. `update` has the key of an update: steps that
+#: wait for the stream wait for it. The first hop is up to `compare`, the second from `refill` on.
+STEP_ORDER: Final[Mapping[Part, Op]] = {
+    "probe": "transfer.probe",
+    "mirror": "transfer.mirror",
+    "precompare": "transfer.compare",
+    "stop": "transfer.quiesce",
+    "rest": "transfer.promote",
+    "compare": "transfer.compare",
+    "retire": "transfer.retire",
+    "refill": "transfer.promote",
+    "match": "transfer.compare",
+    "resume": "transfer.consumers",
+    "update": "transfer.activate",
+    "recompare": "transfer.compare",
+    "clear": "transfer.clear",
+}
+#: The steps that only copy. Publishers, consumers and the origin notice nothing.
+PREPARE_KINDS: Final[tuple[Part, ...]] = ("mirror", "precompare")
+#: The steps that only a replacement at the same address has.
+_REPLACEMENT_KINDS: Final[tuple[Part, ...]] = (
+    "probe",
+    "retire",
+    "refill",
+    "match",
+    "resume",
+    "clear",
+)
+#: The steps out of the staging stream.
+_SECOND_HOP: Final[tuple[Part, ...]] = ("refill", "match", "resume", "update", "recompare", "clear")
+
+
+def draft_transfer(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    final: Draft,
+    consumers: Mapping[str, Any],
+) -> Iterable[Draft]:
+    """Draft the steps of one side or of a consumer; `final` is its create, update or delete.
+
+    `consumers` has by name how declared consumers of a replaced stream come back: `{address,
+    config, record}`, or None.
+    """
+    if (transfer := decision.replacement) is not None:
+        yield from _draft_chain(inputs, transfer, final, consumers)
+        return
+    transfer = decision.relocation
+    assert transfer is not None
+    if decision.address.kind == "consumer":
+        yield _draft_consumer(inputs, decision, transfer, final)
+    elif decision.reason == RELOCATION_ROLLED_BACK:
+        yield draft_undo(inputs, transfer, final)
+    elif decision.address == transfer.origin:
+        if transfer.is_activated:
+            yield _draft_step(inputs, transfer, final, "recompare")
+        yield _draft_delete(inputs, transfer, final)
+    elif inputs.options.stage != "prepare" or not transfer.is_prepared:
+        yield from _draft_chain(inputs, transfer, final, consumers)
+
+
+def _draft_chain(
+    inputs: PlanInputs, transfer: Transfer, final: Draft, consumers: Mapping[str, Any]
+) -> Iterable[Draft]:
+    """Draft consecutive steps from the next one on."""
+    kinds = _list_kinds(transfer)
+    first_check = next(kind for kind in kinds if kind != "probe")
+    begins, before = not transfer.record, None
+    for kind in kinds:
+        draft = _draft_step(inputs, transfer, final, kind)
+        if kind == "resume":
+            assert draft.params is not None
+            draft.params["consumers"] = dict(consumers)
+        if before is None:
+            _begin(inputs, transfer, draft)
+        else:
+            draft.depends_on |= {before.key}
+        if kind == first_check and kind != "stop" and (transfer.is_relocation or not begins):
+            touched = draft.object_address or draft.key[0]
+            draft.precondition = "absent" if begins else _fingerprint_of(transfer, touched)
+        before = draft
+        yield draft
+
+
+def _list_kinds(transfer: Transfer) -> tuple[Part, ...]:
+    """Return the parts from the next one on that this transfer has."""
+    kinds = tuple(STEP_ORDER)
+    left_out: tuple[Part, ...] = () if transfer.method == "mirror" else PREPARE_KINDS
+    if transfer.is_relocation:
+        left_out += _REPLACEMENT_KINDS
+    rest = kinds[kinds.index(cast("Part", transfer.next_step)) :]
+    return tuple(kind for kind in rest if kind not in left_out)
+
+
+def _fingerprint_of(transfer: Transfer, touched: Address) -> str:
+    """Return the fingerprint that the first step of a resumed transfer must find."""
+    if transfer.is_relocation:
+        now = transfer.target_now
+        return now.fingerprint if now is not None else "absent"
+    return transfer.fingerprint_of(touched)
+
+
+def _begin(inputs: PlanInputs, transfer: Transfer, draft: Draft) -> None:
+    """Let the first step record the transfer, before anything is created."""
+    if draft.key[1] not in ("probe", "mirror", "stop"):
+        return
+    origin = _origin(inputs, transfer)
+    begun: dict[str, Any] = {
+        "id": transfer.id,
+        "origin": str(transfer.origin),
+        "method": transfer.method,
+        "old": {"config": origin.raw, "created": origin.created},
+    }
+    if not transfer.is_relocation:
+        begun["staging"] = str(_staging(inputs, transfer))
+    assert draft.params is not None
+    draft.params["transfer"] = begun
+
+
+def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part) -> Draft:
+    op = STEP_ORDER[kind]
+    if op == "transfer.promote" and _method_of(inputs, transfer, kind) == "snapshot":
+        op = "transfer.copy"
+    origin = _origin(inputs, transfer)
+    draft = Draft(
+        (transfer.target, kind),
+        op,
+        _title(inputs, transfer, kind),
+        _request(inputs, transfer, final, kind),
+        "",
+        object_address=_touched(inputs, transfer, kind),
+        params=transfer_params(inputs, transfer, kind),
+    )
+    if kind == "probe":
+        assert draft.params is not None
+        draft.params["initial_config"] = _probe_config(
+            inputs, transfer, new_config(inputs, transfer.target, origin), required=True
+        )
+    if kind == "stop":
+        draft.precondition = origin.fingerprint
+        if transfer.origin.domain == transfer.target.domain:
+            draft.freed_subjects = list(origin.compact.get("subjects", []))
+        if transfer.method == "mirror":
+            assert draft.params is not None
+            draft.params["follows"] = True
+    if kind == "update":
+        draft.expect, draft.record = final.expect, final.record
+        draft.taken_subjects = final.taken_subjects
+    return draft
+
+
+def _method_of(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
+    if kind in _SECOND_HOP:
+        return second_method(inputs.level(transfer.target))
+    return transfer.method
+
+
+def _origin(inputs: PlanInputs, transfer: Transfer) -> LiveObject:
+    """Return the origin as it was before."""
+    found = inputs.live.get(transfer.origin)
+    assert found is not None
+    return found
+
+
+def _staging(inputs: PlanInputs, transfer: Transfer) -> Address:
+    return staging_address(transfer.origin, _origin(inputs, transfer).created)
+
+
+def _touched(inputs: PlanInputs, transfer: Transfer, kind: Part) -> Address | None:
+    """Return the stream that a step changes; None for the target."""
+    if kind == "stop":
+        return transfer.origin if transfer.is_relocation else None
+    if transfer.is_relocation:
+        return None
+    staging = _staging(inputs, transfer)
+    if kind == "probe":
+        return probe_address(staging)
+    return staging if kind in (*PREPARE_KINDS, "rest", "compare", "clear") else None
+
+
+def transfer_params(
+    inputs: PlanInputs, transfer: Transfer, kind: Part = "update"
+) -> dict[str, Any]:
+    """Return the parameters of a step: both streams of its hop, and the address in state."""
+    sides = [transfer.origin, transfer.target]
+    if not transfer.is_relocation:
+        hop = _staging(inputs, transfer)
+        sides = [hop, transfer.target] if kind in _SECOND_HOP else [transfer.origin, hop]
+    found: dict[str, Any] = {
+        "state_address": str(inputs.moved_from.get(transfer.target, transfer.target)),
+        "from": str(sides[0]),
+        "to": str(sides[1]),
+        "api_level": inputs.level(sides[1]),
+        "origin_level": inputs.level(sides[0]),
+    }
+    if kind in ("rest", "refill") and _method_of(inputs, transfer, kind) == "snapshot":
+        found["with_consumers"] = not transfer.is_relocation and not transfer.places_consumers
+    return found | ({"origin_lost": True} if transfer.is_origin_lost else {})
+
+
+def label_of(address: Address) -> str:
+    """Return the kind, name and domain of a stream, for a title."""
+    return f"{address.kind} {address.name} in {address.domain}"
+
+
+def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
+    origin, target = label_of(transfer.origin), label_of(transfer.target)
+    copy = target
+    if not transfer.is_relocation:
+        copy = _staging(inputs, transfer).stream
+    is_sealed = bool(_origin(inputs, transfer).raw.get("sealed"))
+    if is_sealed and kind == "stop":
+        return f"require that {origin} is sealed: no message is added or removed"
+    whole = transfer.method != "mirror"
+    waiting = "" if is_sealed else ", while publishers wait"
+    return {
+        "probe": f"try the new configuration of {target} on a probe",
+        "mirror": f"copy {origin} into {copy}: a mirror, until it has caught up",
+        "precompare": f"compare {copy} with {origin}, while messages still arrive",
+        "stop": f"quiesce {origin}: no message is added or removed"
+        + ("" if transfer.is_relocation else ", and pause its consumers"),
+        "rest": f"copy {origin} into {copy}: a {_noun(transfer)}{waiting}"
+        if whole
+        else f"copy the rest of {origin}, and turn {copy} into a stream",
+        "compare": f"compare the newest messages and the counts of {copy} with {origin}"
+        if transfer.is_relocation
+        else f"compare what is left of {copy} with {origin}, and the counts",
+        "retire": f"delete the old {origin}",
+        "refill": f"recreate {target} with the messages of {copy}",
+        "match": f"compare the newest messages and the counts of {target} with {copy}",
+        "resume": f"resume the consumers of {target}",
+        "update": f"activate {target}: set its subjects and limits",
+        "recompare": f"compare what is left of {target} with "
+        + (origin if transfer.is_relocation else copy),
+        "clear": f"delete {copy}",
+    }[kind]
+
+
+def _noun(transfer: Transfer) -> str:
+    return "snapshot" if transfer.method == "snapshot" else "mirror"
+
+
+def _request(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part) -> Config | None:
+    origin, name = _origin(inputs, transfer), transfer.target.stream
+    copy = name if transfer.is_relocation else _staging(inputs, transfer).stream
+    match kind:
+        case "probe":
+            assert final.request is not None
+            config = _probe_config(inputs, transfer, final.request["payload"])
+            return {"api": f"STREAM.UPDATE.{config['name']}", "payload": config}
+        case "mirror":
+            return {
+                "api": f"STREAM.CREATE.{copy}",
+                "payload": mirror_config(inputs, transfer, origin),
+            }
+        case "stop":
+            quiesced = quiesced_config(transfer.origin, origin, inputs.level(transfer.origin))
+            api = f"STREAM.UPDATE.{transfer.origin.stream}"
+            return None if quiesced is None else {"api": api, "payload": quiesced}
+        case "rest" if transfer.method == "snapshot":
+            config = restored_config(inputs, transfer, origin)
+            return {"api": f"STREAM.RESTORE.{copy}", "payload": {"config": config}}
+        case "rest":
+            return {
+                "api": f"STREAM.UPDATE.{copy}",
+                "payload": copy_config(inputs, transfer, origin),
+            }
+        case "refill":
+            config = new_config(inputs, transfer.target, origin)
+            if _method_of(inputs, transfer, kind) == "snapshot":
+                return {"api": f"STREAM.RESTORE.{name}", "payload": {"config": config}}
+            return {"api": f"STREAM.UPDATE.{name}", "payload": config}
+        case "update":
+            assert final.request is not None
+            return {"api": f"STREAM.UPDATE.{name}", "payload": final.request["payload"]}
+        case "retire" | "clear":
+            gone = name if kind == "retire" else copy
+            return {"api": f"STREAM.DELETE.{gone}", "payload": None}
+        case _:
+            return None
+
+
+def _probe_config(
+    inputs: PlanInputs, transfer: Transfer, config: Config, *, required: bool = False
+) -> Config:
+    """Return a configuration for the probe: as of the beginning (`required`), or the final one."""
+    origin = _origin(inputs, transfer)
+    info = inputs.live.domains[transfer.target.domain].info
+    most = (
+        int(bool((info.get("limits") or {}).get("max_bytes_required")))
+        if required
+        else additional_bytes(origin, config, info)
+    )
+    name = probe_address(_staging(inputs, transfer)).stream
+    return probe_config(name, transfer.id, config, most_bytes=most)
+
+
+# --- beside the chain ----------------------------------------------------------------------------
+
+
+def _draft_consumer(
+    inputs: PlanInputs, decision: ResourceDecision, transfer: Transfer, create: Draft
+) -> Draft:
+    """Draft the creation of a consumer at the position of the one that it continues."""
+    old = origin_consumer(inputs.workspace, transfer, decision.address)
+    assert old is not None
+    return replace(
+        create,
+        op="transfer.consumer",
+        title=f"{create.title}, at the position of {old}",
+        precondition="",
+        params=transfer_params(inputs, transfer) | {"continues": str(old)},
+    )
+
+
+def _draft_delete(inputs: PlanInputs, transfer: Transfer, delete: Draft) -> Draft:
+    """Draft the deletion of a relocated origin, after everything else of the relocation."""
+    quiesced_before = transfer.is_activated or transfer.next_step == "rest"
+    now = transfer.origin_now
+    is_local = transfer.origin.domain == transfer.target.domain
+    return replace(
+        delete,
+        op="transfer.delete",
+        title=f"delete {label_of(transfer.origin)}, which is complete in {transfer.target}",
+        precondition=now.fingerprint if now is not None and quiesced_before else "",
+        params=transfer_params(inputs, transfer),
+        freed_subjects=[] if is_local else delete.freed_subjects,
+    )
+
+
+def draft_undo(inputs: PlanInputs, transfer: Transfer, update: Draft) -> Draft:
+    """Draft the way back: the origin gets its subjects, and the copy is deleted."""
+    now = transfer.origin_now
+    copy = str(transfer.target if transfer.is_relocation else _staging(inputs, transfer).stream)
+    return replace(
+        update,
+        op="transfer.undo",
+        title=f"restore {label_of(transfer.origin)}, and delete its copy {copy}",
+        precondition=now.fingerprint if now is not None else "",
+        params=transfer_params(inputs, transfer, "stop"),
+    )
+
+
+def draft_release(transfer: Transfer) -> Draft:
+    """Draft that the origin gets its subjects back while the target is offline."""
+    assert transfer.origin_now is not None
+    return Draft(
+        (transfer.origin, "update"),
+        "transfer.release",
+        f"give {label_of(transfer.origin)} its subjects back, as {transfer.target.domain} is "
+        "offline",
+        {
+            "api": f"STREAM.UPDATE.{transfer.origin.stream}",
+            "payload": dict(transfer.old_config),
+        },
+        transfer.origin_now.fingerprint,
+        params={"state_address": str(transfer.target)},
+    )
+
+
+def draft_staging_cleanup(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> Iterable[Draft]:
+    """Draft the end of replacements that an apply left after their stream was activated."""
+    for address, found in inputs.interrupted.streams.items():
+        staging = found.staging
+        if (
+            found.next_step not in ("clear", "recompare")
+            or staging is None
+            or address not in decisions
+            or inputs.options.refresh_only
+            or inputs.options.imports
+        ):
+            continue
+        params = {
+            "state_address": found.record["address"],
+            "from": str(staging),
+            "to": str(address),
+            "api_level": inputs.level(address),
+            "origin_level": inputs.level(address),
+        }
+        text = f"compare what is left of {label_of(address)} with {staging.stream}"
+        compare = Draft((address, "checked"), "transfer.compare", text, None, "", params=params)
+        request = {"api": f"STREAM.DELETE.{staging.stream}", "payload": None}
+        clear = Draft(
+            (address, "cleared"),
+            "transfer.clear",
+            f"delete {staging.stream}",
+            request,
+            "",
+            object_address=staging,
+            params=params,
+        )
+        if found.next_step == "recompare":
+            clear.depends_on.add(compare.key)
+            yield compare
+        yield clear
