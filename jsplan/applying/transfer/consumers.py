@@ -45,8 +45,8 @@ class Placement(Struct):
     """A consumer of `stream` that is to continue `old`, with the configuration `config`.
 
     `own` is a step with its address in state, its record and what it is expected to be; None for
-    one that state does not get. Without `keeps_position` it starts as configured. `may_be_copied`:
-    a snapshot of its stream may have brought it.
+    one that state does not get. Without `keeps_position` it starts as configured. `is_copied`: it
+    came with its stream, where it exists.
     """
 
     address: Address
@@ -55,7 +55,7 @@ class Placement(Struct):
     stream: LiveObject
     own: Step | None = None
     keeps_position: bool = True
-    may_be_copied: bool = False
+    is_copied: bool = False
 
     @property
     def api_name(self) -> str:
@@ -96,10 +96,7 @@ async def _create_missing(context: StepContext, step: Step, consumer: Placement)
     """Create a consumer unless it is there already. Return True if it was created now."""
     live, old = await wait_until_ready(context, consumer.address), consumer.old
     if live is not None:
-        is_copied = consumer.may_be_copied and _known_position(step, live.raw, live.state) == (
-            _known_position(step, old["config"], old["state"])
-        )
-        if is_copied or not is_half_made(live, old):
+        if consumer.is_copied or not is_half_made(live, old):
             return False
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_name}")
     await _create_at_position(context, step, consumer)
@@ -171,22 +168,19 @@ async def find_position(context: StepContext, step: Step, stream: LiveObject, ol
     """
     if old.get("position") is not None:
         return int(old["position"])
-    position = _known_position(step, old["config"], old["state"])
+    config, state = CONSUMER.compact(old["config"]), old["state"]
+    position = position_of(config, state, int(params(step)["api_level"]))
     if position is not None:
         return position
     # That of a consumer that acknowledged nothing. Redeliveries move it further back.
-    delivered = old["state"]["delivered"]
+    delivered = state["delivered"]
     return await find_first_delivered(
         context.api(step),
         stream,
-        filters_of(old["config"]),
+        filters_of(config),
         upto=int(delivered["stream_seq"]),
         count=int(delivered["consumer_seq"]),
     )
-
-
-def _known_position(step: Step, config: Config, state: Config) -> int | None:
-    return position_of(CONSUMER.compact(config), state, int(params(step)["api_level"]))
 
 
 async def _verify(context: StepContext, step: Step, consumer: Placement) -> None:
@@ -247,7 +241,7 @@ def _list_placements(
         if wanted.get("record") is not None:
             own = replace(step, address=wanted["address"], record=wanted["record"], object=None)
         address = Address(domain, "consumer", f"{name}/{consumer}")
-        yield Placement(address, old, wanted["config"], stream, own, may_be_copied=copied)
+        yield Placement(address, old, wanted["config"], stream, own, is_copied=copied)
 
 
 async def _purge_finished(

@@ -168,15 +168,12 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
 
     `state_address` is the address under which state has the interrupted replacement.
     """
-    address, live, recorded = (
-        decision.address,
-        decision.live,
-        inputs.interrupted.replacements.get(decision.address) or {},
-    )
+    address, level = decision.address, inputs.level(decision.address)
+    recorded = inputs.interrupted.replacements.get(address) or {}
     found = {
         "state_address": recorded.get("address") or str(inputs.moved_from.get(address, address)),
-        "position": _known_position(live, recorded, inputs.level(address)),
-        "api_level": inputs.level(address),
+        "position": _known_position(decision.live, recorded, level),
+        "api_level": level,
     }
     return found | ({"reset": decision.reset.to_json()} if decision.reset is not None else {})
 
@@ -215,73 +212,60 @@ def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
 def check_consumer_replacement(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterable[Diagnostic]:
-    """Warn about the effects of a replacement that keeps the position of a consumer."""
-    live = decision.live
+    """Warn about the effects of a replacement, or reset, on the position of a consumer."""
+    live, declared = decision.live, inputs.workspace.resources.get(decision.address)
     if live is None or decision.after is None:
         return
-    body, level = inputs.body(decision.address), inputs.level(decision.address)
-    if decision.reset is not None:
-        yield from _warn_of_pending(inputs, decision, live)
-        return
-    position = position_of(live.compact, live.state, level)
+    found = list(_pending_effects(decision, live))
+    if decision.reset is None:
+        found = [*_position_effects(inputs, decision, live), *found]
+    place = declared.range if declared else None
+    for text, detail in found:
+        yield Diagnostic("warning", "JS423", text, detail, str(decision.address), place)
+
+
+def _position_effects(
+    inputs: PlanInputs, decision: ResourceDecision, live: LiveObject
+) -> Iterable[tuple[str, str]]:
+    """Yield where it resumes, where that is not what the files seem to say; text and detail."""
+    policy = inputs.body(decision.address).get("deliver_policy")
+    position = position_of(live.compact, live.state, inputs.level(decision.address))
     resume_at = (
         f"sequence {position:,}" if position else "the first message that was not acknowledged"
     )
     if any(change.path in START_FIELDS for change in decision.fields):
-        yield _replacement_warning(
-            inputs,
-            decision,
+        yield (
             f"keeps its position ({resume_at}): its new start has no effect",
             "To start where the files say: lifecycle: {on_replace: recreate}.",
         )
-    elif body.get("deliver_policy") in LAST_POLICIES:
-        last = LAST_POLICIES[body["deliver_policy"]]
-        text = f"gets every message from {resume_at} on, not only {last}"
-        yield _replacement_warning(
-            inputs, decision, text, "So no message that was pending for it is lost."
+    elif policy in LAST_POLICIES:
+        yield (
+            f"gets every message from {resume_at} on, not only {LAST_POLICIES[policy]}",
+            "So no message that was pending for it is lost.",
         )
     if has_pending_below_floor(live.compact, live.state):
-        behind = f"sequence {live.state['ack_floor']['stream_seq']:,}"
         text = (
             "has more messages pending than it delivered behind its ack floor "
-            f"({behind}): some may be pending below it"
+            f"(sequence {live.state['ack_floor']['stream_seq']:,}): some may be pending below it"
         )
         detail = (
             "A purge by filter leaves them there. The new consumer resumes as many messages back "
             "as the old one made deliveries, so that none is lost. To repeat fewer, wait until its "
             "clients have acknowledged what they have, and plan again."
         )
-        yield _replacement_warning(inputs, decision, text, detail)
-    yield from _warn_of_pending(inputs, decision, live)
+        yield text, detail
 
 
-def _warn_of_pending(
-    inputs: PlanInputs, decision: ResourceDecision, live: LiveObject
-) -> Iterable[Diagnostic]:
-    """Warn about messages that clients have and have not acknowledged."""
-    out = live.state.get("num_ack_pending") or 0
-    if out:
+def _pending_effects(decision: ResourceDecision, live: LiveObject) -> Iterable[tuple[str, str]]:
+    """Yield what becomes of messages that clients have and have not acknowledged."""
+    if out := live.state.get("num_ack_pending"):
+        in_place = decision.reset is not None and decision.reset.in_place
         text = (
             f"{count_text(out, 'pending message')} may be delivered again, "
             "and count as delivered for the first time"
         )
-        in_place = decision.reset is not None and decision.reset.in_place
         detail = (
             "Redelivery counts start over. What is acknowledged while the consumer is "
             f"{'reset' if in_place else 'recreated'} is delivered again."
         )
-        yield _replacement_warning(inputs, decision, text, detail)
-
-
-def _replacement_warning(
-    inputs: PlanInputs, decision: ResourceDecision, text: str, detail: str
-) -> Diagnostic:
-    declared = inputs.workspace.resources.get(decision.address)
-    return Diagnostic(
-        "warning",
-        "JS423",
-        text,
-        detail,
-        str(decision.address),
-        declared.range if declared else None,
-    )
+        yield text, detail

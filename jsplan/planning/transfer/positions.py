@@ -16,6 +16,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
+from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
 from jsplan.planning.transfer.consumer_position import (
@@ -202,9 +203,8 @@ def _find_problem(
             "its stream deletes messages in this plan, and a server acknowledges those",
             f"Apply the stream first: {command}. Then set the position.",
         )
-    retentions = {(stream.compact if stream else {}).get("retention", "limits")}
-    if planned is not None and planned.after is not None:
-        retentions.add(planned.after.get("retention", "limits"))
+    configs = [stream.compact if stream else {}, (planned.after if planned else None) or {}]
+    retentions = {get_retention(config) for config in configs}
     if kept := sorted(retentions - {"limits"}):
         return (
             f"the stream has {kept[0]} retention, and deletes what its consumers have processed",
