@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.relocate.killed_scene import ALLOWED
-from tests.relocate.scene import BODY, RENAMED, TO_HUB, Route
+from tests.relocate.scene import BODY, PERMITTED, RENAMED, TO_HUB, Route
 from tests.relocate.test_accounts import Accounts
 from tests.support import stream_content
 from tests.support.process import run_process
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
     from tests.support.workspaces import Space
 
+ALLOWED = [part for code in PERMITTED for part in ("--allow-hazard", code)]
 #: To another domain, to another name, and to another account.
 ROUTES = ("to_hub", "renamed", "to_account")
 #: Messages that a worker asks for at once, and that the publisher sends before it waits.

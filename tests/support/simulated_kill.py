@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -37,6 +37,11 @@ class KillCounter:
     def died(self) -> bool:
         """True if anything was left to do after the last write."""
         return self.remaining < 0
+
+    def die(self) -> NoReturn:
+        """Let nothing more happen. Raises SimulatedKill."""
+        self.remaining = -1
+        raise SimulatedKill
 
     def note_phases(self, changes: Iterable[dict[str, Any]]) -> None:
         """Note the phases of a line of the journal."""
@@ -142,7 +147,7 @@ def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     patch.setattr(LocalBackend, "finish", dying_finish)
 
 
-async def create_until_death(
+async def _create_until_death(
     create_each: Callable[..., Awaitable[None]],
     requests: Sequence[tuple[str, Any]],
     count: Callable[[], None],
@@ -172,7 +177,7 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
         api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
     ) -> None:
         count = partial(counter.count_or_die, writes=True)
-        await create_until_death(partial(create_each, api), requests, count, *rest, **options)
+        await _create_until_death(partial(create_each, api), requests, count, *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
         counter.count_or_die(writes=True)
