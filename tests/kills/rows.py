@@ -64,6 +64,8 @@ class Row:
     killed: int = 1
     #: Whether `make test` tries each phase, else only `make soak`.
     phases: bool = False
+    #: Whether publishers and workers are at work meanwhile (tests/kills/test_clients.py).
+    clients: bool = False
 
     def __str__(self) -> str:
         return self.use
