@@ -39,7 +39,7 @@ settings.load_profile("seeded")
 PROGRAM = binary.find_binary() if os.environ.get(binary.BINARY_VARIABLE) else binary.find_in_wheel()
 SERVER_CACHE = versions.cache_folder()
 #: The folders of tests that all replace or relocate something, as if each were marked `since_2_12`.
-REPLACING = ("preserve", "relocate", "sequences")
+REPLACING = ("kills", "preserve", "relocate", "sequences")
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
@@ -146,24 +146,32 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many sequences (tests/sequences) were played, by how they ended.
+    """Print how many sequences (tests/sequences) were played, and how often each row was killed.
 
     With workers only this process can.
     """
-    reports = [
-        report
-        for found in terminalreporter.stats.values()
-        for report in found
-        if isinstance(report, pytest.TestReport)
-    ]
+    ended = _count_properties(terminalreporter, "sequences")
+    if ended:
+        words = ", ".join(f"{count:,} {word}" for word, count in sorted(ended.items()))
+        terminalreporter.write_line(f"sequences played: {ended.total():,} ({words})")
+    kills = _count_properties(terminalreporter, "kills")
+    if kills:
+        version = binary.read_version(PROGRAM)
+        terminalreporter.write_line(f"kills on nats-server {version}: {kills.total():,}")
+        for word, count in sorted(kills.items()):
+            terminalreporter.write_line(f"  {count:5,}  {word}")
+
+
+def _count_properties(reporter: pytest.TerminalReporter, wanted: str) -> Counter[str]:
+    """Add up what tests recorded as a property of this name."""
     counts: Counter[str] = Counter()
-    for report in reports:
-        for name, value in report.user_properties:
-            if name == "sequences" and report.when == "call" and isinstance(value, dict):
-                counts.update(value)
-    if counts:
-        ended = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
-        terminalreporter.write_line(f"sequences played: {counts.total():,} ({ended})")
+    for found in reporter.stats.values():
+        for report in found:
+            if isinstance(report, pytest.TestReport) and report.when == "call":
+                for name, value in report.user_properties:
+                    if name == wanted and isinstance(value, dict):
+                        counts.update(value)
+    return counts
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import shutil
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,9 +12,8 @@ from rich.console import Console
 
 from jsplan.applying.operations import OPERATIONS
 from jsplan.applying.step_context import StepContext
-from jsplan.options import DriftOptions, PlanOptions
+from jsplan.options import DriftOptions
 from jsplan.render import drift_text
-from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
 from tests.applying.downstream_helpers import (
     PERMITTED,
@@ -25,17 +23,16 @@ from tests.applying.downstream_helpers import (
     require_converged,
     wait_until_copied,
 )
-from tests.applying.kill_boundaries import BoundaryKiller, SimulatedKill, expect_kill
 from tests.support.raw import Raw, delete_all_streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.documents.drift import Drift
-    from jsplan.documents.plan import Plan, Step
+    from jsplan.documents.plan import Step
     from jsplan.documents.plan_types import Op
     from jsplan.sandbox import Server
 
@@ -54,77 +51,31 @@ def reset_streams(space: Space, server: Server, raw: Raw, mode: str) -> None:
     space.write(streams=[origin_config(mode, replaced=True), downstream])
 
 
-def check_kills(
-    space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]
-) -> None:
-    """Kill an apply at each chosen boundary, apply again and count the messages downstream."""
-    with Raw(server.url) as raw:
-        reset_streams(space, server, raw, mode)
-        with pytest.MonkeyPatch.context() as patch:
-            killer = BoundaryKiller(patch, 10_000)
-            space.apply(allow_hazards=PERMITTED, parallelism=1)
-            total = 10_000 - killer.remaining
-        for boundary in choose(total):
-            reset_streams(space, server, raw, mode)
-            with pytest.MonkeyPatch.context() as patch:
-                BoundaryKiller(patch, boundary)
-                with expect_kill(boundary, total):
-                    space.apply(allow_hazards=PERMITTED, parallelism=1)
-            assert space.plan().resource_drift == [], boundary
-            assert (
-                drift(
-                    space.load, DriftOptions(replication=False), RecordingObserver()
-                ).resource_drift
-                == []
-            ), boundary
-            _, result = space.apply(allow_hazards=PERMITTED)
-            assert result.exit_code == 0, (boundary, result)
-            assert read_state(space.folder).replacements == {}, boundary
-            assert [step.title for step in space.plan().steps] == [], boundary
-            publish(raw, "o.end", 5)
-            wait_until_copied(server, lambda: message_count(raw, "G") >= 35)
-            assert message_count(raw, "G") == 35, boundary
+def kill_before(space: Space, op: Op, **options: Any) -> None:
+    """Kill an apply at its first step of this kind."""
+    with kill_after() as counter, pytest.MonkeyPatch.context() as patch:
 
+        async def die(*_: object) -> None:
+            counter.die()
 
-def kill_before(space: Space, op: Op, **options: Any) -> Plan:
-    """Kill an apply at its first step of this kind, and return its plan."""
-
-    async def die(*_: object) -> None:
-        raise SimulatedKill
-
-    with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
-        return apply_until_killed(space, **options)
-
-
-def kill_at_answer(space: Space, op: Op, **options: Any) -> Plan:
-    """Kill an apply at the answer of its first step of this kind, and return its plan."""
-    call = StepContext.call
-
-    async def call_and_die(context: StepContext, step: Step) -> None:
-        await call(context, step)
-        if step.op == op:
-            raise SimulatedKill
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepContext, "call", call_and_die)
-        return apply_until_killed(space, **options)
-
-
-def apply_until_killed(space: Space, **options: Any) -> Plan:
-    """Apply until the simulated kill, and return the plan."""
-    plans: list[Plan] = []
-
-    def approve(plan: Plan) -> None:
-        plans.append(plan)
-
-    with pytest.MonkeyPatch.context() as patch:
-        BoundaryKiller(patch, 10_000)
         with pytest.raises(SimulatedKill):
-            applying.apply(
-                space.load, PlanOptions(parallelism=1, **options), approve, RecordingObserver()
-            )
-    return plans[0]
+            space.apply(parallelism=1, **options)
+
+
+def kill_at_answer(space: Space, op: Op, **options: Any) -> None:
+    """Kill an apply at the answer of its first step of this kind."""
+    with kill_after() as counter, pytest.MonkeyPatch.context() as patch:
+        call = StepContext.call
+
+        async def call_and_die(context: StepContext, step: Step) -> None:
+            await call(context, step)
+            if step.op == op:
+                counter.die()
+
+        patch.setattr(StepContext, "call", call_and_die)
+        with pytest.raises(SimulatedKill):
+            space.apply(parallelism=1, **options)
 
 
 @pytest.mark.matrix
@@ -253,28 +204,6 @@ def rendered_lines(found: Drift) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
     drift_text.render(found, console)
     return cast("io.StringIO", console.file).getvalue().splitlines()
-
-
-@pytest.mark.since_2_12
-@pytest.mark.matrix
-@LONG_TIMEOUT
-@pytest.mark.parametrize("mode", ["recreate", "preserve"])
-def test_kill_at_random_boundaries(mode: str, tmp_path: Path, server: Server) -> None:
-    """After a kill at a random boundary, the next apply leaves each message once downstream."""
-    check_kills(
-        single_space(tmp_path, server),
-        server,
-        mode,
-        lambda total: random.Random(mode).sample(range(1, total), 3),
-    )
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mode", ["recreate", "preserve"])
-def test_kill_at_every_boundary(mode: str, tmp_path: Path, server: Server) -> None:
-    """After a kill at any boundary, the next apply leaves each message once downstream."""
-    check_kills(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
 
 
 @pytest.mark.matrix

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.documents.state_parts import PHASES
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.support import stream_content
@@ -20,11 +18,9 @@ from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from jsplan.sandbox import Server
-    from tests.conftest import MakeServer
 
 PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE")
 CONSUMERS = [{"name": "C", "ack_policy": "explicit"}, {"name": "N", "ack_policy": "none"}]
@@ -34,13 +30,6 @@ AFTER: dict[str, Any] = BEFORE | {
     "max_age": "2d",
     "lifecycle": {"on_replace": "preserve"},
 }
-QUEUE: dict[str, Any] = {
-    "name": "A",
-    "subjects": ["A.>"],
-    "retention": "workqueue",
-    "consumers": CONSUMERS[:1],
-}
-DECLARED = {"main/stream/A", "main/consumer/A/C", "main/consumer/A/N"}
 
 
 class Scene:
@@ -59,8 +48,7 @@ class Scene:
             delete_all_streams(raw)
             shutil.rmtree(self.space.folder / "state", ignore_errors=True)
             self.space.write(streams=[self.body]).apply()
-            if self.body is not QUEUE:
-                stream_content.consumer(raw, "A", "OTHERS")
+            stream_content.consumer(raw, "A", "OTHERS")
             stream_content.fill(raw, "A", self.count)
             stream_content.delete(raw, "A", self.count // 2, self.count)
             stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
@@ -85,107 +73,13 @@ class Scene:
                 name: numbers[2] + numbers[3]
                 for name, numbers in stream_content.positions(raw, "A").items()
             }
-            assert unread["C"] == len(self.expected) - (0 if self.body is QUEUE else 10)
+            assert unread["C"] == len(self.expected) - 10
             raw.request("A.after", b"")
         state = read_state(self.space.folder)
         assert (state.pending, state.replacements) == ({}, {})
         assert {str(a) for a in state.resources} >= {"main/stream/A", "main/consumer/A/C"}
         again = self.space.plan()
         assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
-
-
-def kill_at_points(scene: Scene, after: dict[str, Any], points: Iterable[int]) -> None:
-    """Let an apply die after each of these numbers of writes, and apply once more."""
-    for point in points:
-        scene.reset(after)
-        # An apply may end before the point: the number of archive chunks differs.
-        with kill_after(point), suppress(SimulatedKill):
-            scene.space.apply(allow_hazards=PERMITTED)
-        scene.require_nothing_lost()
-        _, result = scene.space.apply(allow_hazards=PERMITTED)
-        assert [step.error for step in result.steps if step.error] == [], point
-        assert result.exit_code == 0, point
-        scene.require_preserved()
-
-
-def count_kill_points(scene: Scene, after: dict[str, Any]) -> int:
-    """Return the number of writes of a whole apply, which is how often it can die."""
-    scene.reset(after)
-    with kill_after() as counter:
-        scene.space.apply(allow_hazards=PERMITTED)
-    scene.require_preserved()
-    return counter.done
-
-
-def in_memory(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the stream in memory storage, with `on_replace: preserve`."""
-    return (
-        AFTER
-        if body is BEFORE
-        else body | {"storage": "memory", "lifecycle": {"on_replace": "preserve"}}
-    )
-
-
-BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"])
-
-
-@pytest.mark.matrix
-@BODIES
-def test_death_at_some_writes(body: dict[str, Any], tmp_path: Path, server: Server) -> None:
-    """After a death at a random write, one more apply ends the replacement without loss."""
-    scene = Scene(single_space(tmp_path, server), server, body, 60)
-    total = count_kill_points(scene, in_memory(body))
-    assert total > 20
-
-    kill_at_points(
-        scene,
-        in_memory(body),
-        sorted(random.Random(4).sample(range(1, total), 6)),
-    )
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("version", ["2.12.8", "2.14.6", "2.15.1"])
-@BODIES
-def test_death_at_every_write(
-    body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer
-) -> None:
-    """The same for every write, on a server of each API level."""
-    server = make_server(version=version)
-    scene = Scene(single_space(tmp_path, server), server, body, 60)
-
-    kill_at_points(
-        scene,
-        in_memory(body),
-        range(1, count_kill_points(scene, in_memory(body))),
-    )
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("version", ["2.12.8", "2.14.6", "2.15.1"])
-def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: MakeServer) -> None:
-    """No message of 20,000 is lost after a death at a dozen writes."""
-    server = make_server(version=version)
-    scene = Scene(single_space(tmp_path, server), server, BEFORE, 20_000)
-    total = count_kill_points(scene, AFTER)
-
-    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)))
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("phase", PHASES[1:])
-def test_a_kill_before_a_phase_is_recorded(phase: str, tmp_path: Path, server: Server) -> None:
-    """An apply after a kill finds a phase that is done on the servers, but not in state."""
-    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.reset(AFTER)
-    with kill_before_phase(phase), pytest.raises(SimulatedKill):
-        scene.space.apply(allow_hazards=PERMITTED)
-    scene.require_nothing_lost()
-
-    _, result = scene.space.apply(allow_hazards=PERMITTED)
-    assert [step.error for step in result.steps if step.error] == []
-    scene.require_preserved()
 
 
 def test_a_killed_copy_is_shown_and_resumed(tmp_path: Path, server: Server) -> None:
@@ -205,22 +99,6 @@ def test_a_killed_copy_is_shown_and_resumed(tmp_path: Path, server: Server) -> N
     assert (
         jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
     )
-    scene.require_preserved()
-
-
-@pytest.mark.matrix
-def test_the_old_files_roll_back(tmp_path: Path, server: Server) -> None:
-    """Files with the old configuration roll the interrupted replacement back."""
-    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.reset(AFTER)
-    with kill_after(8), suppress(SimulatedKill):
-        scene.space.apply(allow_hazards=PERMITTED)
-    plan, result = scene.space.write(streams=[BEFORE]).apply()
-
-    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == [
-        "replacement_rolled_back"
-    ]
-    assert result.exit_code == 0
     scene.require_preserved()
 
 

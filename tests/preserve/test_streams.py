@@ -96,6 +96,17 @@ def test_messages_are_kept(
         assert stream_content.messages(raw, "A")[-1][0] > before_replace[-1][0]
 
 
+def test_the_wait_of_publishers_is_announced(tmp_path: Path, server: Server) -> None:
+    """The plan says which publishers get no acknowledgement meanwhile."""
+    space = single_space(tmp_path, server).write(streams=[BASE])
+    space.apply()
+
+    plan = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).plan()
+
+    found = {h.code: h.message for c in plan.resource_changes for h in c.hazards}
+    assert "publishers to A.> get no acknowledgement while" in found["REMOVES_SUBJECTS"]
+
+
 def test_consumers_resume_at_their_position(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:

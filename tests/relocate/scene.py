@@ -158,3 +158,24 @@ class Scene:
             with self.raw(self.after) as raw:
                 assert streams(raw) == []
         assert read_state(self.space.folder).replacements == {}
+
+
+class QueueScene(Scene):
+    """A work queue or an interest stream, which moves to the hub or another way."""
+
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, retention: str, route: Route = TO_HUB
+    ) -> None:
+        super().__init__(folder, sandbox, route)
+        self.body = {
+            "name": "A",
+            "subjects": ["A.>"],
+            "max_age": "1d",
+            "retention": retention,
+            "consumers": [{"name": "C", "ack_policy": "explicit"}],
+        }
+
+    def work(self, raw: Raw) -> None:
+        """Finish ten messages, and take five more."""
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+        stream_content.pull_acks(raw, "A", "C", 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.relocate.scene import CONSUMERS, PERMITTED, Scene
 from tests.support import stream_content
 from tests.support.account_sharing import start_servers, static_accounts, static_user
 from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space
 
@@ -143,18 +141,6 @@ def test_both_stages_through_an_import(accounts: Accounts) -> None:
     accounts.apply(stage="cutover")
 
     accounts.require_relocated()
-
-
-def test_a_death_on_the_way_to_another_account(accounts: Accounts) -> None:
-    """After a death at some writes one more apply ends it without loss."""
-    with kill_after() as counter:
-        accounts.apply()
-    for point in (2, counter.done // 3, counter.done // 2, counter.done * 2 // 3):
-        accounts.reset()
-        with kill_after(point), suppress(SimulatedKill):
-            accounts.space.apply(allow_hazards=PERMITTED)
-        accounts.apply()
-        accounts.require_relocated()
 
 
 @pytest.mark.parametrize("rows", [[], [{k: v for k, v in IMPORT.items() if k != "deliver"}]])

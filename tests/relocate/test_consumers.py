@@ -8,9 +8,7 @@ import pytest
 
 from jsplan.errors import RefusedError
 from jsplan.workflows.revert import RevertOptions, revert
-from tests.relocate.killed_scene import KilledQueue
-from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Scene
-from tests.relocate.test_deaths import count_kill_points, kill_at_points
+from tests.relocate.scene import BODY, PERMITTED, TO_HUB, QueueScene, Scene
 from tests.support import stream_content
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.state import read_state
@@ -56,7 +54,7 @@ class Renamed(Scene):
         return {self.names.get(name, name): count for name, count in self.unread.items()}
 
 
-class RenamedQueue(KilledQueue):
+class RenamedQueue(QueueScene):
     """A work queue or an interest stream whose consumer C becomes D."""
 
     def declare_after(self, **fields: Any) -> None:
@@ -198,28 +196,6 @@ def test_revert_prints_the_old_names(renamed: Renamed, tmp_path: Path) -> None:
     renamed.require_restored()
 
 
-@pytest.mark.parametrize(
-    ("verb", "answered"),
-    [
-        ("CONSUMER.PAUSE.A.C", True),
-        ("CONSUMER.CREATE.B.C_EU", True),
-        ("CONSUMER.RESET.B.C_EU", False),
-    ],
-)
-def test_a_kill_while_a_consumer_gets_another_name(
-    verb: str, answered: bool, renamed: Renamed, server_version: tuple[int, ...]
-) -> None:
-    """The next apply creates it at its position, under the new name."""
-    assert server_version >= (2, 14)
-    with kill_at_request(verb, answered=answered), pytest.raises(SimulatedKill):
-        renamed.space.apply(allow_hazards=PERMITTED)
-
-    _, result = renamed.space.apply(allow_hazards=PERMITTED)
-
-    assert [s.error for s in result.steps if s.error] == []
-    renamed.require_relocated()
-
-
 def test_another_name_after_a_kill(renamed: Renamed) -> None:
     """A consumer that was half created under a name that the files gave up is deleted."""
     with (
@@ -234,13 +210,6 @@ def test_another_name_after_a_kill(renamed: Renamed) -> None:
 
     assert [s.error for s in result.steps if s.error] == []
     renamed.require_relocated()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-def test_death_at_every_write_of_renamed_consumers(renamed: Renamed) -> None:
-    """After a death at any write one more apply ends the relocation, under the new names."""
-    kill_at_points(renamed, range(1, count_kill_points(renamed)))
 
 
 #: What every consumer has, but for what changes.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from tests.relocate.scene import PERMITTED
 from tests.support import stream_content
-from tests.support.raw import Raw, delete_all_streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.raw import Raw
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space
 
@@ -86,29 +82,6 @@ def test_a_source_continues_at_the_new_address(tmp_path: Path, clean_hub_leaf: S
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards] == ["REMOVES_SUBJECTS"]
     assert [d.code for d in plan.diagnostics] == ["JS498"]
-    flow.require_continued()
-
-
-@pytest.mark.parametrize("left", [2, 4, 6, 9])
-def test_a_kill_while_a_source_is_moved(left: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """After a death near the end one more apply moves the source and ends the relocation."""
-    flow = Flow(tmp_path, clean_hub_leaf)
-    flow.declare_relocated()
-    with kill_after() as counter:
-        flow.space.apply(allow_hazards=PERMITTED)
-    total = counter.done
-    for domain in ("hub", "leaf"):
-        with flow.raw(domain) as raw:
-            delete_all_streams(raw)
-    (tmp_path / "state" / "test.json").unlink()
-    flow = Flow(tmp_path, clean_hub_leaf)
-    flow.declare_relocated()
-
-    with kill_after(total - left), suppress(SimulatedKill):
-        flow.space.apply(allow_hazards=PERMITTED)
-    _, result = flow.space.apply(allow_hazards=PERMITTED)
-
-    assert [s.error for s in result.steps if s.error] == []
     flow.require_continued()
 
 

@@ -11,8 +11,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.relocate.killed_scene import KilledQueue
-from tests.relocate.scene import BODY, PERMITTED, TO_HUB, Scene
+from tests.relocate.scene import BODY, PERMITTED, TO_HUB, QueueScene, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import streams
@@ -64,7 +63,7 @@ class LostOrigin(Scene):
 
 def make_scene(kind: str, folder: Path, sandbox: Sandbox) -> Scene:
     """A stream with a source, or a queue."""
-    return LostOrigin(folder, sandbox) if kind == "limits" else KilledQueue(folder, sandbox, kind)
+    return LostOrigin(folder, sandbox) if kind == "limits" else QueueScene(folder, sandbox, kind)
 
 
 @contextmanager
@@ -225,7 +224,7 @@ def test_a_lost_consumer_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) ->
 
 def test_what_was_not_compared_is_said(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """After a snapshot most is compared after the activation; without an origin that is lost."""
-    scene = KilledQueue(tmp_path, clean_hub_leaf, "interest")
+    scene = QueueScene(tmp_path, clean_hub_leaf, "interest")
     scene.count = 600
     scene.reset()
     die_before_phase(scene, "activated")

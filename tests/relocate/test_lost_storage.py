@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.errors import PlanError
-from tests.relocate.killed_scene import KilledQueue
-from tests.relocate.scene import PERMITTED, TO_HUB, TO_LEAF, Scene
+from tests.relocate.scene import PERMITTED, TO_HUB, TO_LEAF, QueueScene, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.process import jsplan
@@ -135,7 +134,7 @@ def test_the_origin_of_an_emptied_copy_is_kept(tmp_path: Path, make_hub_leaf: Ma
 
 def test_an_emptied_work_queue_empties_nothing(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """Messages that the old queue lost are not taken for finished by its workers."""
-    scene = KilledQueue(tmp_path, make_hub_leaf(), "workqueue")
+    scene = QueueScene(tmp_path, make_hub_leaf(), "workqueue")
     scene.reset()
     die_before_phase(scene, "activated")
     lose_storage(scene, folder="msgs")

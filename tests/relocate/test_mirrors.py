@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,6 @@ from jsplan.workflows.drift import drift
 from tests.relocate.scene import PERMITTED
 from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
@@ -184,38 +182,3 @@ def test_a_mirror_of_another_stream_is_not_kept(tmp_path: Path, clean_hub_leaf: 
     plan = mirrored.space.plan()
 
     assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS303"]
-
-
-@pytest.mark.parametrize("left", [1, 3, 5, 8])
-def test_a_kill_while_a_mirror_is_moved(mirrored: Mirrored, left: int) -> None:
-    """After a death near the end one more apply moves the mirror and ends the relocation."""
-    before = mirrored.copied()
-    mirrored.declare_relocated("preserve")
-    with kill_after() as counter:
-        mirrored.space.apply(allow_hazards=PERMITTED)
-    mirrored.reset()
-    mirrored.declare_relocated("preserve")
-
-    with kill_after(counter.done - left), suppress(SimulatedKill):
-        mirrored.space.apply(allow_hazards=PERMITTED)
-    _, result = mirrored.space.apply(allow_hazards=PERMITTED)
-
-    assert [s.error for s in result.steps if s.error] == []
-    mirrored.require_continued(before)
-
-
-@pytest.mark.soak
-def test_a_kill_at_every_request(mirrored: Mirrored) -> None:
-    """The same at every request of the apply."""
-    before = mirrored.copied()
-    mirrored.declare_relocated("preserve")
-    with kill_after() as counter:
-        mirrored.space.apply(allow_hazards=PERMITTED)
-    for done in range(counter.done):
-        mirrored.reset()
-        mirrored.declare_relocated("preserve")
-        with kill_after(done), suppress(SimulatedKill):
-            mirrored.space.apply(allow_hazards=PERMITTED)
-        _, result = mirrored.space.apply(allow_hazards=PERMITTED)
-        assert [s.error for s in result.steps if s.error] == [], done
-        mirrored.require_continued(before)

@@ -12,8 +12,7 @@ from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
-from tests.relocate.killed_scene import KilledQueue
-from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, TO_LEAF, Route, Scene
+from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, TO_LEAF, QueueScene, Route, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.process import jsplan
@@ -86,7 +85,7 @@ def make_scene(
     scene = (
         Scene(folder, sandbox, route)
         if retention == "limits"
-        else KilledQueue(folder, sandbox, retention, route)
+        else QueueScene(folder, sandbox, retention, route)
     )
     scene.space.base["connections"]["hub"]["timeout"] = "1s"
     return scene

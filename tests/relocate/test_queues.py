@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +13,8 @@ from tests.relocate.test_deaths import die_before_phase
 from tests.relocate.test_failures import at_first_request
 from tests.support import stream_content
 from tests.support.refused_request import refuse_request
-from tests.support.simulated_kill import SimulatedKill, kill_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from jsplan.documents.plan import Plan
@@ -198,18 +194,6 @@ def test_a_consumer_that_does_not_come_along(queue: Queue) -> None:
     queue.require_relocated()
 
 
-@pytest.mark.parametrize("phase", ["quiesced", "copied", "activating"])
-def test_the_way_back(phase: str, queue: Queue) -> None:
-    """Until the activation the old files bring subjects, retention and consumers back."""
-    die_before_phase(queue, phase)
-
-    queue.declare_before()
-    queue.apply()
-
-    queue.require_restored()
-    assert queue.space.plan().steps == []
-
-
 def test_an_interrupted_cutover_needs_no_permission_again(queue: Queue) -> None:
     """Messages finished between two applies are neither a deletion nor delivered again."""
     die_before_phase(queue, "copied")
@@ -244,37 +228,6 @@ def test_a_refusal_restores_the_origin(verb: str, queue: Queue) -> None:
     queue.require_restored()
     queue.apply()
     queue.require_relocated()
-
-
-def die_at_points(queue: Queue, points: Iterable[int]) -> None:
-    """Let an apply die after each of these numbers of writes, and apply once more."""
-    for point in points:
-        queue.reset()
-        with kill_after(point), suppress(SimulatedKill):
-            queue.space.apply(allow_hazards=PERMITTED)
-        queue.apply()
-        queue.require_relocated()
-
-
-def count_kill_points(queue: Queue) -> int:
-    """Return the number of writes of a whole apply."""
-    with kill_after() as counter:
-        queue.apply()
-    return counter.done
-
-
-def test_a_death_at_some_writes(queue: Queue) -> None:
-    """After a death at some writes one more apply ends the relocation without loss."""
-    total = count_kill_points(queue)
-
-    die_at_points(queue, sorted(random.Random(queue.retention).sample(range(4, total), 4)))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_a_death_at_every_write(queue: Queue) -> None:
-    """The same at every write."""
-    die_at_points(queue, range(1, count_kill_points(queue)))
 
 
 @pytest.mark.parametrize(

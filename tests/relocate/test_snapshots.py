@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.relocate.systems import TwoSystems
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -70,27 +68,6 @@ def test_memory_storage_and_counters_move_too(systems: TwoSystems) -> None:
         assert b'"val":"21"' in raw.request("A.0", b"", {"Nats-Incr": "+1"})[1]
 
 
-def test_a_death_at_some_writes(systems: TwoSystems) -> None:
-    """After a death at some writes one more apply ends the relocation without loss."""
-    with kill_after() as counter:
-        systems.apply()
-    systems.require_relocated()
-    for point in (4, *range(6, counter.done, 6)):
-        systems.reset()
-        with kill_after(point), suppress(SimulatedKill):
-            systems.space.apply(allow_hazards=PERMITTED)
-        with systems.raw("old") as old, systems.raw("new") as new:
-            sides = [
-                {m[3] for m in stream_content.messages(raw, name)}
-                if name in streams(raw)
-                else set()
-                for raw, name in ((old, "A"), (new, "B"))
-            ]
-            assert any(side >= {m[3] for m in systems.expected} for side in sides), point
-        systems.apply()
-        systems.require_relocated()
-
-
 def test_what_a_killed_restore_left_is_not_taken(systems: TwoSystems) -> None:
     """Without the record that it is complete the copy is deleted, and made again."""
     die_before_phase(systems, "copied")
@@ -128,18 +105,6 @@ def test_a_copy_that_lacks_a_message_is_not_activated(systems: TwoSystems) -> No
     systems.require_restored()
     systems.apply()
     systems.require_relocated()
-
-
-@pytest.mark.parametrize("phase", ["quiesced", "copied", "activating"])
-def test_the_way_back(phase: str, systems: TwoSystems) -> None:
-    """With the old files the next apply restores the origin and deletes the copy."""
-    die_before_phase(systems, phase)
-
-    systems.declare_before()
-    systems.apply()
-
-    systems.require_restored()
-    assert systems.space.plan().steps == []
 
 
 def test_the_stages_of_a_snapshot(systems: TwoSystems) -> None:

@@ -1,11 +1,14 @@
-"""A simulated death: from the n-th write to a server or the journal on, nothing happens."""
+"""A simulated death: from the n-th write to a server or the journal on, nothing happens.
+
+A death between a write and its answer is one before the next write: only reads are between them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,11 +23,30 @@ class SimulatedKill(Exception):
 
 
 class KillCounter:
-    """A counter of journal lines, writing requests and messages; none after `last`."""
+    """A counter of journal lines, writing requests and messages; none after `last`.
+
+    `phases` are those that the lines recorded, in their order.
+    """
 
     def __init__(self, last: int) -> None:
         self.remaining = last
         self.done = 0
+        self.phases: list[str] = []
+
+    @property
+    def died(self) -> bool:
+        """True if anything was left to do after the last write."""
+        return self.remaining < 0
+
+    def die(self) -> NoReturn:
+        """Let nothing more happen. Raises SimulatedKill."""
+        self.remaining = -1
+        raise SimulatedKill
+
+    def note_phases(self, changes: Iterable[dict[str, Any]]) -> None:
+        """Note the phases of a line of the journal."""
+        new = (phase for phase in phases_of(changes) if phase not in self.phases)
+        self.phases += dict.fromkeys(new)
 
     def count_or_die(self, *, writes: bool) -> None:
         """Count a write, or raise after the last one. Reads are refused then too."""
@@ -80,14 +102,14 @@ def kill_at_request(verb: str, *, answered: bool) -> Iterator[None]:
 
 @contextmanager
 def kill_before_phase(phase: str) -> Iterator[None]:
-    """Let an apply die when it is about to record this phase of a replacement or relocation."""
+    """Let an apply die when it is about to record this phase for the first time."""
     with kill_after() as counter, pytest.MonkeyPatch.context() as patch:
         append = LocalBackend.append
 
         def append_until_phase(
             backend: LocalBackend, state: State, *changes: dict[str, Any]
         ) -> None:
-            if any(change.get("replacing", {}).get("phase") == phase for change in changes):
+            if phase in phases_of(changes):
                 counter.remaining = 0
             append(backend, state, *changes)
 
@@ -95,11 +117,24 @@ def kill_before_phase(phase: str) -> Iterator[None]:
         yield
 
 
+def phases_of(value: object) -> Iterator[str]:
+    """Yield every phase that a line of the journal records, at any depth."""
+    if isinstance(value, dict):
+        if isinstance(phase := value.get("phase"), str):
+            yield phase
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for part in value:
+        yield from phases_of(part)
+
+
 def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     append, finish = LocalBackend.append, LocalBackend.finish
 
     def dying_append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
         counter.count_or_die(writes=True)
+        counter.note_phases(changes)
         append(backend, state, *changes)
 
     async def dying_finish(backend: LocalBackend, state: State) -> None:
@@ -112,7 +147,7 @@ def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     patch.setattr(LocalBackend, "finish", dying_finish)
 
 
-async def create_until_death(
+async def _create_until_death(
     create_each: Callable[..., Awaitable[None]],
     requests: Sequence[tuple[str, Any]],
     count: Callable[[], None],
@@ -142,7 +177,7 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
         api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
     ) -> None:
         count = partial(counter.count_or_die, writes=True)
-        await create_until_death(partial(create_each, api), requests, count, *rest, **options)
+        await _create_until_death(partial(create_each, api), requests, count, *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
         counter.count_or_die(writes=True)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.options import DriftOptions
-from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
-from tests.support.process import jsplan, start_process
-from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.simulated_kill import SimulatedKill, kill_after, kill_at_request
+from tests.support.process import jsplan
+from tests.support.raw import Raw, streams
+from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
@@ -23,50 +19,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-BEFORE: list[dict[str, Any]] = [
-    {"name": "KEPT", "max_age": "1d", "consumers": [{"name": "ONE"}]},
-    {"name": "REPLACED", "storage": "file", "consumers": [{"name": "ONE"}]},
-    {"name": "GONE"},
-    {"name": "SWAP_A", "subjects": ["a"]},
-    {"name": "SWAP_B", "subjects": ["b"]},
-]
-AFTER: list[dict[str, Any]] = [
-    {
-        "name": "KEPT",
-        "max_age": "2d",
-        "consumers": [{"name": "ONE", "max_deliver": 3}, {"name": "TWO"}],
-    },
-    {
-        "name": "REPLACED",
-        "storage": "memory",
-        "lifecycle": {"on_replace": "recreate"},
-        "consumers": [{"name": "ONE"}],
-    },
-    {"name": "SWAP_A", "subjects": ["b"]},
-    {"name": "SWAP_B", "subjects": ["a"]},
-    {"name": "NEW", "description": "created by a killed process"},
-]
 PERMITTED = ("DELETES_STREAM", "REMOVES_SUBJECTS")
-
-
-class JournalKiller:
-    """Kills the process before the n-th line of the journal is written."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
-        self.left = lines
-        write = LocalBackend.append
-
-        def append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
-            if self.left <= 0:
-                raise SimulatedKill
-            self.left -= 1
-            write(backend, state, *changes)
-
-        async def finish(backend: LocalBackend, _: State) -> None:
-            await backend.close()
-
-        monkeypatch.setattr(LocalBackend, "append", append)
-        monkeypatch.setattr(LocalBackend, "finish", finish)
 
 
 def owned_addresses(space: Space) -> set[str]:
@@ -86,15 +39,6 @@ def declared(*bodies: dict[str, Any]) -> set[str]:
     return {f"main/stream/{body['name']}" for body in bodies} | consumers
 
 
-def reset_server(space: Space, server: Server) -> None:
-    """Restore the server and state from before the apply, and write the new files."""
-    with Raw(server.url) as raw:
-        delete_all_streams(raw)
-    shutil.rmtree(space.folder / "state", ignore_errors=True)
-    space.write(streams=BEFORE).apply()
-    space.write(streams=AFTER)
-
-
 def require_no_outside_changes(space: Space) -> None:
     """Require that plan and drift report no change outside jsplan."""
     found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
@@ -106,95 +50,6 @@ def require_no_outside_changes(space: Space) -> None:
     assert not {
         reason for reason in reasons if reason.endswith(("_missing", "_not_ours", "_drifted"))
     }
-
-
-def test_kill_at_some_moments(tmp_path: Path, server: Server) -> None:
-    """After a kill there is no drift, and the next apply completes the work."""
-    # Most steps write twice: a third of the moments has both, and every kind of step.
-    require_recovery(single_space(tmp_path, server), server, 3)
-
-
-@pytest.mark.soak
-def test_kill_at_every_moment(tmp_path: Path, server: Server) -> None:
-    """The same after a kill at any moment."""
-    require_recovery(single_space(tmp_path, server), server, 1)
-
-
-def require_recovery(space: Space, server: Server, stride: int) -> None:
-    """Kill an apply at each `stride`-th moment, and require that the next one completes it."""
-    reset_server(space, server)
-    with kill_after() as whole:
-        space.apply(allow_hazards=PERMITTED, parallelism=1)
-    assert whole.done > 30
-
-    for moment in range(1, whole.done, stride):
-        reset_server(space, server)
-        # A domain that was seen in the same second before has one journal line less.
-        with kill_after(moment), suppress(SimulatedKill):
-            space.apply(allow_hazards=PERMITTED, parallelism=1)
-        require_no_outside_changes(space)
-        _, result = space.apply(allow_hazards=PERMITTED)
-
-        assert result.exit_code == 0, (moment, result)
-        assert owned_addresses(space) == declared(*AFTER), moment
-        assert [step.title for step in space.plan().steps] == [], moment
-
-
-QUEUE = {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
-ACKS = {"ack_policy": "explicit"}
-
-
-@pytest.mark.parametrize(
-    ("stream", "before", "after"),
-    [
-        ({"name": "Q"}, [ACKS | {"name": "C"}], [{"name": "C", "ack_policy": "all"}]),
-        (
-            {"name": "Q"},
-            [{"name": "C"}],
-            [{"name": "C", "description": "new", "pause_until": "2050-01-01T00:00:00Z"}],
-        ),
-        (
-            QUEUE,
-            [
-                ACKS | {"name": "C", "filter_subject": "q.1"},
-                ACKS | {"name": "D", "filter_subjects": ["q.2", "q.3"]},
-            ],
-            [
-                ACKS | {"name": "C", "filter_subjects": ["q.2", "q.3"]},
-                ACKS | {"name": "D", "filter_subject": "q.1"},
-            ],
-        ),
-    ],
-    ids=["replaced", "paused", "filters swapped"],
-)
-def test_kill_between_the_steps_of_a_consumer(
-    tmp_path: Path,
-    server: Server,
-    stream: dict[str, Any],
-    before: list[dict[str, Any]],
-    after: list[dict[str, Any]],
-) -> None:
-    """A consumer that changes in several steps is never reported as changed outside jsplan."""
-    space = single_space(tmp_path, server)
-    streams = [[stream | {"consumers": consumers}] for consumers in (before, after)]
-
-    def begin_again() -> None:
-        with Raw(server.url) as raw:
-            delete_all_streams(raw)
-        shutil.rmtree(space.folder / "state", ignore_errors=True)
-        space.write(streams=streams[0]).apply()
-        space.write(streams=streams[1])
-
-    begin_again()
-    with kill_after() as whole:
-        space.apply(parallelism=1)
-    for moment in range(3, whole.done):
-        begin_again()
-        with kill_after(moment), suppress(SimulatedKill):
-            space.apply(parallelism=1)
-        require_no_outside_changes(space)
-        assert space.apply()[1].exit_code == 0
-        assert not space.plan().steps
 
 
 def kill_after_delete(space: Space) -> None:
@@ -332,30 +187,8 @@ def test_a_create_that_never_arrived_is_no_longer_pending(tmp_path: Path, server
 
 def kill_after_request(space: Space) -> None:
     """Kill an apply after the first request, before its end is in the journal."""
-    with pytest.MonkeyPatch.context() as patch:
-        JournalKiller(patch, 4)
-        with pytest.raises(SimulatedKill):
-            space.apply(parallelism=1)
+    with kill_at_request("STREAM.CREATE", answered=True), pytest.raises(SimulatedKill):
+        space.apply(parallelism=1)
     state = read_state(space.folder)
     assert list(state.pending) == ["main/stream/A"]
     assert state.resources == {}
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
-    """After a kill -9 of a process, plan, drift and apply continue, and state owns everything."""
-    bodies = [
-        {"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)
-    ]
-    space = single_space(tmp_path, server).write(streams=bodies)
-    process = start_process(tmp_path, "apply", "-y", "--parallelism", "4")
-    assert process.stderr is not None
-    for _ in range(random.Random(seed).randrange(10, 60)):
-        process.stderr.readline()
-    process.kill()
-    process.communicate(timeout=30)
-
-    assert jsplan(tmp_path, "drift").code == 0
-    assert jsplan(tmp_path, "apply", "-y").code == 0
-    assert owned_addresses(space) == declared(*bodies)
-    assert jsplan(tmp_path, "plan", "--detailed-exitcode").code == 0
