@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,10 @@ from jsplan.sandbox import binary, versions
 from tests.conftest import PROGRAM
 from tests.support.yaml_text import read_yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 #: Sections of the files, as in jsplan.yaml.
 Sections = dict[str, Any]
+#: Counts how often a way was tried.
+Count = Callable[[str, int], None]
 TABLE = Path(__file__).with_name("cases.yaml")
 
 
@@ -66,6 +66,8 @@ class Row:
     phases: bool = False
     #: Whether publishers and workers are at work meanwhile (tests/kills/test_clients.py).
     clients: bool = False
+    #: Whether the leaf is lost meanwhile (tests/kills/test_servers.py).
+    leaf: bool = False
 
     def __str__(self) -> str:
         return self.use

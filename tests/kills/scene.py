@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.drift import Drift
+    from jsplan.sandbox import Sandbox
     from tests.kills.rows import Row, Sections
     from tests.kills.servers import Servers
     from tests.support.raw import Raw
@@ -48,6 +49,12 @@ class Scene:
     def raw(self, domain: str) -> Raw:
         """Open a connection to the server of a domain."""
         return self.servers.places[domain].raw()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The servers of a hub and a leaf."""
+        assert self.servers.sandbox is not None
+        return self.servers.sandbox
 
     def reset(self) -> None:
         """Empty the servers, apply the first files, publish and work, and write the files after."""
@@ -191,7 +198,7 @@ class Scene:
             wanted = {self.row.renamed.get(n, n): c for n, c in self.unread[place].items()}
             self._require_kept(place, target, wanted | self.row.unread, where)
         self.require_clean(self.row.after, where)
-        self._require_flowing(where)
+        self.require_flowing(where)
 
     def _require_kept(self, place: str, target: str, unread: dict[str, int], where: object) -> None:
         """Check the messages of a place, and how many each consumer has left."""
@@ -201,7 +208,7 @@ class Scene:
             self.wait(lambda: not paused(raw, stream), target)
             assert count_unread(raw, stream) == unread, where
 
-    def _require_flowing(self, where: object) -> None:
+    def require_flowing(self, where: object) -> None:
         """Check that the streams of `flows` get new messages once."""
         for subject, targets in self.row.flows.items():
             counts = {target: self.count(target) for target in targets}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kills.clients import Load
-from tests.kills.rows import Row, parametrize
+from tests.kills.rows import Count, Row, parametrize
 from tests.kills.scene import Scene
 from tests.kills.servers import open_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(240)
@@ -33,9 +33,7 @@ def scene(row: Row, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
 
 @pytest.mark.matrix
 @parametrize(lambda row: row.clients)
-def test_clients_beside_a_death(
-    scene: Scene, row: Row, record_property: Callable[[str, object], None]
-) -> None:
+def test_clients_beside_a_death(scene: Scene, row: Row, count: Count) -> None:
     """Each acknowledged message is there once, after a whole apply and after one that died."""
     load = Load(scene, RATE)
     total = load.run().done
@@ -45,13 +43,13 @@ def test_clients_beside_a_death(
     load = Load(scene, RATE)
     assert load.run(random.Random(f"clients {row.use}").randrange(total // 4, total - 4)).died
     load.require_complete(applies=2)
-    record_property("kills", {f"{row.use}: beside clients": 1})
+    count("beside clients", 1)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @parametrize(lambda row: row.clients)
-def test_clients_beside_a_death_anywhere(scene: Scene) -> None:
+def test_clients_beside_a_death_anywhere(scene: Scene, count: Count) -> None:
     """The same at every boundary."""
     boundary = 1
     while True:
@@ -61,6 +59,7 @@ def test_clients_beside_a_death_anywhere(scene: Scene) -> None:
         if not died:
             break
         boundary += 1
+    count("beside clients", boundary - 1)
 
 
 @pytest.mark.soak

@@ -9,14 +9,13 @@ in `cases.yaml`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from jsplan.errors import PlanError, RefusedError
-from tests.kills.rows import Row, parametrize
+from tests.kills.rows import Count, Row, parametrize
 from tests.kills.scene import LONG, SHORT, Scene
 from tests.kills.servers import open_servers
 from tests.support.kill_proxy import KillPoint, KillProxy, writes
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(240)
-#: Counts what was tried in one way.
-Count = Callable[[str, int], None]
 
 
 @pytest.fixture
@@ -38,12 +35,6 @@ def scene(row: Row, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     backend = getattr(request, "param", "local")
     for servers in open_servers(row.servers, tmp_path, request):
         yield Scene(row, servers, backend)
-
-
-@pytest.fixture
-def count(row: Row, record_property: Callable[[str, object], None]) -> Count:
-    """Count what was tried, for the summary of the run."""
-    return lambda way, number: record_property("kills", {f"{row.use}: {way}": number})
 
 
 def choose(points: Iterable[int], sample: int, seed: str) -> list[int]:

@@ -2,104 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.relocate.scene import BODY, PERMITTED, TO_HUB, QueueScene, Scene
+from tests.relocate.scene import PERMITTED, TO_HUB, QueueScene, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import streams
-from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
 LOST = (*PERMITTED, "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "DELETES_MESSAGES")
-KINDS = ("limits", "workqueue", "interest")
 
 
-class LostOrigin(Scene):
-    """A stream of the leaf that moves to the hub, where another stream sources it."""
-
-    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
-        super().__init__(folder, sandbox, TO_HUB)
-
-    def declare_before(self) -> None:
-        """Write the files with a stream that sources the origin."""
-        source = {"name": "ALL", "domain": "hub", "sources": [{"name": "A", "domain": "leaf"}]}
-        self.space.write(streams=[BODY | {"domain": "leaf"}, source])
-
-    def declare_after(self, **fields: Any) -> None:
-        """Write the files with the same stream, which sources the target."""
-        source = {"name": "ALL", "domain": "hub", "sources": [{"name": "A"}]}
-        self.space.write(
-            streams=[BODY | {"domain": "hub"} | fields, source],
-            relocate=[{"from": self.origin, "to": self.target}],
-        )
-
-    def reset(self, **fields: Any) -> None:
-        """Also wait until the other stream has everything."""
-        super().reset(**fields)
-        wanted = {message[3] for message in self.expected}
-        self.server("hub").wait_until(lambda: wanted <= set(self.sourced()), "copy all", 60)
-
-    def sourced(self) -> list[bytes]:
-        """Return what the stream that sources has."""
-        with self.raw("hub") as raw:
-            return [m[3] for m in stream_content.messages(raw, "ALL")]
-
-
-def make_scene(kind: str, folder: Path, sandbox: Sandbox) -> Scene:
-    """A stream with a source, or a queue."""
-    return LostOrigin(folder, sandbox) if kind == "limits" else QueueScene(folder, sandbox, kind)
-
-
-@contextmanager
-def die_at(number: int, *, answered: bool) -> Iterator[list[str]]:
-    """Let an apply die at its n-th writing request after the activation. Yield those seen."""
-    seen: list[str] = []
-    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
-        request, activated = DomainApi.request, [False]
-
-        async def dying(api: DomainApi, verb: str, payload: Any = None, **options: Any) -> Any:
-            if verb.startswith(READ_ONLY_VERBS) or mortal.remaining < 0:
-                return await request(api, verb, payload, **options)
-            if activated[0]:
-                seen.append(f"{api.domain.key} {verb}")
-            dies = activated[0] and len(seen) - 1 == number
-            if dies and not answered:
-                mortal.remaining = -1
-            answer = await request(api, verb, payload, **options)
-            takes = (payload or {}).get("subjects") == ["A.>"]
-            activated[0] = activated[0] or (verb == "STREAM.UPDATE.A" and takes)
-            if dies:
-                mortal.remaining = -1
-            return answer
-
-        patch.setattr(DomainApi, "request", dying)
-        yield seen
-
-
-def lose_origin(scene: Scene, *, recreate: bool) -> None:
-    """Delete the origin as another client; create another stream of that name, or not."""
+def lose_origin(scene: Scene) -> None:
+    """Delete the origin as another client."""
     with scene.raw("leaf") as raw:
-        if "A" in streams(raw):
-            raw.api_ok("$JS.API.STREAM.DELETE.A")
-        if recreate:
-            raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["foreign"]})
-            stream_content.consumer(raw, "A", "C")
+        raw.api_ok("$JS.API.STREAM.DELETE.A")
 
 
 def require_ended(scene: Scene, where: object) -> Plan:
@@ -131,64 +60,12 @@ def require_ended(scene: Scene, where: object) -> Plan:
     return plan
 
 
-def die_and_lose(scene: Scene, number: int, *, answered: bool, recreate: bool) -> None:
-    """Die at one request after the activation, lose the origin, and end the relocation."""
-    where = (number, answered, recreate)
-    scene.reset()
-    with die_at(number, answered=answered), pytest.raises(SimulatedKill):
-        scene.space.apply(allow_hazards=LOST)
-    lose_origin(scene, recreate=recreate)
-    require_ended(scene, where)
-    if isinstance(scene, LostOrigin):
-        with scene.raw("hub") as raw:
-            raw.request("A.1", b"after")
-            new = [m[3] for m in stream_content.messages(raw, "A")]
-        hub = scene.server("hub")
-        hub.wait_until(lambda: b"after" in scene.sourced(), "copy the new message", 60)
-        sourced = scene.sourced()
-        assert len(sourced) == len(set(sourced)), where
-        assert set(new) <= set(sourced), where
-
-
-def requests_after_activation(scene: Scene) -> list[str]:
-    """Return the writing requests after the activation of a whole apply."""
-    scene.reset()
-    with die_at(-1, answered=False) as seen:
-        scene.space.apply(allow_hazards=LOST)
-    return seen
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_origin_at_some_requests(kind: str, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """The new stream is complete; consumers are at their positions, or the plan says why not."""
-    scene = make_scene(kind, tmp_path, clean_hub_leaf)
-    seen = requests_after_activation(scene)
-    created = next(n for n, verb in enumerate(seen) if verb.startswith("hub CONSUMER.CREATE.A.C"))
-
-    number = len(seen) - 1 if kind == "interest" else created
-    die_and_lose(scene, number, answered=kind != "interest", recreate=kind == "workqueue")
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("recreate", [False, True], ids=["deleted", "recreated"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_origin_at_every_request(
-    kind: str, recreate: bool, tmp_path: Path, clean_hub_leaf: Sandbox
-) -> None:
-    """The same before and after each request that comes after the activation."""
-    scene = make_scene(kind, tmp_path, clean_hub_leaf)
-    for number in range(len(requests_after_activation(scene))):
-        for answered in (False, True):
-            die_and_lose(scene, number, answered=answered, recreate=recreate)
-
-
 def test_a_lost_position_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A consumer that had not moved starts as declared, with a permission; nothing is lost."""
     scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
     scene.reset()
     die_before_phase(scene, "activated")
-    lose_origin(scene, recreate=False)
+    lose_origin(scene)
 
     plan = scene.space.plan()
     found = {c.address: c.hazards for c in plan.resource_changes}
@@ -228,7 +105,7 @@ def test_what_was_not_compared_is_said(tmp_path: Path, clean_hub_leaf: Sandbox) 
     scene.count = 600
     scene.reset()
     die_before_phase(scene, "activated")
-    lose_origin(scene, recreate=False)
+    lose_origin(scene)
 
     (found,) = [d for d in scene.space.plan().diagnostics if d.code == "JS496"]
 
@@ -241,7 +118,7 @@ def test_the_target_can_be_deleted_too(tmp_path: Path, clean_hub_leaf: Sandbox) 
     scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
     scene.reset()
     die_before_phase(scene, "activated")
-    lose_origin(scene, recreate=False)
+    lose_origin(scene)
     scene.space.write()
 
     _, result = scene.space.apply(allow_hazards=("DELETES_STREAM",))
@@ -265,7 +142,7 @@ def test_an_origin_that_goes_during_the_apply(tmp_path: Path, clean_hub_leaf: Sa
             answer = await request(api, verb, payload, **options)
             takes = verb == "STREAM.UPDATE.A" and (payload or {}).get("subjects") == ["A.>"]
             if takes and left.pop():
-                lose_origin(scene, recreate=False)
+                lose_origin(scene)
             return answer
 
         patch.setattr(DomainApi, "request", losing)

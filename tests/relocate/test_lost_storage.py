@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.errors import PlanError
-from tests.relocate.scene import PERMITTED, TO_HUB, TO_LEAF, QueueScene, Scene
+from tests.relocate.scene import PERMITTED, TO_HUB, TO_LEAF, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
+from tests.support.leaf_loss import bring_back
 from tests.support.process import jsplan
-from tests.support.raw import NoResponders, streams
+from tests.support.raw import streams
 from tests.support.state import read_state
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from _pytest.mark import ParameterSet
-
     from tests.conftest import MakeHubLeaf
-
-
-def soak(phase: str) -> ParameterSet:
-    """Return a parameter of a test for `make soak` alone."""
-    return pytest.param(phase, marks=pytest.mark.soak)
 
 
 def lose_storage(scene: Scene, *, folder: str = "") -> None:
@@ -36,16 +30,7 @@ def lose_storage(scene: Scene, *, folder: str = "") -> None:
     assert found
     for path in found:
         shutil.rmtree(path)
-    leaf.start()
-    scene.server("hub").wait_until(lambda: _is_linked(scene), "be linked again", 60)
-
-
-def _is_linked(scene: Scene) -> bool:
-    with scene.raw("hub") as raw:
-        try:
-            return "streams" in raw.api("$JS.leaf.API.INFO")
-        except (NoResponders, TimeoutError):
-            return False
+    bring_back(scene.sandbox)
 
 
 def content(scene: Scene, domain: str) -> list[stream_content.Message]:
@@ -54,14 +39,11 @@ def content(scene: Scene, domain: str) -> list[stream_content.Message]:
         return stream_content.messages(raw, "A") if "A" in streams(raw) else []
 
 
-@pytest.mark.parametrize("phase", [soak("quiesced"), "copied", soak("activating")])
-def test_the_copy_of_a_lost_origin_is_kept(
-    phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
-) -> None:
+def test_the_copy_of_a_lost_origin_is_kept(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """Plan says that the origin is gone and how to continue; the copy stays unchanged."""
     scene = Scene(tmp_path, make_hub_leaf(), TO_HUB)
     scene.reset()
-    die_before_phase(scene, phase)
+    die_before_phase(scene, "copied")
     before = content(scene, "hub")
     lose_storage(scene)
 
@@ -77,14 +59,11 @@ def test_the_copy_of_a_lost_origin_is_kept(
     assert read_state(tmp_path).replacements == {}
 
 
-@pytest.mark.parametrize("phase", ["quiesced", soak("copied"), soak("activating")])
-def test_the_copy_of_an_emptied_origin_is_kept(
-    phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
-) -> None:
+def test_the_copy_of_an_emptied_origin_is_kept(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """The server has the stream, but not its messages: apply says so, and deletes nothing."""
     scene = Scene(tmp_path, make_hub_leaf(), TO_HUB)
     scene.reset()
-    die_before_phase(scene, phase)
+    die_before_phase(scene, "quiesced")
     before = content(scene, "hub")
     assert len(before) == len(scene.expected)
     lose_storage(scene, folder="msgs")
@@ -96,20 +75,6 @@ def test_the_copy_of_an_emptied_origin_is_kept(
     assert content(scene, "hub") == before
     assert result.exit_code == 6
     assert "lost messages. Nothing was deleted" in failed[0]
-
-
-@pytest.mark.parametrize("phase", [soak("quiesced"), "copied", soak("activated")])
-def test_a_lost_copy_is_made_again(phase: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """As long as the origin is there the next apply copies it again."""
-    scene = Scene(tmp_path, make_hub_leaf(), TO_LEAF)
-    scene.reset()
-    die_before_phase(scene, phase)
-    lose_storage(scene)
-
-    _, result = scene.space.apply(allow_hazards=PERMITTED)
-
-    assert [s.error for s in result.steps if s.error] == []
-    scene.require_relocated()
 
 
 def test_the_origin_of_an_emptied_copy_is_kept(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
@@ -130,17 +95,3 @@ def test_the_origin_of_an_emptied_copy_is_kept(tmp_path: Path, make_hub_leaf: Ma
     _, again = scene.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in again.steps if s.error] == []
     scene.require_relocated()
-
-
-def test_an_emptied_work_queue_empties_nothing(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """Messages that the old queue lost are not taken for finished by its workers."""
-    scene = QueueScene(tmp_path, make_hub_leaf(), "workqueue")
-    scene.reset()
-    die_before_phase(scene, "activated")
-    lose_storage(scene, folder="msgs")
-
-    _, result = scene.space.apply(allow_hazards=PERMITTED)
-
-    assert content(scene, "hub") == scene.expected
-    failed = [s.op for s in result.steps if s.status == "failed"]
-    assert (result.exit_code, failed) == (6, ["transfer.delete"])

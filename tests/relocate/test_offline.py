@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import pytest
-
-from jsplan.jetstream import DomainApi
-from jsplan.jetstream.read_only import READ_ONLY_VERBS
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
-from tests.relocate.scene import PERMITTED, RENAMED, TO_HUB, TO_LEAF, QueueScene, Route, Scene
+from tests.relocate.scene import PERMITTED, TO_LEAF, Scene
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
+from tests.support.leaf_loss import bring_back, strike_at
 from tests.support.process import jsplan
-from tests.support.raw import NoResponders
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.conftest import MakeHubLeaf
-
-Loss = Literal["pause", "kill"]
-
-
-@contextmanager
-def strike_at(number: int, moment: str, strike: Callable[[], None]) -> Iterator[list[str]]:
-    """Strike at the n-th writing request, `before` it is sent or `after` its answer.
-
-    Yield the requests so far.
-    """
-    seen: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        request = DomainApi.request
-
-        async def striking(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
-            if verb.startswith(READ_ONLY_VERBS):
-                return await request(api, verb, *rest, **options)
-            seen.append(f"{api.domain.key} {verb}")
-            chosen = len(seen) - 1 == number
-            if chosen and moment == "before":
-                strike()
-            answer = await request(api, verb, *rest, **options)
-            if chosen and moment == "after":
-                strike()
-            return answer
-
-        patch.setattr(DomainApi, "request", striking)
-        yield seen
-
-
-def bring_back(scene: Scene) -> None:
-    """Resume or start the leaf, and wait until the hub reaches it."""
-    leaf = scene.server("leaf")
-    leaf.resume()
-    leaf.start()
-    scene.server("hub").wait_until(lambda: _is_linked(scene), "be linked again", 60)
-
-
-def _is_linked(scene: Scene) -> bool:
-    with scene.raw("hub") as raw:
-        try:
-            return "streams" in raw.api("$JS.leaf.API.INFO")
-        except (NoResponders, TimeoutError):
-            return False
 
 
 def origin_subjects(scene: Scene) -> list[str]:
@@ -77,42 +27,19 @@ def origin_subjects(scene: Scene) -> list[str]:
         return found
 
 
-def make_scene(
-    folder: Path, make_hub_leaf: MakeHubLeaf, route: Route, retention: str = "limits"
-) -> Scene:
-    """A scene with servers of its own, and requests that wait a second."""
+def make_scene(folder: Path, make_hub_leaf: MakeHubLeaf) -> Scene:
+    """A stream that moves to the leaf, with servers of its own and requests that wait a second."""
     sandbox = make_hub_leaf()
-    scene = (
-        Scene(folder, sandbox, route)
-        if retention == "limits"
-        else QueueScene(folder, sandbox, retention, route)
-    )
+    scene = Scene(folder, sandbox, TO_LEAF)
     scene.space.base["connections"]["hub"]["timeout"] = "1s"
     return scene
-
-
-def lose_leaf(scene: Scene, number: int, moment: str, loss: Loss) -> None:
-    """Lose the leaf at one request of an apply, and end the relocation once it is back."""
-    leaf = scene.server("leaf")
-    with strike_at(number, moment, getattr(leaf, loss)):
-        _, result = scene.space.apply(allow_hazards=PERMITTED)
-    where = (number, moment, loss)
-    assert result.exit_code in (0, 6), where
-    if scene.before == "hub" and not result.interrupted and result.exit_code == 6:
-        assert not origin_subjects(scene)[0].startswith("jsplan.staging."), where
-    bring_back(scene)
-    scene.require_nothing_lost()
-
-    _, again = scene.space.apply(allow_hazards=PERMITTED)
-    assert [s.error for s in again.steps if s.error] == [], where
-    scene.require_relocated()
 
 
 def test_publishers_do_not_wait_for_a_lost_target(
     tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
     """Apply gives the origin its subjects back while the leaf is stopped, and continues later."""
-    scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
+    scene = make_scene(tmp_path, make_hub_leaf)
     scene.reset()
     die_before_phase(scene, "copied")
     scene.server("leaf").stop()
@@ -135,7 +62,7 @@ def test_publishers_do_not_wait_for_a_lost_target(
         scene.expected = stream_content.messages(raw, "A")
         scene.unread = {name: count + 1 for name, count in scene.unread.items()}
     assert scene.space.plan().steps == []
-    bring_back(scene)
+    bring_back(scene.sandbox)
     _, again = scene.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in again.steps if s.error] == []
     scene.require_relocated()
@@ -145,7 +72,7 @@ def test_a_target_that_never_comes_back_is_given_up(
     tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
     """Without the domain of the target in the files, `state rm` leads back to the origin."""
-    scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
+    scene = make_scene(tmp_path, make_hub_leaf)
     scene.reset()
     die_before_phase(scene, "copied")
     scene.server("leaf").stop()
@@ -164,19 +91,16 @@ def test_a_target_that_never_comes_back_is_given_up(
         assert stream_content.messages(raw, "A") == scene.expected
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_unanswered_activation_is_reported(
-    moment: str, tmp_path: Path, make_hub_leaf: MakeHubLeaf
-) -> None:
+def test_an_unanswered_activation_is_reported(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """The target may have its subjects, so the origin gets none, and plan and apply say so."""
-    scene = make_scene(tmp_path, make_hub_leaf, TO_LEAF)
+    scene = make_scene(tmp_path, make_hub_leaf)
     scene.reset()
     with strike_at(-1, "", lambda: None) as seen:
         scene.space.apply(allow_hazards=PERMITTED)
     activation = [n for n, verb in enumerate(seen) if verb == "leaf STREAM.UPDATE.A"][1]
     scene.reset()
 
-    with strike_at(activation, moment, scene.server("leaf").pause):
+    with strike_at(activation, "before", scene.server("leaf").pause):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     assert result.exit_code == 6
@@ -189,26 +113,7 @@ def test_an_unanswered_activation_is_reported(
     plan = scene.space.plan()
     assert plan.steps == []
     assert [d.summary for d in plan.diagnostics if d.code == "JS496"] == [reported["summary"]]
-    bring_back(scene)
+    bring_back(scene.sandbox)
     _, again = scene.space.apply(allow_hazards=PERMITTED)
     assert [s.error for s in again.steps if s.error] == []
     scene.require_relocated()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("route", [TO_HUB, TO_LEAF, RENAMED], ids=["to_hub", "to_leaf", "renamed"])
-@pytest.mark.parametrize("loss", ["pause", "kill"])
-@pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
-def test_a_lost_leaf_at_every_request(
-    retention: str, route: Route, loss: Loss, tmp_path: Path, make_hub_leaf: MakeHubLeaf
-) -> None:
-    """Apply ends within its timeouts, says what happened, and the next one ends the relocation."""
-    scene = make_scene(tmp_path, make_hub_leaf, route, retention)
-    scene.reset()
-    with strike_at(-1, "", lambda: None) as seen:
-        scene.space.apply(allow_hazards=PERMITTED)
-    for number in range(len(seen)):
-        for moment in ("before", "after"):
-            scene.reset()
-            lose_leaf(scene, number, moment, loss)
