@@ -2,8 +2,7 @@
 
 CONSUMER.RESET (2.14) moves a consumer to a sequence, but not one whose deliver_policy is new, last
 or last_per_subject, and none to before its own start (10204, measured). A consumer that cannot be
-reset is created with by_start_sequence. So are push consumers: one that was created paused pushes
-nothing after it is resumed until the next message comes (measured).
+reset is created with by_start_sequence. So are push consumers.
 """
 
 from __future__ import annotations
