@@ -204,7 +204,7 @@ def with_resume_positions(step: Step, starts: dict[str, int]) -> Step:
     """Return the step with resume positions in request, expectation and record."""
     assert step.request is not None
     payload = step.request["payload"] | {
-        "sources": [with_start(s, starts) for s in step.request["payload"]["sources"]]
+        "sources": [with_start(s, starts) for s in step.request["payload"].get("sources") or ()]
     }
     expect, record = dict(step.expect or {}), dict(step.record or {})
     if expect.get("sources"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,6 +171,11 @@ def changes_something(subject: str) -> bool:
     return writes(subject) or subject.startswith("jsplan.staging.")
 
 
+def reads_messages(subject: str) -> bool:
+    """Return True for a request that reads messages, as a comparison does."""
+    return ".DIRECT.GET." in subject or ".STREAM.MSG.GET." in subject
+
+
 def apply_in_process(scene: Scene, point: KillPoint | None) -> tuple[bool, list[str]]:
     """Apply by the program; return whether it was killed at the point, and its requests."""
     url = scene.servers.url()
@@ -195,13 +201,15 @@ def kill_points(scene: Scene) -> list[KillPoint]:
     scene.reset()
     _, seen = apply_in_process(scene, None)
     scene.require_finished("whole")
-    changes = sum(map(changes_something, seen))
+    changes, reads = (sum(map(counted, seen)) for counted in (changes_something, reads_messages))
     assert changes > 3
-    return [
+    points = [
         KillPoint(number, moment, changes_something)
         for number in range(changes)
         for moment in ("before it arrives", "before its answer")
     ]
+    shares = sorted({reads * share // 10 for share in range(10)}) if reads else []
+    return points + [KillPoint(number, "before its answer", reads_messages) for number in shares]
 
 
 def try_kills(scene: Scene, points: Iterable[KillPoint]) -> int:
@@ -250,3 +258,14 @@ def test_kill_9_at_every_boundary(scene: Scene, count: Count) -> None:
 def test_kill_9_at_every_boundary_of_the_bucket(scene: Scene, count: Count) -> None:
     """The same with the state on the server."""
     count("kill -9, state in a bucket", try_kills(scene, kill_points(scene)))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@parametrize(lambda row: row.phases)
+def test_death_with_20_000_messages(scene: Scene, row: Row, count: Count) -> None:
+    """A dozen boundaries, simulated and with `kill -9`, of streams that take a while to copy."""
+    scene.row = replace(row, messages=20_000)
+    total, _ = apply_whole(scene)
+    deaths = try_boundaries(scene, range(1, total, max(1, total // 12)))
+    count("20,000 messages", deaths + try_kills(scene, kill_points(scene)[::6]))

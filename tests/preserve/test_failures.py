@@ -134,6 +134,37 @@ def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scen
     require_unchanged(scene)
 
 
+def test_the_sources_of_a_stream_that_stays_continue(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """A replacement that failed lets sources continue, also behind deleted messages."""
+    if server_version < (2, 15):
+        return  # an older server does not say where a source continues
+    origin = {"name": "O", "subjects": ["o"]}
+    copy: dict[str, Any] = {"name": "A", "sources": [{"name": "O"}]}
+    space = single_space(tmp_path, server).write(streams=[origin, copy])
+    space.apply()
+    with Raw(server.url) as raw:
+
+        def count(field: str) -> int:
+            return int(raw.api_ok("$JS.API.STREAM.INFO.A")["state"][field])
+
+        for _ in range(10):
+            raw.request("o", b"old")
+        server.wait_until(lambda: count("last_seq") == 10, "copy")
+        raw.api_ok("$JS.API.STREAM.PURGE.A")
+        changed = copy | {"storage": "memory", "lifecycle": {"on_replace": "preserve"}}
+        space.write(streams=[origin, changed])
+        with refuse_request("STREAM.UPDATE.JSPLAN_STAGING", 2):
+            _, result = space.apply(allow_hazards=PERMITTED)
+        assert any("the origin has its subjects back" in (s.error or "") for s in result.steps)
+        for _ in range(5):
+            raw.request("o", b"new")
+        server.wait_until(lambda: count("last_seq") >= 15, "copy again")
+        assert (count("messages"), count("last_seq")) == (5, 15)
+    assert space.write(streams=[origin, copy]).plan().steps == []
+
+
 def failure_cases() -> Iterator[Any]:
     """Yield a refusal at each step after the old stream is gone, and two deaths."""
     for step, where in AFTER_DELETION.items():

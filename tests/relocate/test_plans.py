@@ -223,7 +223,7 @@ def test_an_unmanaged_origin_is_refused(scene: Scene) -> None:
         ({"allow_msg_counter": True}, "only one side has allow_msg_counter"),
         ({"allow_msg_schedules": True}, "has schedules, and its server"),
         ({"first_seq": 5}, "first_seq is declared"),
-        ({"subjects": None, "sources": [{"name": "X"}]}, "has sources"),
+        ({"subjects": None, "sources": [{"name": "X"}]}, "has no source X"),
     ],
     ids=["workqueue", "sealed", "counter", "schedules", "first_seq", "sources"],
 )

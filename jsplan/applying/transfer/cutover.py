@@ -182,9 +182,11 @@ async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int
     record = require_record(context, step)
     if int(params(step)["api_level"]) < ORIGIN_IDENTITY_LEVEL:
         return {}
-    entry = context.state.resources.get(Address.parse(params(step)["state_address"]))
+    entry = context.state.resources.get(Address.parse(record["origin"]))
     before = entry.starts if entry is not None else {}
     copied: dict[str, int] = record.get("copied", {})
+    if is_relocation(record):
+        return await _moved_starts(context, step, {**before, **copied})
     known = {key: max(before.get(key, 0), copied.get(key, 0)) for key in (*before, *copied)}
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
     found = await resume_positions_by_scan(context, step, sources)
@@ -192,6 +194,22 @@ async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int
         key: max(found.get(key, 0), known[key])
         for key in map(origin_key, sources)
         if key in before or found.get(key, 0) < known[key]
+    }
+
+
+async def _moved_starts(
+    context: StepContext, step: Step, known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the starts of the sources of a relocated stream: where those of its origin ended."""
+    moved: dict[str, Any] = params(step).get("relocated_sources") or {}
+    found = await resume_positions_by_scan(context, step, moved.values())
+    return {
+        key: max(
+            found.get(origin_key(old), 0),
+            known.get(origin_key(old), 0),
+            int(old.get("opt_start_seq") or 1),
+        )
+        for key, old in moved.items()
     }
 
 

@@ -10,7 +10,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from jsplan.address import Address
+from jsplan.applying.replicated_streams import with_resume_positions
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.transfer.hold import release
 from jsplan.applying.transfer.record import (
@@ -29,10 +32,12 @@ from jsplan.applying.transfer.record import (
     update_record,
 )
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.documents.state_parts import is_before
 from jsplan.errors import ApiError, JsplanError
 from jsplan.facts.live import LiveObject
+from jsplan.planning.replication.source_starts import with_start
 from jsplan.planning.transfer.configs import (
     accepts_nothing,
     belongs_to_replacement,
@@ -90,6 +95,7 @@ async def _undo(
         if not accepts_nothing(origin.address, origin, record["id"]):
             return await _end_untouched(context, step, record, stopped=stopped)
         await _restore_origin(context, step, origin, record, record["old"]["config"])
+        await _record_sources(context, record, await read_origin(context, step, record))
         if is_relocation(record):
             await update_record(context, step, phase="mirrored", compared_from=0)
             with suppress(JsplanError, StepNotStarted):  # else the next apply deletes it
@@ -145,10 +151,12 @@ async def _restore_origin(
 ) -> None:
     """Give the origin its configuration back, and its consumers their own pauses.
 
-    A sealed one was not quiesced, and still has its configuration.
+    Its sources continue behind what they had copied, also where that is deleted. A sealed one was
+    not quiesced, and still has its configuration.
     """
     address = origin.address
     if not origin.raw.get("sealed"):
+        config = _with_copied(config, record)
         await context.send(at(step, address), f"STREAM.UPDATE.{address.stream}", config)
     if is_relocation(record):  # its consumers are paused one by one, after the activation
         return
@@ -157,6 +165,23 @@ async def _restore_origin(
         for name, consumer in record.get("consumers", {}).items()
     }
     await release(context, step, held)
+
+
+def _with_copied(config: dict[str, Any], record: TransferRecord) -> dict[str, Any]:
+    """Return a configuration whose sources continue behind what they had copied."""
+    copied = record.get("copied")
+    if not copied or not config.get("sources"):
+        return config
+    return config | {"sources": [with_start(source, copied) for source in config["sources"]]}
+
+
+async def _record_sources(context: StepContext, record: TransferRecord, live: LiveObject) -> None:
+    """Record where the sources of an origin continue that has its configuration back."""
+    address, copied = Address.parse(record["origin"]), record.get("copied")
+    entry = context.state.resources.get(address)
+    if copied and entry is not None and entry.created == live.created:
+        entry = replace(entry, config=live.config, starts=entry.starts | copied)
+        await context.record({"put": {"address": str(address), "entry": plain(entry)}})
 
 
 async def _end_replacement(context: StepContext, step: Step, record: TransferRecord) -> None:
@@ -178,15 +203,18 @@ async def release_origin(context: StepContext, step: Step) -> None:
     """
     await context.check_precondition(step)
     require_not_stopped(context)
-    if require_record(context, step)["phase"] in ("activating", "activated"):
+    record = require_record(context, step)
+    if record["phase"] in ("activating", "activated"):
         raise StepFailed(f"the copy of {step.target_address} may be activated; nothing was written")
     assert step.request is not None
-    await context.send(step, step.request["api"], step.request["payload"])
+    config = _with_copied(step.request["payload"], record)
+    await context.send(step, step.request["api"], config)
     await update_record(context, step, phase="mirrored", compared_from=0)
     live = await context.read(step.target_address)
     wanted = step.request["payload"].get("subjects")
     if live is None or live.raw.get("subjects") != wanted:
         raise StepFailed(f"{step.target_address} does not have its subjects")
+    await _record_sources(context, record, live)
     context.note_result(step, live)
 
 
@@ -195,6 +223,8 @@ async def undo(context: StepContext, step: Step) -> None:
     await context.check_precondition(step)
     require_not_stopped(context)
     record, origin = require_record(context, step), hop_of(step).origin
+    if copied := record.get("copied"):
+        step = with_resume_positions(step, copied)
     assert step.request is not None
     before = await read_origin(context, step, record)
     await _restore_origin(context, step, before, record, step.request["payload"])

@@ -66,7 +66,7 @@ def _flows_by_origin(
     found: dict[tuple[str | None, str], list[Flow]] = {}
     for address in sorted(a for a in inputs.live.objects if a.is_stream):
         for kind, source in planned_origins(inputs, decisions, address):
-            origin = _origin_domain(inputs, address, source), source["name"]
+            origin = origin_domain(inputs, address, source), source["name"]
             found.setdefault(origin, []).append((address, kind, source))
     return found
 
@@ -344,12 +344,12 @@ def _resumable_new_sources(
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
     """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""
-    return source["name"] == origin.stream and _origin_domain(
+    return source["name"] == origin.stream and origin_domain(
         inputs, downstream, source
     ) == inputs.topology.routes.canonicalize(origin.domain)
 
 
-def _origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
+def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
     """Return the domain that a mirror or source reads; None if the files know none."""
     api = (source.get("external") or {}).get("api")
     return inputs.topology.routes.resolve_prefix(downstream.domain, api)

@@ -16,7 +16,7 @@ from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.transfer.obstacles import choose_strategy
 from jsplan.planning.transfer.progress import RELOCATION_HINT, Transfer
-from jsplan.planning.transfer.sources import find_old_source
+from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.units import count_text, format_bytes
 
@@ -97,8 +97,14 @@ def _decide_relocation(
         return _refuse(relocation, decisions, _finding(inputs, relocation, "error", *problem))
     notes = list(_progress_notes(inputs, relocation))
     if target is not None and not relocation.is_activated:
+        moved = find_moved_sources(inputs, relocation, target.after or {})
         found[target.address] = replace(
-            target, reason=TARGET_RELOCATED, relocation=relocation, diagnostics=notes
+            target,
+            reason=TARGET_RELOCATED,
+            relocation=relocation,
+            relocated_sources=moved,
+            unknown=["sources"] if moved else [],
+            diagnostics=notes,
         )
         notes = []
     if origin is not None and origin.live is not None and not relocation.is_origin_lost:

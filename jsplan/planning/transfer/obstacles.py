@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from jsplan.address import Address
 from jsplan.facts.live import get_retention
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import reads_origin
+from jsplan.planning.replication.impact import origin_domain, reads_origin
 from jsplan.planning.transfer.configs import limits_copy_consumers
 from jsplan.planning.transfer.progress import Transfer
-from jsplan.planning.transfer.sources import find_old_source
+from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import (
+    ORIGIN_IDENTITY_LEVEL,
     RESTORE_ANY_NAME_LEVEL,
     ROLLUP_MIRROR_LEVEL,
     SERVER_VERSIONS,
@@ -27,6 +30,7 @@ from jsplan.topology.routes import NoRouteError, is_import
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
 
+_BY_HAND: Final = "Declare the target without sources, or move them by hand in steps."
 _BACKUP_HINT: Final = (
     "Its content can be moved while its clients wait: jsplan backup {origin} DIR, then take it out "
     "of the files, then jsplan restore DIR --as {target}."
@@ -260,6 +264,7 @@ def _config_obstacles(
             if config.get(name):
                 yield f"{side} {what}", _BACKUP_HINT
     yield from _sealed_obstacles(relocation, before, after)
+    yield from _source_obstacles(inputs, relocation, before, after)
     yield from _consumed_obstacles(inputs, relocation, target)
     if before.get("allow_msg_ttl") and not after.get("allow_msg_ttl"):
         yield (
@@ -279,6 +284,38 @@ def _config_obstacles(
             "first_seq is declared, and a relocated stream keeps its sequences",
             "Leave first_seq out.",
         )
+
+
+def _source_obstacles(
+    inputs: PlanInputs, relocation: Transfer, before: Config, after: Config
+) -> Iterator[Obstacle]:
+    """Yield what prevents that the sources of the origin continue at the target.
+
+    A source begins again at another address, so its last sequence must be known: since 2.15 (the
+    server reports it). Meanwhile no consumer holds the messages of an interest stream.
+    """
+    sources = [*(before.get("sources") or ()), *(after.get("sources") or ())]
+    sides = (relocation.origin, relocation.target)
+    if sources and min(map(inputs.level, sides)) < ORIGIN_IDENTITY_LEVEL:
+        release = SERVER_VERSIONS[ORIGIN_IDENTITY_LEVEL]
+        yield f"it has sources, and nats-server {release} is the first that says how far", _BY_HAND
+    if any(source.get("consumer") for source in sources):
+        yield "it has a source with a consumer of its own, which belongs to its address", _BY_HAND
+    moved = find_moved_sources(inputs, relocation, after)
+    for source in after.get("sources") or ():
+        if origin_key(source) not in moved:
+            yield (
+                f"{relocation.origin} has no source {source['name']} with the same filter yet",
+                "Add the source in an earlier or a later plan.",
+            )
+    for source in before.get("sources") or ():
+        domain = origin_domain(inputs, relocation.origin, source)
+        live = inputs.live.get(Address.of_stream(domain, source["name"])) if domain else None
+        if live is not None and get_retention(live.compact) == "interest":
+            yield (
+                f"{live.address} has interest retention, and keeps nothing while no source reads",
+                "Take the source out, apply, and declare it again after the relocation.",
+            )
 
 
 def _sealed_obstacles(relocation: Transfer, before: Config, after: Config) -> Iterator[Obstacle]:
@@ -302,7 +339,6 @@ def _sealed_obstacles(relocation: Transfer, before: Config, after: Config) -> It
 #: Fields with which a stream cannot be relocated yet.
 _UNMOVABLE_FIELDS: Final = (
     ("mirror", "is a mirror: it has the messages of another stream"),
-    ("sources", "has sources, which would copy their origins again"),
     ("allow_msg_schedules", "has schedules, and its server and that of the copy would both send"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jsplan.planning.replication.impact import reads_origin
+from jsplan.planning.replication.impact import origin_domain, reads_origin
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
@@ -28,6 +28,23 @@ def find_old_source(
         ),
         None,
     )
+
+
+def find_moved_sources(
+    inputs: PlanInputs, transfer: Transfer, after: Mapping[str, Any]
+) -> dict[str, Config]:
+    """Return by the key of each source of a target the source of its origin that it continues."""
+    origin = inputs.live.get(transfer.origin)
+    before = origin.compact.get("sources") or () if origin is not None else ()
+    return {
+        origin_key(source): old
+        for source in after.get("sources") or ()
+        for old in before
+        if old["name"] == source["name"]
+        and takes_the_same(old, source)
+        and origin_domain(inputs, transfer.origin, old)
+        == origin_domain(inputs, transfer.target, source)
+    }
 
 
 def find_replaced_sources(

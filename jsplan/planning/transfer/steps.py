@@ -96,7 +96,11 @@ def draft_transfer(
             yield _draft_step(inputs, transfer, final, "recompare")
         yield _draft_delete(inputs, transfer, final)
     elif inputs.options.stage != "prepare" or not transfer.is_prepared:
-        yield from _draft_chain(inputs, transfer, final, consumers)
+        for draft in _draft_chain(inputs, transfer, final, consumers):
+            if draft.key[1] == "update" and decision.relocated_sources:
+                assert draft.params is not None
+                draft.params["relocated_sources"] = decision.relocated_sources
+            yield draft
 
 
 def _draft_chain(
