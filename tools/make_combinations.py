@@ -42,21 +42,6 @@ ALPHABET = "abnmwxprvz"
 EDITS: dict[str, Callable[[Body], None]] = {}
 #: Plans at a time.
 PARALLEL_PLANS = 6
-#: The steps that replace a stream with its messages.
-REPLACEMENT_OPS = frozenset(
-    f"stream.{op}"
-    for op in [
-        "probe",
-        "quiesce",
-        "pause_consumers",
-        "copy",
-        "compare",
-        "delete_old",
-        "resume_consumers",
-        "activate",
-        "delete_staging",
-    ]
-)
 _CHAIN_TEXT = f"replacement of {NAME} with its messages"
 
 
@@ -227,7 +212,8 @@ def describe_pair(one: PlannedEdits, other: PlannedEdits, both: PlannedEdits) ->
     if both.codes:
         return [f"refused {', '.join(both.codes)}"]
     words = []
-    if len(both.steps) > len({*_ops(one), *_ops(other)}) and _ops(both) != _ops(one) + _ops(other):
+    written = [step for step in both.steps if not step[1].startswith("transfer.")]
+    if len(written) > len({*_ops(one), *_ops(other)}) and _ops(both) != _ops(one) + _ops(other):
         words.append("split")
     if _has_cross_dependency(one, other, both):
         words.append("ordered")
@@ -341,7 +327,7 @@ def _format_cells(found: PlannedEdits) -> tuple[str, str]:
     """Format the hazards and the steps in order; the chain that replaces a stream is one."""
     steps: list[str] = []
     for _, op, name in found.steps:
-        text = _CHAIN_TEXT if op in REPLACEMENT_OPS else f"{op} {name}"
+        text = _CHAIN_TEXT if op.startswith("transfer.") else f"{op} {name}"
         if text not in steps[-1:] or text != _CHAIN_TEXT:
             steps.append(text)
     return ", ".join(found.hazards), ", ".join(steps)

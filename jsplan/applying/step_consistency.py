@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jsplan.address import STAGING_PREFIX, Address
@@ -18,12 +18,12 @@ from jsplan.planning.pauses import PAUSE
 
 def require_consistent_steps(plan: Plan) -> None:
     """Raise JsplanError for a plan with an inconsistent step, before anything is sent."""
-    deleted = {
-        change.address for change in plan.resource_changes if "delete" in change.change.actions
+    changes = {
+        change.address: "delete" in change.change.actions for change in plan.resource_changes
     }
     known: set[str] = set()
     for step in plan.steps:
-        for flaw in (*_check_order(step, known), *_check_step(step, deleted)):
+        for flaw in (*_check_order(step, known), *_check_step(step, changes)):
             raise JsplanError(
                 f"step {step.id} of the plan file ({step.op} of {step.address}) is invalid: "
                 f"{flaw}. Nothing was changed",
@@ -41,7 +41,7 @@ def _check_order(step: Step, known: set[str]) -> Iterator[str]:
         yield "it waits for a step that is not before it"
 
 
-def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
+def _check_step(step: Step, changes: Mapping[str, bool]) -> Iterator[str]:
     rule, address, touched = step.kind, Address.parse(step.address), step.target_address
     if rule.on not in ("any", "stream" if address.parent is None else address.kind):
         yield "the address is of another kind"
@@ -51,7 +51,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
     if touched != address and not (is_origin or (rule.staging and _is_staging(address, touched))):
         yield f"it touches {touched}"
         return
-    if rule.deletes and step.address not in deleted:
+    if rule.deletes and not changes.get(step.address):
         yield "no resource change of the plan deletes it"
     if missing := [name for name in rule.params if name not in (step.params or {})]:
         yield f"params lack {', '.join(missing)}"
@@ -65,7 +65,7 @@ def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
         yield "record has no declared fields for state"
     yield from _check_request(step, rule, touched)
     yield from _check_params(step, address)
-    yield from _check_transfer(step, address, deleted)
+    yield from _check_transfer(step, address, changes)
 
 
 def _is_staging(address: Address, touched: Address) -> bool:
@@ -119,18 +119,19 @@ def _config_names(config: Mapping[str, Any]) -> set[Any]:
     return {config[name] for name in ("name", "durable_name") if config.get(name)}
 
 
-def _check_transfer(step: Step, address: Address, deleted: Collection[str]) -> Iterator[str]:
-    """Return flaws in the sides of a transfer: the origin is deleted, and one is the step's."""
-    params = step.params or {}
+def _check_transfer(step: Step, address: Address, changes: Mapping[str, bool]) -> Iterator[str]:
+    """Return flaws in the sides of a transfer: its stream, and one that the plan changes.
+
+    That is the origin, which it deletes, or the target. A staging stream is in no change.
+    """
+    params, stream = step.params or {}, address.parent or address
     if "from" not in params:
         return
     sides = [Address.parse(params[side]) for side in ("from", "to")]
-    stream = address.parent or address
-    if not any(side == stream or _is_staging(stream, side) for side in sides):
+    others = [s for s in sides if s != stream and not _is_staging(stream, s)]
+    is_known = step.op == "transfer.undo" or "origin_lost" in params
+    if len(others) > 1 or (others and str(others[0]) not in changes and not is_known):
         yield f"it copies {sides[0]} to {sides[1]}"
-    for side in sides:
-        if side.stream.startswith(STAGING_PREFIX) and not _is_staging(stream, side):
-            yield f"it copies {sides[0]} to {sides[1]}"
     begun = params.get("transfer") or {}
     if begun and begun["origin"] != params["from"]:
         yield f"it would record {begun['origin']}"
@@ -138,10 +139,9 @@ def _check_transfer(step: Step, address: Address, deleted: Collection[str]) -> I
         yield f"its messages would be copied into {begun['staging']}"
     if "continues" in params and Address.parse(params["continues"]).parent != sides[0]:
         yield f"{params['continues']} is no consumer of {sides[0]}"
-    if sides[0] == stream or step.op == "transfer.undo" or _is_staging(stream, sides[0]):
-        return
     only_copies = step.op in ("transfer.mirror", "transfer.compare")
-    if str(sides[0]) not in deleted and not (only_copies or "origin_lost" in params):
+    may_stay = is_known or only_copies or changes.get(str(sides[0]))
+    if others[:1] == sides[:1] and not may_stay:
         yield f"it moves {sides[0]}, which no resource change of the plan deletes"
 
 

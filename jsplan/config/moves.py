@@ -56,7 +56,8 @@ def read_relocate(
 ) -> tuple[Relocate, ...]:
     """Read the entries of `relocate:`.
 
-    Both sides have the same shape. `from` is declared nowhere, and `to` is.
+    Both sides have the same shape. `to` is declared, and `from` is not, unless both exchange their
+    roles: it is declared as a mirror of `to`.
     """
     out: list[Relocate] = []
     for node, origin, to in _read_sides(section, RELOCATE, scope, findings):
@@ -64,7 +65,8 @@ def read_relocate(
             if text is not None:
                 _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
         if origin is not None:
-            _refuse_declared(node.value["from"], origin, "relocated", declared, findings)
+            still = [a for a in declared if to is None or not _mirrors(declared[a], origin, to)]
+            _refuse_declared(node.value["from"], origin, "relocated", still, findings)
         if to is not None:
             _require_declared(node.value["to"], to, declared, findings)
         if origin is None or to is None:
@@ -106,6 +108,14 @@ def _moves_stream_of(entry: Relocate, consumers: Relocate) -> bool:
         )
     except (TypeError, ValueError):
         return False  # a side is no address, or the entry has an error of its own
+
+
+def _mirrors(resource: DeclaredResource, origin: str, to: str) -> bool:
+    """Check whether a stream is declared as a mirror of the one that it is relocated to."""
+    mirror = resource.body.get("mirror")
+    if not isinstance(mirror, dict) or not matches(origin, resource.address):
+        return False
+    return bool(move_address(origin, to, resource.address).stream == mirror.get("name"))
 
 
 def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:

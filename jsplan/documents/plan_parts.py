@@ -107,6 +107,7 @@ class BegunTransfer(TypedDict):
     method: TransferMethod
     old: OldStream
     staging: NotRequired[StreamAddress]
+    promotes: NotRequired[bool]
 
 
 ParamsShape = TypedDict(

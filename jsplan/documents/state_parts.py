@@ -150,7 +150,9 @@ class Transferred(TypedDict):
     """A transfer that has begun: a stream that moves, or is replaced and keeps its messages.
 
     `address` is the target, and the key in state. `staging` is the stream between both of a
-    replacement. `quiesced_state` has the counts of the quiesced origin, `last_seq` its last
+    replacement. `promotes`: the target was a mirror of the origin before.
+
+    `quiesced_state` has the counts of the quiesced origin, `last_seq` its last
     sequence, and `end` the last one that it stored, where copying consumes it. `copied` says behind
     which sequence each of its sources continues. `compared` is the last sequence that was compared
     from the start on, `compared_from` the first one that was compared during the cut-over.
@@ -165,6 +167,7 @@ class Transferred(TypedDict):
     old: RecordedStream
     phase: Phase
     staging: NotRequired[StreamAddress]
+    promotes: NotRequired[bool]
     allowed: NotRequired[dict[str, UInt64]]
     prepared: NotRequired[Instant]
     target_created: NotRequired[str]

@@ -25,7 +25,11 @@ from jsplan.planning.transfer.configs import (
     initial_config,
     needs_recreation,
 )
-from jsplan.planning.transfer.entries import recover_relocations, relocated_to
+from jsplan.planning.transfer.entries import (
+    recover_relocations,
+    recover_target,
+    relocated_to,
+)
 from jsplan.planning.transfer.methods import second_method
 from jsplan.planning.transfer.progress import Transfer, determine_progress
 from jsplan.resources.buckets import BACKING_TABLES
@@ -169,7 +173,8 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
     """
     streams: dict[Address, Transfer] = {}
     previous: list[LiveObject] = []
-    domains = dict(inputs.live.domains)
+    domains, entries = dict(inputs.live.domains), dict(inputs.entries)
+    recovered = set[Address]()
     for address, record in inputs.interrupted.replacements.items():
         known = inputs.interrupted.streams.get(address)
         if known is not None and known.is_lost:
@@ -184,12 +189,15 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
             domains[address.domain] = replace(facts, reachable=False, reason=found.describe_loss())
         elif (before := found.previous) is not None:
             previous += [before, *_previous_consumers(address, found)]
+        if found.is_activated:
+            recovered |= recover_target(found, entries)
         streams[address] = found
+    work = inputs.interrupted
     return replace(
         inputs,
-        entries={**inputs.entries, **dict(_previous_entries(inputs, previous))},
+        entries=entries | dict(_previous_entries(inputs, previous)),
         live=replace(inputs.live.with_objects(previous), domains=domains),
-        interrupted=replace(inputs.interrupted, streams=streams),
+        interrupted=replace(work, streams=streams, recovered=work.recovered | recovered),
     )
 
 

@@ -274,8 +274,8 @@ def _leaves_interest(decision: ResourceDecision) -> bool:
 def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
     """Check a replacement against `on_replace`. `--replace` counts as `recreate`."""
     consumer = decision.address.kind == "consumer"
-    if not consumer and decision.reason == REPLACEMENT_INTERRUPTED:
-        return  # finishing it loses nothing, whatever on_replace is now
+    if not consumer and (decision.reason == REPLACEMENT_INTERRUPTED or decision.relocation):
+        return  # it loses nothing, whatever on_replace is
     if decision.reset is not None and all(f.effect != "replace" for f in decision.fields):
         return
     mode, forced = inputs.on_replace(decision.address), decision.reason == "replace_by_request"

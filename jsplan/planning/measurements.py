@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from jsplan.address import Address
+from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.deletions import (
     ConsumerChange,
     DeletionRequest,
@@ -147,13 +147,19 @@ def _counting_steps(
         held = [step for step in losing if step.op == "consumer.create_placeholder"]
         return held or losing
     address = str(request.address)
-    own = [s for s in steps if s.address == address and (s.params or {}).get("to") != address]
+    own = [s for s in steps if s.address == address and not _leaves_staging(s)]
     if counts.drains is not None:
         return [step for step in own if step.op in ("stream.create", "stream.update")]
     for ops in _CHECKED:
         if found := [step for step in own if step.op in ops]:
             return found
     return ()
+
+
+def _leaves_staging(step: Step) -> bool:
+    """Check whether a step belongs to the way out of a staging stream."""
+    origin = (step.params or {}).get("from")
+    return origin is not None and Address.parse(origin).stream.startswith(STAGING_PREFIX)
 
 
 def _list_for_decision(
@@ -168,8 +174,9 @@ def _list_for_decision(
     """
     address = decision.address
     if decision.reason == TARGET_RELOCATED and (found := _measure_relocated(inputs, decision)):
-        assert decision.relocation is not None
-        yield MeasurementRequest(address, decision.relocation.origin, found)
+        moved = decision.relocation
+        assert moved is not None
+        yield MeasurementRequest(address, address if moved.promotes else moved.origin, found)
     if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":

@@ -283,7 +283,7 @@ class ResourceDecision(Struct, frozen=True):
 
         Its mirror and sources continue behind what it has.
         """
-        return self.relocation is not None or self.reason == RESTORED
+        return (self.relocation is not None and not self.deletes) or self.reason == RESTORED
 
     @property
     def creates(self) -> bool:

@@ -122,6 +122,8 @@ def _draft_decision(
         yield draft_release(decision.relocation)
     elif decision.relocation is not None:
         yield from draft_transfer(inputs, decision, _draft_relocated(inputs, decision), {})
+        if decision.actions == ["delete", "create"]:
+            yield _draft_create(inputs, decision, "absent")
     elif decision.replacement is not None:
         yield from draft_transfer(
             inputs,
@@ -183,7 +185,7 @@ def _draft_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     """Draft the one call that the relocated object would need without its relocation."""
     if decision.actions == ["update"]:
         return _draft_update(inputs, decision)
-    if decision.actions == ["delete"]:
+    if decision.actions[0] == "delete":
         return _draft_delete(inputs, decision)
     return _draft_create(inputs, decision, "absent")
 

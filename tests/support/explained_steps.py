@@ -55,7 +55,7 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "transfer.activate": {_REPLACED, _CREATED},
     "transfer.clear": {_REPLACED},
     "transfer.consumer": {_CREATED},
-    "transfer.delete": {_DELETED},
+    "transfer.delete": {_DELETED, _RECREATED},
     "transfer.end": {_CHANGED},
     "transfer.undo": {_CHANGED},
     "transfer.release": {_CHANGED},

@@ -196,14 +196,12 @@ def test_names_in_parameters_of_a_step() -> None:
     document = valid_documents.plan()
     document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
     require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
+    begun = document["steps"][0]["params"]["transfer"]
     for number, field, value in (
-        (
-            0,
-            "replacement",
-            document["steps"][0]["params"]["replacement"] | {"staging": "hub/stream/PAYROLL"},
-        ),
+        (0, "transfer", begun | {"staging": "hub/stream/PAYROLL"}),
+        (0, "transfer", begun | {"origin": "hub/stream/PAYROLL"}),
+        (0, "to", "hub/stream/PAYROLL"),
         (1, "consumers", {"OLD": document["steps"][1]["params"]["consumers"]["NEW"]}),
-        (1, "consumers", True),
         (1, "from", "hub/stream/PAYROLL"),
     ):
         edited = json.loads(dumps(document))

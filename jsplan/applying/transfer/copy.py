@@ -41,7 +41,7 @@ from jsplan.documents.state_parts import is_before
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
 from jsplan.jetstream.repeated_restore import repeat_restore
-from jsplan.planning.transfer.configs import accepts_nothing
+from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement
 from jsplan.units import SECOND, count_text
 
 #: Seconds without a new message after which a copy is abandoned: while publishers write, and
@@ -69,6 +69,8 @@ async def open_mirror(context: StepContext, step: Step) -> None:
     found = await context.read(hop_of(step).copy)
     origin = await read_origin(context, step, record)
     if found is not None:
+        if record.get("promotes") and found.raw.get("mirror"):
+            found = await _take_over(context, step, record, found)
         require_ours(found, record)
         require_complete(origin, found)
         if not found.raw.get("mirror") and not _has_all(origin, found, record):
@@ -83,6 +85,20 @@ async def open_mirror(context: StepContext, step: Step) -> None:
         found = await wait_until_created(context, hop_of(step).copy)
     record = await update_record(context, step, phase="mirrored", **_identity(found))
     await _wait_until_caught_up(context, step, record)
+
+
+async def _take_over(
+    context: StepContext, step: Step, record: Mapping[str, Any], mirror: LiveObject
+) -> LiveObject:
+    """Mark a mirror that exists already as the copy of this transfer. Its fields stay."""
+    assert step.request is not None
+    if belongs_to_replacement(mirror.raw, record["id"]):
+        return mirror
+    ours = step.request["payload"]["metadata"]
+    metadata = {"metadata": (mirror.raw.get("metadata") or {}) | ours}
+    name = mirror.address.stream
+    await context.send(at(step, mirror.address), f"STREAM.UPDATE.{name}", mirror.raw | metadata)
+    return await wait_until_created(context, mirror.address)
 
 
 def _has_all(origin: LiveObject, copy: LiveObject, record: Mapping[str, Any]) -> bool:
@@ -251,7 +267,8 @@ async def copy_by_mirror(context: StepContext, step: Step) -> None:
     if int(copy.state.get("last_seq") or 0) < end:
         await _move_end(context, step, copy, end)
         copy = await read_copy(context, step, record)
-    if not is_drained(record) or is_second(step, record):
+    # A mirror of the user's keeps what its origin has deleted, and may be its only copy.
+    if not record.get("promotes") and (not is_drained(record) or is_second(step, record)):
         await _delete_extra(context, step, origin, copy)
     await _record_copied(context, step, origin)
 

@@ -11,6 +11,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
+from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
@@ -77,6 +78,7 @@ def _decide_relocation(
         origin is not None
         and origin.live is not None
         and origin.actions != ["delete"]
+        and not (relocation.promotes and _becomes_mirror(inputs, relocation, origin))
         and not relocation.is_origin_lost
         and problem is None
     ):
@@ -109,12 +111,22 @@ def _decide_relocation(
         notes = []
     if origin is not None and origin.live is not None and not relocation.is_origin_lost:
         found[origin.address] = replace(
-            origin, reason=ORIGIN_RELOCATED, relocation=relocation, diagnostics=notes
+            origin,
+            actions=["delete"] if origin.actions == ["delete"] else ["delete", "create"],
+            reason=ORIGIN_RELOCATED,
+            relocation=relocation,
+            diagnostics=notes,
         )
     for address, decision in decisions.items():
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
     return found
+
+
+def _becomes_mirror(inputs: PlanInputs, relocation: Transfer, origin: ResourceDecision) -> bool:
+    """Check whether both exchange their roles: the origin becomes a mirror of the target."""
+    mirror = (origin.after or {}).get("mirror")
+    return bool(mirror and reads_origin(inputs, origin.address, mirror, relocation.target))
 
 
 def _kept_origin(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str]:
@@ -305,7 +317,10 @@ def _strategy_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject)
     level = inputs.level(relocation.origin)
     quiesced = relocation.method == "snapshot" and not origin.compact.get("sealed")
     compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))
-    if origin.compact.get("sealed"):
+    if relocation.promotes:
+        text = f"is a mirror of {relocation.origin} already, and becomes the stream"
+        detail = f"{count}, {size}. Compared before the cut-over, in about {compare}."
+    elif origin.compact.get("sealed"):
         text = "is copied by a snapshot. No publisher waits: a sealed stream takes no messages"
         detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."
     elif relocation.method == "snapshot":

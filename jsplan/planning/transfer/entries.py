@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import is_held
+from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
 from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.state.document import Entry
@@ -153,12 +154,15 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             or (relocation.origin not in entries and target in inputs.entries)
         ):
             continue
+        if not now.record and _is_managed_mirror(inputs, now):
+            now = replace(now, promotes=True)
+            objects.pop(target)
         found[target] = now
         if previous := now.previous:
             objects[relocation.origin] = previous
             objects.pop(target, None)
         if now.is_activated and now.target_now is not None:
-            recovered |= _recover_target(now, entries)
+            recovered |= recover_target(now, entries)
             given_up = _hide_unfinished_consumers(inputs.workspace, now, objects, entries)
             recovered |= given_up
             selected |= given_up if target in inputs.selected else set()
@@ -173,7 +177,21 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
     )
 
 
-def _recover_target(relocation: Transfer, entries: dict[Address, Entry]) -> set[Address]:
+def _is_managed_mirror(inputs: PlanInputs, relocation: Transfer) -> bool:
+    """Check whether the target is a mirror of all that the origin has, and in state."""
+    live, entry = relocation.target_now, inputs.entries.get(relocation.target)
+    mirror = live.compact.get("mirror") if live is not None else None
+    return bool(
+        live is not None
+        and mirror
+        and entry is not None
+        and entry.created == live.created
+        and reads_origin(inputs, relocation.target, mirror, relocation.origin)
+        and not (mirror.keys() & {"filter_subject", "subject_transforms"})
+    )
+
+
+def recover_target(relocation: Transfer, entries: dict[Address, Entry]) -> set[Address]:
     """Record the target where the apply ended between its activation and the record of it."""
     live, target = relocation.target_now, relocation.target
     record = relocation.record.get("record")

@@ -137,7 +137,7 @@ def _ownership_obstacles(inputs: PlanInputs, relocation: Transfer) -> Iterator[O
                 "under its new address, with this `relocate` entry."
             ),
         )
-    if relocation.target_now is not None and not relocation.record:
+    if relocation.target_now is not None and not (relocation.record or relocation.promotes):
         yield (
             f"{relocation.target} exists already",
             (

@@ -43,7 +43,7 @@ def order_relocations(
         if last is None or last.op not in ("transfer.delete", "transfer.end"):
             continue
         edges = inputs.topology.edges_from(relocation.target)
-        downstream = {edge.downstream for edge in edges}
+        downstream = {edge.downstream for edge in edges} - {relocation.origin}
         mirrors = {edge.downstream for edge in edges if edge.kind == "mirror"}
         for key in drafts:
             if relocation.target in (key[0], key[0].parent) or key[0] in downstream:

@@ -61,7 +61,8 @@ class Transfer(Struct, frozen=True):
     `next_step` is the part of a step, `delete`, or `end` where only the record is left. `conflict`
     explains why it cannot be resumed. `method` copies the first hop, and `why` says why no mirror
     does. `places_consumers`: the consumers of a replaced stream are created at their positions, and
-    do not come with a snapshot. `is_target_offline`: only the origin was read.
+    do not come with a snapshot. `promotes`: the target is a managed mirror of the origin already,
+    which becomes the stream. `is_target_offline`: only the origin was read.
     """
 
     origin: Address
@@ -77,12 +78,14 @@ class Transfer(Struct, frozen=True):
     method: TransferMethod = "mirror"
     why: str = ""
     places_consumers: bool = True
+    promotes: bool = False
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Transfer:
         """Return the transfer of a record in state, before anything is read."""
         origin, target = (Address.parse(record[side]) for side in ("origin", "address"))
-        return cls(origin, target, record=record, method=record["method"])
+        promotes = bool(record.get("promotes"))
+        return cls(origin, target, record=record, method=record["method"], promotes=promotes)
 
     @property
     def is_relocation(self) -> bool:
@@ -459,7 +462,10 @@ def _replacement_progress(found: Transfer) -> Transfer:
         return replace(found, next_step="probe", conflict=_foreign_staging(found))
     if conflict := _foreign_staging(found):
         return replace(found, conflict=conflict)
-    if record["phase"] == "activated":
+    is_named = target is not None and target.created == record.get("target_created")
+    ours = target is not None and belongs_to_replacement(target.raw, record["id"])
+    was_sent = record["phase"] == "activating" and is_named and not ours
+    if record["phase"] == "activated" or was_sent:
         is_compared = int(record.get("compared") or 0) >= int(record.get("last_seq") or 0)
         return replace(found, next_step="clear" if is_compared or not staging else "recompare")
     if staging is None or is_before(record["phase"], "compared"):
@@ -468,10 +474,8 @@ def _replacement_progress(found: Transfer) -> Transfer:
         return replace(found, conflict=f"{conflict}, and {record['staging']} {left}")
     if target is None:
         return replace(found, next_step="refill")
-    if belongs_to_replacement(target.raw, record["id"]):
+    if ours:
         return replace(found, next_step=_next_in_new_stream(record, target))
-    if target.created == record.get("target_created"):
-        return replace(found, next_step="update")
     conflict = f"a stream {found.target.stream} was created outside jsplan meanwhile"
     return replace(found, conflict=f"{conflict}; its messages are in {record['staging']}")
 

@@ -121,7 +121,7 @@ def _draft_chain(
             draft.depends_on |= {before.key}
         if kind == first_check and kind != "stop" and (transfer.is_relocation or not begins):
             touched = draft.object_address or draft.key[0]
-            draft.precondition = "absent" if begins else _fingerprint_of(transfer, touched)
+            draft.precondition = _fingerprint_of(transfer, touched)
         before = draft
         yield draft
 
@@ -157,6 +157,8 @@ def _begin(inputs: PlanInputs, transfer: Transfer, draft: Draft) -> None:
     }
     if not transfer.is_relocation:
         begun["staging"] = str(_staging(inputs, transfer))
+    if transfer.promotes:
+        begun["promotes"] = True
     assert draft.params is not None
     draft.params["transfer"] = begun
 
