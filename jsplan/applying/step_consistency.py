@@ -129,8 +129,9 @@ def _check_transfer(step: Step, address: Address, changes: Mapping[str, bool]) -
         return
     sides = [Address.parse(params[side]) for side in ("from", "to")]
     others = [s for s in sides if s != stream and not _is_staging(stream, s)]
-    is_known = step.op == "transfer.undo" or "origin_lost" in params
-    if len(others) > 1 or (others and str(others[0]) not in changes and not is_known):
+    only_copies = step.op in ("transfer.mirror", "transfer.compare") and others[:1] == sides[:1]
+    may_stay = step.op == "transfer.undo" or "origin_lost" in params or only_copies
+    if len(others) > 1 or (others and str(others[0]) not in changes and not may_stay):
         yield f"it copies {sides[0]} to {sides[1]}"
     begun = params.get("transfer") or {}
     if begun and begun["origin"] != params["from"]:
@@ -139,9 +140,7 @@ def _check_transfer(step: Step, address: Address, changes: Mapping[str, bool]) -
         yield f"its messages would be copied into {begun['staging']}"
     if "continues" in params and Address.parse(params["continues"]).parent != sides[0]:
         yield f"{params['continues']} is no consumer of {sides[0]}"
-    only_copies = step.op in ("transfer.mirror", "transfer.compare")
-    may_stay = is_known or only_copies or changes.get(str(sides[0]))
-    if others[:1] == sides[:1] and not may_stay:
+    if others[:1] == sides[:1] and not (may_stay or changes.get(str(sides[0]))):
         yield f"it moves {sides[0]}, which no resource change of the plan deletes"
 
 

@@ -119,6 +119,8 @@ ParamsShape = TypedDict(
         "to": StreamAddress,
         "consumers": dict[str, NewConsumer | None],
         "with_consumers": bool,
+        "places_consumers": bool,
+        "follows": bool,
         "sources": list[str],
         "flows": list[Flow],
         "position": UInt64 | None,

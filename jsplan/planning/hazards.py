@@ -46,13 +46,13 @@ from jsplan.planning.transfer.decisions import (
     POSITION_LOST,
     TARGET_RELOCATED,
 )
-from jsplan.planning.transfer.hazards import assess_preserved
-from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
-from jsplan.planning.transfer.relocation_hazards import (
+from jsplan.planning.transfer.hazards import (
     assess_lost_position,
     assess_origin,
+    assess_preserved,
     assess_target,
 )
+from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text

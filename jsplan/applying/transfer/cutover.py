@@ -45,14 +45,18 @@ from jsplan.applying.transfer.record import (
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.live import LiveObject
+from jsplan.facts.consumer_position import position_of
+from jsplan.facts.live import LiveObject, get_retention
+from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.transfer.configs import (
     accepts_nothing,
     belongs_to_replacement,
     probe_address,
 )
+from jsplan.resources import CONSUMER
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.units import count_text
 
 
 async def probe(context: StepContext, step: Step) -> None:
@@ -127,6 +131,29 @@ async def quiesce(context: StepContext, step: Step) -> None:
     context.fingerprints[step.id] = live.fingerprint
     if not is_relocation(record):
         await pause_consumers(context, step)
+        _require_announced(step, live, require_record(context, step))
+
+
+def _require_announced(step: Step, stream: LiveObject, record: TransferRecord) -> None:
+    """Raise StepFailed where consumers would be given messages again, and the plan said none.
+
+    They were quiet when it was made. Where they are not, the next plan says how many, or copies by
+    a snapshot, which keeps what they have.
+    """
+    announced = "DUPLICATES_MESSAGES" in record.get("allowed", {})
+    if announced or not params(step).get("places_consumers"):
+        return
+    level = int(params(step)["origin_level"])
+    for name, known in record["consumers"].items():
+        config, state = CONSUMER.compact(known["config"]), known["state"]
+        position = position_of(config, state, level)
+        again = max_redelivered(config, state, stream.state, position)
+        out = int(state.get("num_ack_pending") or 0)
+        if get_retention(stream.raw) != "workqueue" and again + out:
+            raise StepFailed(
+                f"workers of {name} took messages since it was planned, and "
+                f"{count_text(again + out, 'message')} would be delivered again. Plan again"
+            )
 
 
 async def _begin_with_snapshot(context: StepContext, step: Step) -> None:

@@ -15,7 +15,7 @@ from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
-from jsplan.planning.transfer.obstacles import choose_strategy
+from jsplan.planning.transfer.obstacles import Obstacle, choose_method
 from jsplan.planning.transfer.progress import RELOCATION_HINT, Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.planning.transfer.successors import origin_consumer
@@ -73,28 +73,8 @@ def _decide_relocation(
         return _refuse(relocation, decisions, error)
     problem = None
     if not relocation.is_activated:
-        relocation, problem = choose_strategy(inputs, relocation, target)
-    if (
-        origin is not None
-        and origin.live is not None
-        and origin.actions != ["delete"]
-        and not (relocation.promotes and _becomes_mirror(inputs, relocation, origin))
-        and not relocation.is_origin_lost
-        and problem is None
-    ):
-        problem = _kept_origin(inputs, relocation)
-    problem = problem or _replaced_downstream(inputs, relocation, decisions)
-    problem = problem or _unprepared(inputs, relocation)
-    if relocation.conflict and not relocation.record:
-        problem = (
-            f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
-            "Give each of them a target of its own.",
-        )
-    if relocation.conflict and relocation.record:
-        problem = (
-            f"{relocation.summary}. It cannot be resumed: {relocation.conflict}",
-            _give_up_hint(relocation),
-        )
+        relocation, problem = choose_method(inputs, relocation, target)
+    problem = _find_problem(inputs, relocation, decisions, problem)
     if problem is not None:
         return _refuse(relocation, decisions, _finding(inputs, relocation, "error", *problem))
     notes = list(_progress_notes(inputs, relocation))
@@ -120,6 +100,37 @@ def _decide_relocation(
     for address, decision in decisions.items():
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
+    return found
+
+
+def _find_problem(
+    inputs: PlanInputs,
+    relocation: Transfer,
+    decisions: Mapping[Address, ResourceDecision],
+    found: Obstacle | None,
+) -> Obstacle | None:
+    """Return why a relocation is not planned, and what to do: `found`, or what is found now."""
+    origin = decisions.get(relocation.origin)
+    if (
+        origin is not None
+        and origin.live is not None
+        and origin.actions != ["delete"]
+        and not (relocation.promotes and _becomes_mirror(inputs, relocation, origin))
+        and not relocation.is_origin_lost
+    ):
+        found = found or _kept_origin(inputs, relocation)
+    found = found or _replaced_downstream(inputs, relocation, decisions)
+    found = found or _unprepared(inputs, relocation)
+    if relocation.conflict and not relocation.record:
+        return (
+            f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
+            "Give each of them a target of its own.",
+        )
+    if relocation.conflict:
+        return (
+            f"{relocation.summary}. It cannot be resumed: {relocation.conflict}",
+            _give_up_hint(relocation),
+        )
     return found
 
 
@@ -305,15 +316,14 @@ def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Iterator[Diagno
     elif relocation.record:
         yield _interrupted(inputs, relocation)
     elif relocation.origin_now is not None:
-        yield _strategy_note(inputs, relocation, relocation.origin_now)
+        yield _method_note(inputs, relocation, relocation.origin_now)
 
 
-def _strategy_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -> Diagnostic:
+def _method_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -> Diagnostic:
     """Say how the messages are copied, why so, and how long it will take."""
-    strategy = "snapshot" if relocation.method == "snapshot" else "mirror"
     size = format_bytes(int(origin.state.get("bytes") or 0))
     count = count_text(int(origin.state.get("messages") or 0), "message")
-    copy = duration_text(copy_seconds(strategy, origin.state))
+    copy = duration_text(copy_seconds(relocation.method, origin.state))
     level = inputs.level(relocation.origin)
     quiesced = relocation.method == "snapshot" and not origin.compact.get("sealed")
     compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))

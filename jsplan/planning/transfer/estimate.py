@@ -1,4 +1,4 @@
-"""Estimates of the times of a relocation, by measured rates of one machine with two cores.
+"""Estimates of the times of a transfer, by measured rates of one machine with two cores.
 
 A copy takes as long as its messages or its bytes do, whichever is slower. Links between servers
 may be slower: these are estimates.
@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from jsplan.facts.live import LiveObject
+from jsplan.documents.plan_types import TransferMethod
+from jsplan.facts.live import LiveObject, get_retention
+from jsplan.planning.transfer.methods import second_method
+from jsplan.planning.transfer.progress import Transfer
 from jsplan.resources.server_features import BATCH_LEVEL
 
-#: Messages and bytes a second that a mirror copies, and that a snapshot does.
-RATES: Final[Mapping[str, tuple[int, int]]] = {
+#: Messages and bytes a second that each method copies.
+RATES: Final[Mapping[TransferMethod, tuple[int, int]]] = {
     "mirror": (80_000, 60 << 20),
+    "drain": (80_000, 60 << 20),
     "snapshot": (250_000, 80 << 20),
 }
 #: Messages a second that are compared, in batches and one by one; and bytes a second.
@@ -24,9 +28,9 @@ COMPARED_BYTES: Final = 20 << 20
 CUTOVER_SECONDS: Final = 1
 
 
-def copy_seconds(strategy: str, state: Mapping[str, Any]) -> int:
+def copy_seconds(method: TransferMethod, state: Mapping[str, Any]) -> int:
     """Return the seconds of a copy, at least 1."""
-    messages, size = RATES[strategy]
+    messages, size = RATES[method]
     return max(
         1,
         round(int(state.get("messages") or 0) / messages),
@@ -45,11 +49,22 @@ def compare_seconds(origin: LiveObject, level: int, *, quiesced: bool) -> int:
     )
 
 
-def cutover_seconds(strategy: str, state: Mapping[str, Any]) -> int:
-    """Return the seconds in which publishers wait."""
-    if strategy == "snapshot":
-        return CUTOVER_SECONDS + copy_seconds(strategy, state)
-    return CUTOVER_SECONDS
+def cutover_seconds(transfer: Transfer, origin: LiveObject, level: int) -> int:
+    """Return the seconds in which publishers wait.
+
+    `level` is the API level of the origin. A work queue that moves, and a stream that is replaced,
+    are compared meanwhile, unless a mirror was compared before. The second hop of a replacement is
+    copied meanwhile.
+    """
+    method, seconds = transfer.method, CUTOVER_SECONDS
+    is_queue = get_retention(origin.compact) == "workqueue"
+    if method != "mirror":
+        seconds += copy_seconds(method, origin.state)
+    if method == "snapshot" and (is_queue or not transfer.is_relocation):
+        seconds += compare_seconds(origin, level, quiesced=True)
+    if not transfer.is_relocation:
+        seconds += copy_seconds(second_method(level), origin.state)
+    return seconds
 
 
 def duration_text(seconds: int) -> str:

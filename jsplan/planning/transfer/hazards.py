@@ -1,9 +1,9 @@
-"""Hazards and notes of a replacement that keeps the messages of a stream."""
+"""Hazards and notes of a transfer: for publishers, for workers, and for what stays behind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -14,23 +14,21 @@ from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
+from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
 from jsplan.planning.transfer.methods import (
     becomes_workqueue,
     find_preserve_obstacle,
 )
+from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.planning.transfer.replacement import list_consumers
+from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs, ResourceDecision
-
-#: Bytes and messages per second through a client or a server, cautiously. Each message moves twice.
-BYTES_PER_SECOND, MESSAGES_PER_SECOND = 20_000_000, 40_000
-#: The least seconds of a replacement.
-MIN_SECONDS: Final = 1
 
 
 def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
@@ -102,7 +100,8 @@ def assess_preserved(
     coming = [consumer for consumer, _ in restored_consumers(inputs, decision, decisions)]
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is None or not interrupted.rejected_subjects:
-        yield from _assess_rejected_publishes(live)
+        assert decision.replacement is not None
+        yield from _assess_publishers(inputs, decision.replacement, live)
     if interrupted is not None:
         yield from (
             _assess_finished(live, finishing_consumers(inputs, decision, decisions))
@@ -120,34 +119,40 @@ def assess_preserved(
         yield from assess_redelivery(inputs, live, coming, with_finished=loses)
 
 
-def estimate_seconds(live: LiveObject) -> int:
-    """Return the whole seconds that copying the messages twice takes."""
-    size, count = int(live.state.get("bytes") or 0), int(live.state.get("messages") or 0)
-    return MIN_SECONDS + round(2 * max(size / BYTES_PER_SECOND, count / MESSAGES_PER_SECOND))
-
-
-def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
-    subjects = live.compact.get("subjects") or []
-    if not subjects or live.compact.get("sealed"):
+def _assess_publishers(
+    inputs: PlanInputs, transfer: Transfer, origin: LiveObject
+) -> Iterable[Hazard]:
+    """Yield the hazard for publishers, from the quiescence of the origin to the activation."""
+    subjects = origin.compact.get("subjects") or []
+    if not subjects or origin.compact.get("sealed"):
         return
-    count, nouns = int(live.state.get("messages") or 0), nouns_of(live.address)
-    messages = count_text(count, nouns.message)
-    seconds = estimate_seconds(live)
-    clients, writes = (
-        f"publishers to {', '.join(subjects)}",
-        "publishers that retry unacknowledged messages",
-    )
+    nouns = nouns_of(transfer.origin)
+    clients, writes = f"publishers to {', '.join(subjects)}", "publishers that retry"
     if nouns.object != "stream":
-        clients, writes = (
-            f"clients that write to the {nouns.object}",
-            "clients that retry unacknowledged writes",
+        clients, writes = f"clients that write to the {nouns.object}", "clients that retry"
+    waits = duration_text(cutover_seconds(transfer, origin, inputs.level(transfer.origin)))
+    sides = (transfer.origin.domain, transfer.target.domain)
+    if len({inputs.workspace.domains[side].connection for side in sides}) > 1:
+        text = (
+            f"{clients} get no acknowledgement in {sides[0]} from the cut-over on. They "
+            f"must write in {sides[1]}, which is another account or system. The {nouns.object} "
+            f"takes {nouns.message}s there after about {waits}; {writes} there lose nothing"
         )
-    text = f"{clients} get no acknowledgement while {messages} are copied, for about {seconds} s"
-    yield Hazard(
-        "REMOVES_SUBJECTS",
-        f"{text}; {writes} lose nothing",
-        causes=list(subjects),
-    )
+    elif transfer.is_relocation:
+        what = "all" if transfer.method == "snapshot" else "the last"
+        text = (
+            f"{clients} get no acknowledgement while {what} {nouns.message}s move from "
+            f"{transfer.origin} to {transfer.target}, for about {waits}; {writes} lose nothing"
+        )
+        if nouns.object != "stream":
+            text += f"; readers and watchers must open the {nouns.object} in its new domain"
+    else:
+        messages = count_text(int(origin.state.get("messages") or 0), nouns.message)
+        text = (
+            f"{clients} get no acknowledgement while {messages} are copied, for about {waits}; "
+            f"{writes} lose nothing"
+        )
+    yield Hazard("REMOVES_SUBJECTS", text, causes=list(subjects))
 
 
 def _assess_finished(
@@ -219,4 +224,87 @@ def check_stream_replacement(
     )
     yield Diagnostic(
         "info", "JS425", text, detail, str(decision.address), declared.range if declared else None
+    )
+
+
+# --- relocations ---------------------------------------------------------------------------------
+
+
+def assess_target(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
+) -> Iterable[Hazard]:
+    """Yield the hazards for publishers and consumers, at the new address."""
+    relocation = decision.relocation
+    assert relocation is not None
+    origin = inputs.live.get(relocation.origin)
+    if origin is None:
+        return
+    if not relocation.is_quiesced:
+        yield from _assess_publishers(inputs, relocation, origin)
+    coming = [
+        consumer
+        for consumer in list_consumers(inputs, relocation.origin)
+        if (found := _find_successor(inputs, relocation, consumer, decisions)) is not None
+        and found.relocation is not None
+        and found.after is not None
+    ]
+    yield from assess_redelivery(inputs, origin, coming)
+
+
+def assess_origin(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
+) -> Iterable[Hazard]:
+    """Yield the hazard for consumers of the origin that do not come along."""
+    relocation = decision.relocation
+    assert relocation is not None
+    left = [
+        consumer
+        for consumer in list_consumers(inputs, relocation.origin)
+        if _find_successor(inputs, relocation, consumer, decisions) is None
+    ]
+    if left:
+        names = ", ".join(consumer.address.consumer for consumer in left)
+        pending = sum(consumer.messages_at_risk for consumer in left)
+        verb = "is" if pending == 1 else "are"
+        unfinished = (
+            f"; {count_text(pending, 'message')} {verb} not processed yet" if pending else ""
+        )
+        yield Hazard(
+            "DELETES_CONSUMER",
+            f"{names}: not declared under {relocation.target}, so deleted with the "
+            f"origin{unfinished}",
+            blocking=pending > 0,
+            messages=pending,
+            exact=True,
+            causes=[consumer.address.consumer for consumer in left],
+        )
+
+
+def _find_successor(
+    inputs: PlanInputs,
+    relocation: Transfer,
+    consumer: LiveObject,
+    decisions: Mapping[Address, ResourceDecision],
+) -> ResourceDecision | None:
+    """Return the decision about the consumer of the target that continues one of the origin."""
+    address = target_consumer(inputs.workspace, relocation, consumer.address)
+    found = decisions.get(address) if address is not None else None
+    return None if found is None or found.is_removed else found
+
+
+def assess_lost_position(inputs: PlanInputs, decision: ResourceDecision) -> Hazard:
+    """Return the hazard of a consumer whose position was lost with that of the origin."""
+    stream = decision.address.parent
+    assert decision.after is not None
+    assert stream is not None
+    old = origin_consumer(inputs.workspace, inputs.relocations[stream], decision.address)
+    start = decision.after.get("deliver_policy", "all")
+    return Hazard(
+        "LOSES_CONSUMER_POSITION",
+        f"{old} was deleted outside jsplan before its position was read; this consumer starts as "
+        f"declared (deliver_policy {start})",
     )

@@ -40,13 +40,13 @@ _BACKUP_HINT: Final = (
 Obstacle = tuple[str, str]
 
 
-def choose_strategy(
+def choose_method(
     inputs: PlanInputs, relocation: Transfer, target: ResourceDecision | None
 ) -> tuple[Transfer, Obstacle | None]:
-    """Return the relocation with its strategy; also what prevents it, and what to do instead.
+    """Return the relocation with its method; also what prevents it, and what to do instead.
 
     A mirror copies while publishers write, so a snapshot is only for what no mirror can do. One
-    that has begun keeps its strategy.
+    that has begun keeps its method.
     """
     obstacle = _first(
         *_name_obstacles(relocation),

@@ -189,6 +189,9 @@ def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part
         if transfer.method == "mirror":
             assert draft.params is not None
             draft.params["follows"] = True
+        if not transfer.is_relocation and transfer.places_consumers:
+            assert draft.params is not None
+            draft.params["places_consumers"] = True
     if kind == "update":
         draft.expect, draft.record = final.expect, final.record
         draft.taken_subjects = final.taken_subjects
