@@ -42,11 +42,12 @@ from jsplan.planning.guards import (
 from jsplan.planning.hazard_permissions import check_plan_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
+from jsplan.planning.interruptions import note_others
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.measurements import keep_counts
 from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses, split_contents
 from jsplan.planning.origins import check_origins, note_unchecked_imports
-from jsplan.planning.orphans import add_closing_changes, note_interrupted
+from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.flow_effects import bound_arrivals
@@ -154,6 +155,7 @@ def build_plan(
     changes += forgotten
     plan.diagnostics = [
         *_diagnostics(inputs, decisions),
+        *note_others(inputs),
         *lint_findings,
         *check_plan_permissions(inputs, changes),
         *check_contents(inputs, contents, decisions),
@@ -172,7 +174,7 @@ def build_plan(
         plan.steps = build_steps(inputs, every)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
         plan.resource_changes = add_closing_changes(plan)
-        plan.diagnostics += note_interrupted(inputs, plan)
+        plan.diagnostics += note_orphans(plan)
         keep_counts(inputs, plan.steps)
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)

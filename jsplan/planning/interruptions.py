@@ -86,9 +86,9 @@ def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any
     )
 
 
-def note_consumers(inputs: PlanInputs) -> Iterator[Diagnostic]:
-    """Yield a warning for each selected consumer whose replacement was interrupted."""
+def note_others(inputs: PlanInputs) -> Iterator[Diagnostic]:
+    """Yield a warning for each selected resource with an interruption that moves no messages."""
     for item in _list_others(inputs):
-        address = Address.parse(item["address"])
-        if address.kind == "consumer" and address in inputs.selected:
-            yield Diagnostic("warning", INTERRUPTED, item["summary"], item["detail"], str(address))
+        text = item["address"]
+        if Address.parse(text) in inputs.selected:
+            yield Diagnostic("warning", INTERRUPTED, item["summary"], item["detail"], text)

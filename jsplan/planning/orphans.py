@@ -9,8 +9,6 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Plan, ResourceChange
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.decide import REPLACEMENT_ROLLED_BACK
-from jsplan.planning.interruptions import note_consumers
-from jsplan.planning.model import PlanInputs
 
 #: The finding about something that an interrupted apply left on a server.
 ORPHAN = "JS428"
@@ -31,9 +29,8 @@ def _closing_change(address: Address) -> ResourceChange:
     return ResourceChange.of(address, Change(["no-op"], None, None), "pending_step_recorded")
 
 
-def note_interrupted(inputs: PlanInputs, plan: Plan) -> Iterable[Diagnostic]:
-    """Note interrupted consumers, and each orphan that this plan removes."""
-    yield from note_consumers(inputs)
+def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
+    """Note each orphan that this plan removes."""
     changes = plan.resource_changes
     replaced = {
         c.address

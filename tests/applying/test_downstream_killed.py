@@ -103,9 +103,8 @@ def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permiss
 
         found = drift(space.load, DriftOptions(), RecordingObserver())
         assert found.resource_drift == []
-        assert "G copies nothing from O, because its replacement was interrupted" in [
-            item["summary"] for item in found.interrupted
-        ]
+        summary = "G copies nothing from O, because its replacement was interrupted"
+        assert summary in [item["summary"] for item in found.interrupted]
         assert not any(line.startswith("Deferred") for line in rendered_lines(found))
         plan = space.plan(allow_hazards=permitted)
         assert plan.resource_drift == []
@@ -113,9 +112,7 @@ def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permiss
             h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed
         ] == []
         assert "attach O again to stream G in main" in [step.title for step in plan.steps]
-        assert "O was detached" in next(
-            d.summary for d in plan.diagnostics if d.address == "main/stream/G"
-        )
+        assert summary in [d.summary for d in plan.diagnostics if d.address == "main/stream/G"]
         assert space.plan(refresh_only=True).steps == []
 
         _, result = space.apply(allow_hazards=permitted)

@@ -52,8 +52,6 @@ class Row:
     others: dict[str, list[str]] = field(default_factory=dict)
     #: A subject, and the places that get one copy of a message to it after the apply.
     flows: dict[str, list[str]] = field(default_factory=dict)
-    #: What drift and status call interrupted, and the plan does not.
-    unnamed: tuple[str, ...] = ()
     parallelism: int = 4
     #: Backends of the state that `kill -9` is tried with; none where the row is only simulated.
     backends: tuple[str, ...] = ("local",)

@@ -291,12 +291,6 @@ def _plan_attach(inputs: PlanInputs, revision: Revision, address: Address) -> No
     keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
     if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
-    names = source_names(keys)
-    text = f"its replacement was interrupted: {names} was detached and is not attached again yet"
-    warning = Diagnostic(
-        "warning", "JS424", text, "An apply attaches it where it stopped.", str(decision.address)
-    )
-    revision.change(address, diagnostics=[*decision.diagnostics, warning])
     attach_sources(revision, address, keys)
 
 
