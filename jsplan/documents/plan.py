@@ -274,7 +274,7 @@ class Plan(Document, tag="plan"):
     def summary(self) -> PlanSummary:
         """Counts per kind of change; `replace_deletes` are the replacements that delete data.
 
-        `hazards` counts the blocking ones.
+        What a relocated stream had is in another one. `hazards` counts the blocking ones.
         """
         actions = [tuple(r.change.actions) for r in self.resource_changes]
         replaced = [r for r in self.resource_changes if len(r.change.actions) == 2]
@@ -283,7 +283,9 @@ class Plan(Document, tag="plan"):
             "add": actions.count(("create",)),
             "change": actions.count(("update",)),
             "replace": len(replaced),
-            "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
+            "replace_deletes": sum(
+                r.change.actions == ["delete", "create"] and not r.relocated_to for r in replaced
+            ),
             "destroy": actions.count(("delete",)),
             "forget": actions.count(("forget",)),
             "backfill": len(self.backfills),

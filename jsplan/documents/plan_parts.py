@@ -119,7 +119,7 @@ ParamsShape = TypedDict(
         "to": StreamAddress,
         "consumers": dict[str, NewConsumer | None],
         "with_consumers": bool,
-        "places_consumers": bool,
+        "leaving": list[str],
         "follows": bool,
         "sources": list[str],
         "flows": list[Flow],

@@ -81,6 +81,8 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
         return "+", "create", f"will be relocated from {safe(resource.relocated_from)}"
     if resource.relocated_to:
         other = safe(resource.relocated_to)
+        if "create" in actions:
+            return "-/+", "update", f"will become a mirror of {other}, once that is complete"
         return "-", "update", f"will be deleted when it is complete in {other}"
     if resource.change.importing:
         return (

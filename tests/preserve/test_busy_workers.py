@@ -64,3 +64,30 @@ def test_nothing_is_announced_and_nothing_is_deleted(
         assert (info["config"]["storage"], info["state"]["messages"]) == ("memory", before)
         now = consumer_info(raw, "S", "C")
         assert now["num_pending"] + now["num_ack_pending"] == 8
+
+
+def test_workers_that_begin_after_the_plan_stop_it(tmp_path: Path, server: Server) -> None:
+    """Nothing is delivered again that the plan did not announce: the next plan does."""
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        delete_all_streams(raw)
+        write(space, "limits", consumer("C"))
+        space.apply()
+        for _ in range(10):
+            raw.request("s.a", b"x")
+        write(space, "limits", consumer("C"), storage="memory")
+        plan = space.plan(allow_hazards=ALLOW)
+        assert {h.code for c in plan.resource_changes for h in c.hazards} == {"REMOVES_SUBJECTS"}
+        assert len(pull(raw, "S", "C", 4, (1, 2))) == 4
+
+        result = space.apply_saved(plan, allow_hazards=ALLOW)
+
+        failed = [s.error or "" for s in result.steps if s.status == "failed"]
+        assert "workers of C took messages since it was planned, and " in failed[0]
+        assert "the origin has its subjects back" in failed[0]
+        assert b'"seq":11' in raw.request("s.a", b"x")[1].replace(b" ", b"")
+        plan, result = space.apply(allow_hazards=ALLOW)
+        assert "DUPLICATES_MESSAGES" in {h.code for c in plan.resource_changes for h in c.hazards}
+        assert [s.error for s in result.steps if s.error] == []
+        now = consumer_info(raw, "S", "C")
+        assert now["num_pending"] + now["num_ack_pending"] >= 9

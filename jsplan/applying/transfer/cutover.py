@@ -137,11 +137,12 @@ async def quiesce(context: StepContext, step: Step) -> None:
 def _require_announced(step: Step, stream: LiveObject, record: TransferRecord) -> None:
     """Raise StepFailed where consumers would be given messages again, and the plan said none.
 
-    They were quiet when it was made. Where they are not, the next plan says how many, or copies by
-    a snapshot, which keeps what they have.
+    `leaving` are those that do not come back. The others were quiet when it was made. Where they
+    are not, the next plan says how many, or copies by a snapshot, which keeps what they have.
     """
     announced = "DUPLICATES_MESSAGES" in record.get("allowed", {})
-    if announced or not params(step).get("places_consumers"):
+    leaving = params(step).get("leaving")
+    if announced or leaving is None:
         return
     level = int(params(step)["origin_level"])
     for name, known in record["consumers"].items():
@@ -149,7 +150,7 @@ def _require_announced(step: Step, stream: LiveObject, record: TransferRecord) -
         position = position_of(config, state, level)
         again = max_redelivered(config, state, stream.state, position)
         out = int(state.get("num_ack_pending") or 0)
-        if get_retention(stream.raw) != "workqueue" and again + out:
+        if get_retention(stream.raw) != "workqueue" and name not in leaving and again + out:
             raise StepFailed(
                 f"workers of {name} took messages since it was planned, and "
                 f"{count_text(again + out, 'message')} would be delivered again. Plan again"

@@ -46,9 +46,10 @@ def mirror_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) ->
     copy = copy_config(inputs, transfer, origin)
     out = {name: value for name, value in copy.items() if name != "subjects"}
     out |= _wider_limits(origin.raw, copy, may_reserve=transfer.is_relocation)
+    if transfer.promotes:  # as the mirror is that exists, or existed before
+        return out | {"mirror": inputs.entries[transfer.target].config["mirror"]}
     route = mirror_external(inputs, transfer) if transfer.is_relocation else {}
-    out["mirror"] = {"name": transfer.origin.stream} | route
-    return out
+    return out | {"mirror": {"name": transfer.origin.stream} | route}
 
 
 def copy_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -> Config:

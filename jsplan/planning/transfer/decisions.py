@@ -329,7 +329,10 @@ def _method_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -
     compare = duration_text(compare_seconds(origin, level, quiesced=quiesced))
     if relocation.promotes:
         text = f"is a mirror of {relocation.origin} already, and becomes the stream"
-        detail = f"{count}, {size}. Compared before the cut-over, in about {compare}."
+        detail = (
+            f"{count}, {size}. Compared before the cut-over, in about {compare}. What "
+            f"{relocation.origin} has deleted, and the mirror not, stays."
+        )
     elif origin.compact.get("sealed"):
         text = "is copied by a snapshot. No publisher waits: a sealed stream takes no messages"
         detail = f"{count}, {size}: about {copy}. Compared afterwards, in about {compare}."

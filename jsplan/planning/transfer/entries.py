@@ -152,8 +152,9 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
         if not now.record and (
             now.origin_now is None
             or (relocation.origin not in entries and target in inputs.entries)
+            or _mirrors_all(inputs, now.origin_now, target)
         ):
-            continue
+            continue  # it is done
         if not now.record and _is_managed_mirror(inputs, now):
             now = replace(now, promotes=True)
             objects.pop(target)
@@ -180,13 +181,16 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
 def _is_managed_mirror(inputs: PlanInputs, relocation: Transfer) -> bool:
     """Check whether the target is a mirror of all that the origin has, and in state."""
     live, entry = relocation.target_now, inputs.entries.get(relocation.target)
-    mirror = live.compact.get("mirror") if live is not None else None
-    return bool(
-        live is not None
-        and mirror
-        and entry is not None
-        and entry.created == live.created
-        and reads_origin(inputs, relocation.target, mirror, relocation.origin)
+    is_ours = live is not None and entry is not None and entry.created == live.created
+    return live is not None and is_ours and _mirrors_all(inputs, live, relocation.origin)
+
+
+def _mirrors_all(inputs: PlanInputs, live: LiveObject, origin: Address) -> bool:
+    """Check whether a stream is a mirror of all messages of another one."""
+    mirror = live.compact.get("mirror") or {}
+    return (
+        bool(mirror)
+        and reads_origin(inputs, live.address, mirror, origin)
         and not (mirror.keys() & {"filter_subject", "subject_transforms"})
     )
 

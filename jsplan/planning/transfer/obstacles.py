@@ -57,11 +57,11 @@ def choose_method(
     mirror = _first(
         *_retention_obstacles(inputs, relocation),
         *_level_obstacles(inputs, relocation),
-        *_route_obstacles(inputs, relocation),
+        *(() if relocation.promotes else _route_obstacles(inputs, relocation)),
         *_mirror_obstacles(inputs, relocation),
     )
     snapshot = _first(*_snapshot_obstacles(inputs, relocation, target))
-    if relocation.record:
+    if relocation.record or relocation.promotes:
         obstacle = obstacle or (snapshot if relocation.method == "snapshot" else mirror)
     elif mirror is not None and snapshot is None:
         relocation = replace(relocation, method="snapshot", why=mirror[0])

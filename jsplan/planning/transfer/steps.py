@@ -112,6 +112,10 @@ def _draft_chain(
     begins, before = not transfer.record, None
     for kind in kinds:
         draft = _draft_step(inputs, transfer, final, kind)
+        if kind == "stop" and not transfer.is_relocation and transfer.places_consumers:
+            assert draft.params is not None
+            leaving = [name for name, coming in consumers.items() if coming is None]
+            draft.params["leaving"] = sorted(leaving)
         if kind == "resume":
             assert draft.params is not None
             draft.params["consumers"] = dict(consumers)
@@ -189,9 +193,6 @@ def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part
         if transfer.method == "mirror":
             assert draft.params is not None
             draft.params["follows"] = True
-        if not transfer.is_relocation and transfer.places_consumers:
-            assert draft.params is not None
-            draft.params["places_consumers"] = True
     if kind == "update":
         draft.expect, draft.record = final.expect, final.record
         draft.taken_subjects = final.taken_subjects
