@@ -58,8 +58,9 @@ def replace_many(folder: Path, server: Server, count: int) -> None:
         assert {name: stream_content.messages(raw, name) for name in names} == before
         seen = [json.loads(message[3]) for message in stream_content.messages(raw, "WATCH")]
     kinds = [advisory["type"].rpartition(".")[2] for advisory in seen]
-    assert len(kinds) == 4 * count, "each stream is restored under a temporary name, and back"
-    assert kinds == ["restore_create", "restore_complete"] * (2 * count)
+    # Each is restored under a temporary name, and back; a restore that is refused is repeated.
+    assert len(kinds) >= 4 * count
+    assert kinds == ["restore_create", "restore_complete"] * (len(kinds) // 2)
     assert [a["stream"] for a in seen[::2]] == [a["stream"] for a in seen[1::2]]
 
 
