@@ -64,7 +64,7 @@ async def _compare_most(context: StepContext, step: Step) -> None:
         copy = await context.read(hop_of(step).copy)
         last = int(copy.state.get("last_seq") or 0) if copy is not None else 0
         left = last - compared
-        if left <= 0 or (before is not None and left > before // 2):
+        if left <= 0 or (before is not None and left * 10 > before * 9):
             return
         try:
             await _compare_up_to(context, step, compared + 1, last)
