@@ -119,10 +119,12 @@ def test_death_before_each_phase(scene: Scene, count: Count) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@parametrize(lambda row: not row.phases)
+@parametrize(lambda row: not row.phases and row.use.startswith(("keep", "move")))
 def test_death_before_each_phase_of_the_others(scene: Scene, count: Count) -> None:
-    """The same for the rows whose phases `make test` leaves out."""
-    count("phases", try_phases(scene))
+    """The same for the other rows of streams that keep their messages: only those have phases."""
+    tried = try_phases(scene)
+    assert tried > 3
+    count("phases", tried)
 
 
 def try_back(scene: Scene, boundaries: Iterable[int]) -> int:
