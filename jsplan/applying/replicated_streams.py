@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -137,8 +137,8 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     assert step.request is not None
     attached = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
     positions = await _resume_positions(context.api(step), stream, attached)
-    positions |= await _relocated_positions(context, step)
     entry = context.state.resources.get(Address.parse(recorded))
+    positions |= await moved_positions(context, step, entry.starts if entry is not None else {})
     known = positions.keys() | (entry.starts.keys() if entry else set())
     await _record_starts(
         context,
@@ -179,17 +179,16 @@ async def _wait_for_copy(context: StepContext, step: Step, source: Config, seq: 
         await asyncio.sleep(0.5)
 
 
-async def _relocated_positions(context: StepContext, step: Step) -> dict[str, int]:
-    """Find where sources of relocated streams begin: where those of their origins ended.
+async def moved_positions(
+    context: StepContext, step: Step, known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return where the `relocated_sources` of a step begin: where those before them ended.
 
-    A relocated stream has the sequences of its origin. The sources of the origins are removed.
+    They read a relocated stream, or belong to one: it has the sequences of its origin. `known` are
+    positions of the sources before, by key. Raises ApiError.
     """
     moved: dict[str, Config] = (step.params or {}).get("relocated_sources") or {}
-    if not moved:
-        return {}
-    entry = context.state.resources.get(Address.parse((step.params or {})["state_address"]))
     found = await resume_positions_by_scan(context, step, moved.values())
-    known = entry.starts if entry is not None else {}
     return {
         key: max(
             found.get(origin_key(old), 0),

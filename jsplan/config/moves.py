@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from jsplan.address import (
@@ -65,8 +66,10 @@ def read_relocate(
             if text is not None:
                 _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
         if origin is not None:
-            still = [a for a in declared if to is None or not _mirrors(declared[a], origin, to)]
-            _refuse_declared(node.value["from"], origin, "relocated", still, findings)
+            allowed = partial(_mirrors, declared, origin, to)
+            _refuse_declared(
+                node.value["from"], origin, "relocated", declared, findings, allowed=allowed
+            )
         if to is not None:
             _require_declared(node.value["to"], to, declared, findings)
         if origin is None or to is None:
@@ -110,12 +113,14 @@ def _moves_stream_of(entry: Relocate, consumers: Relocate) -> bool:
         return False  # a side is no address, or the entry has an error of its own
 
 
-def _mirrors(resource: DeclaredResource, origin: str, to: str) -> bool:
+def _mirrors(
+    declared: Mapping[Address, DeclaredResource], origin: str, to: str | None, address: Address
+) -> bool:
     """Check whether a stream is declared as a mirror of the one that it is relocated to."""
-    mirror = resource.body.get("mirror")
-    if not isinstance(mirror, dict) or not matches(origin, resource.address):
+    mirror = declared[address].body.get("mirror")
+    if to is None or not isinstance(mirror, dict):
         return False
-    return bool(move_address(origin, to, resource.address).stream == mirror.get("name"))
+    return bool(move_address(origin, to, address).stream == mirror.get("name"))
 
 
 def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:
@@ -268,11 +273,17 @@ def _kind_of(text: str) -> str:
 
 
 def _refuse_declared(
-    node: Node, glob: str, what: str, declared: Collection[Address], findings: Findings
+    node: Node,
+    glob: str,
+    what: str,
+    declared: Collection[Address],
+    findings: Findings,
+    *,
+    allowed: Callable[[Address], bool] = lambda _: False,
 ) -> None:
     if not findings.allow_values(len(declared) // 4, node):
         return
-    still = next((address for address in declared if matches(glob, address)), None)
+    still = next((a for a in declared if matches(glob, a) and not allowed(a)), None)
     if still is not None:
         findings.error(
             "JS144",

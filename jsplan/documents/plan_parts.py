@@ -120,7 +120,6 @@ ParamsShape = TypedDict(
         "consumers": dict[str, NewConsumer | None],
         "with_consumers": bool,
         "leaving": list[str],
-        "follows": bool,
         "sources": list[str],
         "flows": list[Flow],
         "position": UInt64 | None,

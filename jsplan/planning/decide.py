@@ -515,7 +515,7 @@ def decide_dependent_consumers(
                 decision.live.compact, after, transfer.method
             )
             transfer = replace(transfer, places_consumers=recreates)
-            revision.change(address, recreates_consumers=recreates, replacement=transfer)
+            revision.change(address, replacement=transfer)
     for address, decision in decisions.items():
         if address.parent is None or address.parent not in decisions or decision.live is None:
             continue

@@ -226,8 +226,6 @@ class ResourceDecision(Struct, frozen=True):
     `deleted_with`: the stream whose replacement or deletion also deletes this consumer.
     `restored_with`: the stream whose replacement creates this consumer again, as desired.
     `adopts`: the live object was not managed until now.
-    `recreates_consumers`: a preserving replacement creates each consumer of the stream as desired,
-    at its ack floor.
     `unknown`: fields of `after` whose value is known only during the apply.
     `sources_to_detach`: sources that are removed before their origins are recreated.
     `sources_to_attach`: sources that are added again at the sequence where they stopped.
@@ -251,7 +249,6 @@ class ResourceDecision(Struct, frozen=True):
     deleted_with: Address | None = None
     restored_with: Address | None = None
     unknown: list[str] = field(default_factory=list)
-    recreates_consumers: bool = False
     sources_to_detach: frozenset[str] = frozenset()
     sources_to_attach: frozenset[str] = frozenset()
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -276,6 +273,14 @@ class ResourceDecision(Struct, frozen=True):
             and self.deleted_with is None
             and not (self.sources_to_detach or self.sources_to_attach or self.diagnostics)
         )
+
+    @property
+    def recreates_consumers(self) -> bool:
+        """Return True if a replacement creates each consumer of the stream as desired.
+
+        It begins at its ack floor. Else it comes with the content of the stream.
+        """
+        return self.replacement is not None and self.replacement.places_consumers
 
     @property
     def comes_filled(self) -> bool:

@@ -91,7 +91,7 @@ async def _compare_cut_over(context: StepContext, step: Step) -> None:
     last, compared = int(record["last_seq"]), int(record.get("compared") or 0)
     is_whole = is_workqueue(record) if is_relocation(record) else not second
     first = (compared if is_whole else max(compared, last - NEWEST)) + 1
-    if first <= last and (second or not is_drained(record)):
+    if first <= last and not is_drained(step, record):
         await _compare_up_to(context, step, first, last)
     end = time.monotonic() + SETTLE_TIMEOUT
     while differing := await _differing_state(context, step, record):

@@ -42,6 +42,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement
+from jsplan.planning.transfer.copies import MAX_EXTRA
 from jsplan.units import SECOND, count_text
 
 #: Seconds without a new message after which a copy is abandoned: while publishers write, and
@@ -52,8 +53,6 @@ CUTOVER_STALL_TIMEOUT: Final = 5.0
 RESUMED_STALL_TIMEOUT: Final = 30.0
 #: Seconds after its creation for which a mirror of this apply counts as connected.
 CONNECTED_SECONDS: Final = 5.0
-#: Deleted messages of the origin that are deleted in the copy too. More are a sign of a mistake.
-MAX_EXTRA: Final = 10_000
 #: The most deleted messages behind the last stored one of an origin: the copy stores and purges as
 #: many, and how many it stores at once.
 MAX_DELETED_END: Final = 200_000
@@ -249,7 +248,7 @@ async def copy_by_mirror(context: StepContext, step: Step) -> None:
     if "end" not in record:
         stored = await last_stored(context, step, origin)
         require_end_movable(origin, stored)
-        if is_drained(record) and not is_second(step, record):
+        if is_drained(step, record):
             record = await update_record(context, step, end=stored)
     if copy is None:
         payload = {name: value for name, value in config.items() if name != "subjects"}
@@ -268,7 +267,7 @@ async def copy_by_mirror(context: StepContext, step: Step) -> None:
         await _move_end(context, step, copy, end)
         copy = await read_copy(context, step, record)
     # A mirror of the user's keeps what its origin has deleted, and may be its only copy.
-    if not record.get("promotes") and (not is_drained(record) or is_second(step, record)):
+    if not record.get("promotes") and not is_drained(step, record):
         await _delete_extra(context, step, origin, copy)
     await _record_copied(context, step, origin)
 
@@ -324,7 +323,7 @@ async def _wait_for_rest(context: StepContext, step: Step, record: Mapping[str, 
 
 def _stall_timeout(context: StepContext, step: Step, record: Mapping[str, Any]) -> float:
     """Return for how long no message may arrive (s): short where a mirror has most already."""
-    if is_drained(record) or is_second(step, record):
+    if is_drained(step, record) or is_second(step, record):
         return STALL_TIMEOUT
     begun_here = any(
         other.op == "transfer.quiesce" and other.address == step.address

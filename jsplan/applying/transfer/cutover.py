@@ -13,6 +13,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.applying.preconditions import consumer_difference
 from jsplan.applying.replicated_streams import (
+    moved_positions,
     reported_positions,
     resume_positions_by_scan,
     with_resume_positions,
@@ -31,6 +32,7 @@ from jsplan.applying.transfer.record import (
     at,
     hop_of,
     is_relocation,
+    is_workqueue,
     params,
     read_copy,
     read_origin,
@@ -46,7 +48,7 @@ from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.live import LiveObject, get_retention
+from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.transfer.configs import (
     accepts_nothing,
@@ -115,7 +117,7 @@ async def quiesce(context: StepContext, step: Step) -> None:
     await _begin_with_snapshot(context, step)
     record = require_record(context, step)
     live = await read_origin(context, step, record)
-    if "follows" in params(step):
+    if record["method"] == "mirror":
         await wait_until_connected(context, step, record)
         copy = await read_copy(context, step, record)
         live = await read_origin(context, step, record)
@@ -142,7 +144,7 @@ def _require_announced(step: Step, stream: LiveObject, record: TransferRecord) -
     """
     announced = "DUPLICATES_MESSAGES" in record.get("allowed", {})
     leaving = params(step).get("leaving")
-    if announced or leaving is None:
+    if announced or leaving is None or is_workqueue(record):
         return
     level = int(params(step)["origin_level"])
     for name, known in record["consumers"].items():
@@ -150,7 +152,7 @@ def _require_announced(step: Step, stream: LiveObject, record: TransferRecord) -
         position = position_of(config, state, level)
         again = max_redelivered(config, state, stream.state, position)
         out = int(state.get("num_ack_pending") or 0)
-        if get_retention(stream.raw) != "workqueue" and name not in leaving and again + out:
+        if name not in leaving and again + out:
             raise StepFailed(
                 f"workers of {name} took messages since it was planned, and "
                 f"{count_text(again + out, 'message')} would be delivered again. Plan again"
@@ -214,7 +216,7 @@ async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int
     before = entry.starts if entry is not None else {}
     copied: dict[str, int] = record.get("copied", {})
     if is_relocation(record):
-        return await _moved_starts(context, step, {**before, **copied})
+        return await moved_positions(context, step, {**before, **copied})
     known = {key: max(before.get(key, 0), copied.get(key, 0)) for key in (*before, *copied)}
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
     found = await resume_positions_by_scan(context, step, sources)
@@ -222,22 +224,6 @@ async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int
         key: max(found.get(key, 0), known[key])
         for key in map(origin_key, sources)
         if key in before or found.get(key, 0) < known[key]
-    }
-
-
-async def _moved_starts(
-    context: StepContext, step: Step, known: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the starts of the sources of a relocated stream: where those of its origin ended."""
-    moved: dict[str, Any] = params(step).get("relocated_sources") or {}
-    found = await resume_positions_by_scan(context, step, moved.values())
-    return {
-        key: max(
-            found.get(origin_key(old), 0),
-            known.get(origin_key(old), 0),
-            int(old.get("opt_start_seq") or 1),
-        )
-        for key, old in moved.items()
     }
 
 

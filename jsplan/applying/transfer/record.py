@@ -2,7 +2,7 @@
 
 A transfer has one hop, from the origin to the target, or two: a stream that is replaced at its own
 address goes through a staging stream. Each step belongs to one hop, from `params.from` to
-`params.to`. The record is `Transfer` in `documents/state_parts.py`.
+`params.to`. The record is `Transferred` in `documents/state_parts.py`.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def is_workqueue(record: Mapping[str, Any]) -> bool:
     return bool(record["old"]["config"].get("retention") == "workqueue")
 
 
-def is_drained(record: Mapping[str, Any]) -> bool:
-    """Check whether the first hop consumes the messages: a mirror of a work queue does so."""
-    return is_workqueue(record) and bool(record["method"] == "drain")
+def is_drained(step: Step, record: Mapping[str, Any]) -> bool:
+    """Check whether the hop consumes the messages: the mirror of a work queue does so."""
+    is_first = not is_second(step, record)
+    return is_first and is_workqueue(record) and bool(record["method"] == "drain")
 
 
 def at(step: Step, address: Address) -> Step:

@@ -111,7 +111,7 @@ async def _can_undo(context: StepContext, step: Step, record: TransferRecord) ->
     """Check that the origin has everything, and that no client writes to the target."""
     if not is_before(record["phase"], "old_deleted"):
         return record["phase"] == "activating" and await _is_inactive(context, step, record)
-    if is_drained(record) and not is_relocation(record):
+    if is_drained(step, record):
         copy = await context.read(hop_of(step).copy)
         return copy is None or not copy.state.get("messages")
     return not (record["old"]["config"].get("mirror") and record["phase"] != "started")

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.planning.transfer.progress import Transfer
 
-#: Messages that a mirror may have more than its origin: those that were deleted since.
-EXTRA_MESSAGES: Final = 10_000
+#: Messages that a mirror may have more than its origin: those that were deleted since. They are
+#: deleted in the copy too. More are a sign of a mistake.
+MAX_EXTRA: Final = 10_000
 #: What the copy has from the beginning: what no update can set, and where the messages are.
 _INITIAL_FIELDS: Final = (
     "storage",
@@ -48,7 +49,7 @@ def mirror_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) ->
     out |= _wider_limits(origin.raw, copy, may_reserve=transfer.is_relocation)
     if transfer.promotes:  # as the mirror is that exists, or existed before
         return out | {"mirror": inputs.entries[transfer.target].config["mirror"]}
-    route = mirror_external(inputs, transfer) if transfer.is_relocation else {}
+    route = _mirror_external(inputs, transfer) if transfer.is_relocation else {}
     return out | {"mirror": {"name": transfer.origin.stream} | route}
 
 
@@ -95,7 +96,7 @@ def _target_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -
     return with_required_max_bytes(out, origin, limits)
 
 
-def mirror_external(inputs: PlanInputs, transfer: Transfer) -> dict[str, dict[str, str]]:
+def _mirror_external(inputs: PlanInputs, transfer: Transfer) -> dict[str, dict[str, str]]:
     """Return the `external` of the mirror by which the target reads the origin, if it needs one."""
     route = inputs.topology.routes.find_route(transfer.target.domain, transfer.origin.domain)
     return {"external": external_of(route, transfer.target)} if route.api else {}
@@ -113,7 +114,7 @@ def _wider_limits(origin: Config, copy: Config, *, may_reserve: bool) -> Config:
     if int(origin.get("max_age") or 0) > 0:
         found["max_age"] = int(origin["max_age"]) + DURATIONS["h"]
     if int(origin.get("max_msgs") or 0) > 0:
-        found["max_msgs"] = int(origin["max_msgs"]) + EXTRA_MESSAGES
+        found["max_msgs"] = int(origin["max_msgs"]) + MAX_EXTRA
     same = origin.get("storage", "file") == copy.get("storage", "file")  # else sizes differ
     limited = int(origin.get("max_bytes") or 0) > 0 and origin.get("discard") != "new"
     if limited and same and may_reserve:

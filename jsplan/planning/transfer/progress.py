@@ -250,7 +250,12 @@ class Transfer(Struct, frozen=True):
 
     def fingerprint_of(self, address: Address) -> str:
         """Return the fingerprint that the first step must find under the address it changes."""
-        found = self.staging_now if address == self.staging else self.origin_now or self.target_now
+        if self.is_relocation:
+            found = self.target_now
+        elif address == self.staging:
+            found = self.staging_now
+        else:
+            found = self.origin_now or self.target_now
         return found.fingerprint if found is not None else "absent"
 
     # --- in words --------------------------------------------------------------------------------
@@ -261,7 +266,7 @@ class Transfer(Struct, frozen=True):
         if (
             self.is_activated
             or self.old_config.get("sealed")
-            or not (self.is_quiesced or not self.is_relocation)
+            or (self.is_relocation and not self.is_quiesced)
         ):
             return []
         current = self.origin_now or self.target_now

@@ -125,7 +125,7 @@ def _draft_chain(
             draft.depends_on |= {before.key}
         if kind == first_check and kind != "stop" and (transfer.is_relocation or not begins):
             touched = draft.object_address or draft.key[0]
-            draft.precondition = _fingerprint_of(transfer, touched)
+            draft.precondition = transfer.fingerprint_of(touched)
         before = draft
         yield draft
 
@@ -138,14 +138,6 @@ def _list_kinds(transfer: Transfer) -> tuple[Part, ...]:
         left_out += _REPLACEMENT_KINDS
     rest = kinds[kinds.index(cast("Part", transfer.next_step)) :]
     return tuple(kind for kind in rest if kind not in left_out)
-
-
-def _fingerprint_of(transfer: Transfer, touched: Address) -> str:
-    """Return the fingerprint that the first step of a resumed transfer must find."""
-    if transfer.is_relocation:
-        now = transfer.target_now
-        return now.fingerprint if now is not None else "absent"
-    return transfer.fingerprint_of(touched)
 
 
 def _begin(inputs: PlanInputs, transfer: Transfer, draft: Draft) -> None:
@@ -190,9 +182,6 @@ def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part
         draft.precondition = origin.fingerprint
         if transfer.origin.domain == transfer.target.domain:
             draft.freed_subjects = list(origin.compact.get("subjects", []))
-        if transfer.method == "mirror":
-            assert draft.params is not None
-            draft.params["follows"] = True
     if kind == "update":
         draft.expect, draft.record = final.expect, final.record
         draft.taken_subjects = final.taken_subjects
