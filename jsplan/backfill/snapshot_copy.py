@@ -6,35 +6,24 @@ metadata. An incomplete target counts as absent, and the next run creates it aga
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.pinning import Endpoints, require_same_stream
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.diagnostics import quote_shell
-from jsplan.errors import ApiTimeoutError, JsplanError
+from jsplan.errors import JsplanError
+from jsplan.facts.compare_streams import IncomparableError, compare_streams
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
-from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import message_headers
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
-from jsplan.units import parse_instant
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
-#: Runs of neighbours that are compared message by message, and the messages of one. To read one, a
-#: server loads a block of up to 8 MiB. The state of the whole stream is compared too.
-SAMPLE_RUNS, RUN_MESSAGES = 20, 25
 #: Settings that are applied last: they add or remove messages.
 _DEFERRED_SETTINGS: Final = (
     "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes",
@@ -157,69 +146,35 @@ class SnapshotRestore(Struct, frozen=True):
 
 
 async def require_same_messages(origin_state: OriginState, endpoints: Endpoints) -> None:
-    """Raise JsplanError unless sampled messages of the target equal those of the origin."""
-    sequences = sample_sequences(origin_state.first, origin_state.last)
-    origin, target = origin_state.origin_address.stream, origin_state.target_address.stream
-    here, there = await asyncio.gather(
-        _fetch_messages(endpoints.origin, endpoints.source_endpoint, origin, sequences),
-        _fetch_messages(endpoints.target, endpoints.target_endpoint, target, sequences),
-    )
-    different = next(
+    """Raise JsplanError unless the target has each message of the pinned range that is there.
+
+    Raises ApiError too.
+    """
+    names = origin_state.origin_address.stream, origin_state.target_address.stream
+    sides = [
         (
-            seq
-            for seq, before, after in zip(sequences, here, there, strict=True)
-            if before is not None and before != after
-        ),
-        None,
+            api,
+            await require_stream_info(api, name),
+            int((await api.request("INFO")).get("api", {}).get("level", 0)),
+        )
+        for api, name in zip((endpoints.origin, endpoints.target), names, strict=True)
+    ]
+    try:
+        found = await compare_streams(sides[0], sides[1], origin_state.first, origin_state.last)
+    except IncomparableError as error:
+        raise JsplanError(
+            f"{origin_state.origin} has {error}",
+            hint="Set allow_direct: true there and apply, or say `strategy: spark`.",
+        ) from None
+    missing = (
+        seq
+        for seq in found.missing
+        if await endpoints.origin.get_message(names[0], {"seq": seq}) is not None
     )
-    if different is not None:
+    different = [*found.different[:1], *[seq async for seq in missing][:1]]
+    if different:
         raise JsplanError(
             f"{origin_state.target} does not equal a snapshot of {origin_state.origin}: "
-            f"message {different:,} differs",
+            f"message {different[0]:,} differs",
             hint=f"Is it another stream? Delete {origin_state.target} to have it created again.",
         )
-
-
-def sample_sequences(first: int, last: int) -> list[int]:
-    """Sample sequences of a range, with the first and the last; all of a short range."""
-    if last - first < SAMPLE_RUNS * RUN_MESSAGES:
-        return list(range(first, last + 1))
-    last_run = last - RUN_MESSAGES + 1
-    starts = (first + (last_run - first) * n // (SAMPLE_RUNS - 1) for n in range(SAMPLE_RUNS))
-    return [start + n for start in starts for n in range(RUN_MESSAGES)]
-
-
-#: Sequence, time (ns), subject, header block and payload.
-_Message = tuple[int, int, bytes, bytes, bytes]
-
-
-async def _fetch_messages(
-    api: DomainApi, endpoint: Endpoint, stream: str, sequences: Sequence[int]
-) -> list[_Message | None]:
-    return await asyncio.gather(*(_fetch_message(api, endpoint, stream, seq) for seq in sequences))
-
-
-async def _fetch_message(
-    api: DomainApi, endpoint: Endpoint, stream: str, seq: int
-) -> _Message | None:
-    """Read a message from the server; None if there is none."""
-    try:
-        message = await api.get_message(stream, {"seq": seq})
-    except ApiTimeoutError:  # it may exceed the payload limit of a link
-        return await asyncio.to_thread(_read_message, endpoint, stream, seq)
-    if message is None:
-        return None
-    return (
-        int(message["seq"]),
-        parse_instant(message["time"]),
-        message["subject"].encode(),
-        message_headers(message),
-        base64.b64decode(message.get("data") or ""),
-    )
-
-
-def _read_message(endpoint: Endpoint, stream: str, seq: int) -> _Message | None:
-    with contextlib.closing(
-        read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, seq, seq))
-    ) as batches:
-        return next((tuple(column[0].as_py() for column in rows) for rows in batches), None)
