@@ -6,17 +6,24 @@ metadata. An incomplete target counts as absent, and the next run creates it aga
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.pinning import Endpoints, require_same_stream
+from jsplan.backfill.protocol import read
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import JsplanError
-from jsplan.facts.compare_streams import IncomparableError, compare_streams
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
 from jsplan.jetstream.repeated_restore import repeat_restore
@@ -148,33 +155,65 @@ class SnapshotRestore(Struct, frozen=True):
 async def require_same_messages(origin_state: OriginState, endpoints: Endpoints) -> None:
     """Raise JsplanError unless the target has each message of the pinned range that is there.
 
-    Raises ApiError too.
+    Raises ApiError too. Messages that only the target has were deleted from the origin since.
     """
-    names = origin_state.origin_address.stream, origin_state.target_address.stream
-    sides = [
-        (
-            api,
-            await require_stream_info(api, name),
-            int((await api.request("INFO")).get("api", {}).get("level", 0)),
-        )
-        for api, name in zip((endpoints.origin, endpoints.target), names, strict=True)
-    ]
-    try:
-        found = await compare_streams(sides[0], sides[1], origin_state.first, origin_state.last)
-    except IncomparableError as error:
-        raise JsplanError(
-            f"{origin_state.origin} has {error}",
-            hint="Set allow_direct: true there and apply, or say `strategy: spark`.",
-        ) from None
-    missing = (
-        seq
-        for seq in found.missing
-        if await endpoints.origin.get_message(names[0], {"seq": seq}) is not None
+    first, last = origin_state.first, origin_state.last
+    sides = (
+        (endpoints.source_endpoint, origin_state.origin_address.stream),
+        (endpoints.target_endpoint, origin_state.target_address.stream),
     )
-    different = [*found.different[:1], *[seq async for seq in missing][:1]]
-    if different:
+    requests = [
+        (endpoint, ReadRequest(endpoint.api_prefix, stream, first, last))
+        for endpoint, stream in sides
+    ]
+    different = await asyncio.to_thread(_find_difference, *requests)
+    if different is not None:
         raise JsplanError(
             f"{origin_state.target} does not equal a snapshot of {origin_state.origin}: "
-            f"message {different[0]:,} differs",
+            f"message {different:,} differs",
             hint=f"Is it another stream? Delete {origin_state.target} to have it created again.",
         )
+
+
+class _Side:
+    """The messages of one side that are not compared yet: the rest of one batch, then others."""
+
+    def __init__(self, endpoint: Endpoint, request: ReadRequest) -> None:
+        self._batches = read(endpoint.open, request)
+        self._rows: pa.RecordBatch | None = None
+
+    def last(self) -> float:
+        """Return the last sequence of the rows that are here; infinity after the end."""
+        while self._rows is None or not self._rows.num_rows:
+            self._rows = next(self._batches, None)
+            if self._rows is None:
+                return math.inf
+        return int(self._rows["seq"][-1].as_py())
+
+    def take(self, last: float) -> pa.RecordBatch:
+        """Remove the rows up to a sequence, and return them."""
+        assert self._rows is not None
+        count = int(np.searchsorted(self._rows["seq"].to_numpy(), last, side="right"))
+        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        return taken
+
+    def close(self) -> None:
+        """End the reading, which deletes its consumer."""
+        self._batches.close()
+
+
+def _find_difference(
+    origin: tuple[Endpoint, ReadRequest], target: tuple[Endpoint, ReadRequest]
+) -> int | None:
+    """Return the first message of the origin that the target lacks or has otherwise, or None."""
+    with contextlib.closing(_Side(*origin)) as left, contextlib.closing(_Side(*target)) as right:
+        while (end := left.last()) != math.inf:
+            end = min(end, right.last())
+            wanted = left.take(end)
+            found = right.take(end) if right.last() != math.inf else wanted.slice(0, 0)
+            if not wanted.equals(found):
+                rows = {row["seq"]: row for row in found.to_pylist()}
+                differing = (r["seq"] for r in wanted.to_pylist() if rows.get(r["seq"]) != r)
+                if (first := next(differing, None)) is not None:
+                    return int(first)
+    return None
