@@ -8,16 +8,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA
-from jsplan.backfill.spark.datasource import JetStreamStreamReader, Offset, split_range
-from jsplan.backfill.spark.options import Options
-from jsplan.errors import RefusedError
+from jsplan.backfill.spark.source_ranges import split_range
+from jsplan.backfill.spark.source_streams import SourceStream
 from jsplan.identity import KnownObject
 from jsplan.units import parse_instant
 from tests.backfill.test_reading import EDGES, store
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +50,8 @@ def create_numbered_stream(server: Server, count: int = 40) -> None:
 )
 def test_split_ranges_cover_every_sequence_once(first: int, last: int, count: int) -> None:
     """Each sequence is in exactly one part, and there are no more parts than asked for."""
-    found = split_range(first, last, count, KnownObject("", ""))
+    stream = SourceStream("", "S", "$JS.API")
+    found = split_range(stream, first, last, count, KnownObject("", ""))
 
     assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(
         range(first, last + 1)
@@ -68,7 +67,7 @@ def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
 
     found = load_frame(spark, server, domain="").toArrow().sort_by("seq")
 
-    assert found.schema.names == TABLE_SCHEMA.names
+    assert [name for name in found.schema.names if name != "timestamp"] == TABLE_SCHEMA.names
     assert [
         (subject, data)
         for subject, data in zip(
@@ -76,6 +75,8 @@ def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
         )
     ] == [(subject.decode(), data) for subject, _, data in EDGES]
     assert found["time"][0].as_py() == time
+    stamps = found["timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    assert stamps.to_pylist() == [stored // 1000 for stored in found["time"].to_pylist()]
     headers = found["headers"].combine_chunks().flatten()
     assert headers.field("value").view(pa.binary()).to_pylist() == [
         b"1",
@@ -174,105 +175,6 @@ def test_headers_only(spark: SparkSession, server: Server) -> None:
     ]
 
 
-def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """A streaming query reads what exists, keeps its position, and continues with new messages."""
-    create_numbered_stream(server, 25)
-
-    def run() -> list[int]:
-        options = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"}
-        read = spark.readStream.format("jetstream").options(**options).load()
-        query = (
-            read.select("seq")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", f"{tmp_path}/c")
-            .trigger(availableNow=True)
-        )
-        query.start(f"{tmp_path}/out").awaitTermination()
-        return seqs(spark.read.parquet(f"{tmp_path}/out"))
-
-    assert run() == list(range(1, 26))
-    with Raw(server.url) as raw:
-        for _ in range(5):
-            raw.request("s.new", b"x")
-    assert run() == list(range(1, 31))
-
-
-def follow(server: Server, **options: str) -> JetStreamStreamReader:
-    """Return the driver's side of a streaming query of `S`."""
-    given = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"} | options
-    return JetStreamStreamReader(Options.parse(given))
-
-
-def next_batch(reader: JetStreamStreamReader, start: Offset) -> tuple[Offset, list[int]]:
-    """Return the end of the next batch, and its sequences."""
-    end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    read = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
-    return end, [seq for batch in read for seq in batch["seq"].to_pylist()]
-
-
-def test_the_end_of_a_query(server: Server) -> None:
-    """A streaming query reads nothing after `endSeq` and `endTime`, also later."""
-    create_numbered_stream(server, 8)
-    with Raw(server.url) as raw:
-        time = raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 5})["message"]["time"]
-
-    for options in ({"endSeq": "4"}, {"endTime": time}, {"endSeq": "4", "endTime": time}):
-        reader = follow(server, startSeq="2", **options)
-        end, found = next_batch(reader, reader.initialOffset())
-        assert found == [2, 3, 4]
-        assert next_batch(reader, end) == (end, [])
-
-
-def test_an_empty_stream_is_followed(server: Server) -> None:
-    """A query of a stream that never had a message waits for the first one."""
-    store(server, [])
-    reader = follow(server)
-    start = reader.initialOffset()
-
-    assert next_batch(reader, start) == (start, [])
-    with Raw(server.url) as raw:
-        raw.request("s.a")
-    end, found = next_batch(reader, start)
-    assert (found, end["seq"]) == ([1], 2)
-    later = follow(server, startSeq="5")
-    start = later.initialOffset()
-    assert (next_batch(later, start), start["seq"]) == ((start, []), 5)
-
-
-def recreate(raw: Raw, count: int) -> None:
-    """Create `S` again, with so many messages."""
-    raw.api_ok("$JS.API.STREAM.DELETE.S")
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
-    for _ in range(count):
-        raw.request("s.new")
-
-
-LOSSES: list[tuple[Callable[[Raw], Any], str, list[int]]] = [
-    (lambda raw: recreate(raw, 3), "S was recreated", [1, 2, 3]),
-    (lambda raw: recreate(raw, 12), "S was recreated", list(range(1, 11))),
-    (lambda raw: raw.api_ok("$JS.API.STREAM.PURGE.S", {"seq": 13}), "S begins at sequence 13", [13, 14, 15]),
-    (lambda raw: raw.api_ok("$JS.API.STREAM.PURGE.S"), "S begins at sequence 16", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "message", "rest"), LOSSES, ids=["3", "12", "part", "all"])
-def test_messages_that_a_query_could_not_read(
-    server: Server, change: Callable[[Raw], Any], message: str, rest: list[int]
-) -> None:
-    """Deleted messages end a query, or with `failOnDataLoss` = false it reads what is there."""
-    create_numbered_stream(server, 15)
-    reader = follow(server)
-    start, _ = next_batch(reader, reader.initialOffset())
-    with Raw(server.url) as raw:
-        change(raw)
-
-    with pytest.raises(RefusedError, match=f"stream {message}. Its messages from sequence 11 on"):
-        next_batch(reader, start)
-    end, found = next_batch(follow(server, failOnDataLoss="false"), start)
-    assert found == rest
-    assert next_batch(reader, end)[0]["created"] == end["created"]
-
-
 def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
     """A frame is stored once with subjects, headers and payloads, although it is written twice."""
     store(server, EDGES)
@@ -358,6 +260,8 @@ WRONG = [
         "the environment variable NOT_SET_ANYWHERE is not set in this process",
     ),
     ({"stream": "NONE"}, r"refused STREAM.INFO.NONE: stream not found (10059)"),
+    ({"workspace": "w"}, "option streams is missing: workspace and streams belong together"),
+    ({"workspace": "w", "streams": "*"}, "option url has no meaning with workspace"),
 ]
 
 

@@ -37,6 +37,7 @@ CONNECTION_OPTIONS: Final = (
     "timeout",
 )
 LOCATION_OPTIONS: Final = ("domain", "apiPrefix", "stream")
+WORKSPACE_OPTIONS: Final = ("workspace", "streams")
 READ_OPTIONS: Final = (
     "startSeq",
     "endSeq",
@@ -51,6 +52,8 @@ READ_OPTIONS: Final = (
 )
 WRITE_OPTIONS: Final = ("dedupe", "subjectPrefix")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+#: Options of streaming queries that Spark passes on.
+_OF_SPARK: Final = ("checkpointlocation",)
 #: Options that would be visible in Spark plans: only `${env.NAME}` is accepted.
 _SECRETS: Final = ("password", "token")
 
@@ -68,9 +71,19 @@ class Options(Struct, frozen=True):
         """Check the names, and that no secret is in plain text."""
         known = {
             name.lower(): name
-            for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)
+            for name in (
+                *CONNECTION_OPTIONS,
+                *LOCATION_OPTIONS,
+                *WORKSPACE_OPTIONS,
+                *READ_OPTIONS,
+                *WRITE_OPTIONS,
+            )
         }
-        values = {known.get(name.lower(), name): str(value) for name, value in given.items()}
+        values = {
+            known.get(name.lower(), name): str(value)
+            for name, value in given.items()
+            if name.lower() not in _OF_SPARK
+        }
         if unknown := sorted(values.keys() - set(known.values())):
             raise UsageError(
                 f"the jetstream format has no option {unknown[0]}",
@@ -87,8 +100,7 @@ class Options(Struct, frozen=True):
                 "option url has credentials",
                 hint='Use the options user and password with "${env.NAME}", or creds.',
             )
-        if not values.get("stream"):
-            raise UsageError("the jetstream format needs the option stream")
+        _require_location(values)
         return cls(values)
 
     def __getitem__(self, name: str) -> str | None:
@@ -115,6 +127,11 @@ class Options(Struct, frozen=True):
         return tuple(
             part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip()
         )
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """The addresses of `streams`, with wildcards."""
+        return tuple(part.strip() for part in (self["streams"] or "").split(",") if part.strip())
 
     def number(self, name: str) -> int | None:
         """Return a whole number. Raises UsageError."""
@@ -174,6 +191,24 @@ class Options(Struct, frozen=True):
             else None,
         )
         return resolve_settings(connection, os.environ)
+
+
+def _require_location(values: Mapping[str, str]) -> None:
+    """Require one stream, or `streams` of a workspace, which says how to reach each."""
+    if "workspace" not in values and "streams" not in values:
+        if not values.get("stream"):
+            raise UsageError(
+                "the jetstream format needs the option stream, or workspace and streams"
+            )
+        return
+    if missing := [name for name in WORKSPACE_OPTIONS if not values.get(name)]:
+        raise UsageError(f"option {missing[0]} is missing: workspace and streams belong together")
+    given = [name for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS) if name in values]
+    if given:
+        raise UsageError(
+            f"option {given[0]} has no meaning with workspace",
+            hint="Connections, domains and prefixes are those of the workspace.",
+        )
 
 
 def _fill_references(name: str, text: str) -> str:

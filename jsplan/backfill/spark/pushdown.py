@@ -7,21 +7,26 @@ from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
+
+if hasattr(datasource, "Filter"):
+    from pyspark.sql.datasource import (
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+        StringStartsWith,
+    )
 
 #: Maximum clock difference (ns) of successive leaders. Times of a stream may go back by it.
 MAX_CLOCK_SKEW: Final = 300 * 1_000_000_000
 MAX_BOUND: Final = (1 << 63) - 1
+#: Before Spark 4.1 filters are not pushed down.
+HAS_FILTERS: Final = hasattr(datasource, "Filter")
 
 
 class PushedBounds(Struct, frozen=True):

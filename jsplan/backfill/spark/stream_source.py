@@ -1,0 +1,258 @@
+"""Streaming reads: offsets that name their streams, and queries that end at a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple, TypedDict
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_stream_info
+from jsplan.backfill.spark.options import Options
+from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
+from jsplan.backfill.spark.pushdown import PushedBounds
+from jsplan.backfill.spark.source_ranges import (
+    DEFAULT_PARTITIONS,
+    RangePartition,
+    find_range,
+    read_partition,
+    split_range,
+    to_rows,
+)
+from jsplan.backfill.spark.source_streams import SourceStream, find_streams
+from jsplan.errors import OFFLINE_ERRORS, ConnectError, RefusedError
+from jsplan.identity import KnownObject, is_same_object
+
+#: Before Spark 4.2 a batch has all that is there, and a call for the newest offset has no start.
+HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+#: Default number of messages of each stream in a streaming batch.
+DEFAULT_BATCH_MESSAGES: Final = 200_000
+
+
+class Position(TypedDict):
+    """The next message of a stream, and the identity of the stream when that was known.
+
+    `seq` is a sequence, `created` and `seen` are the RFC 3339 times of `StreamInfo`.
+    """
+
+    seq: int
+    created: str
+    seen: str
+
+
+#: The positions by `SourceStream.key`, as a checkpoint keeps them.
+Offset = dict[str, Position]
+
+
+class StreamReader(DataSourceStreamReader):
+    """Streaming read. With `failOnDataLoss` (default) a query ends where it lost messages.
+
+    Those are messages that were deleted from the old end of a stream, or with the stream, before it
+    read them. Single messages that are deleted between others are only not there, and so are values
+    that a newer one of their subject replaces.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._fails = options.flag("failOnDataLoss", default=True)
+        self._ends: dict[str, int] | None = None
+        self._newest: Offset = {}
+
+    @plain_errors
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Return the first message of each stream, or the position of the options."""
+        return {source.key: _position(info, first) for source, info, first, _ in self._look({})}
+
+    def _look(self, start: Offset) -> Iterator[tuple[SourceStream, StreamInfo, int, int]]:
+        """Yield each stream that answers, its state, and its first and last sequence now.
+
+        Raises RefusedError for messages that were lost since `start`. A domain of a workspace that
+        does not answer is left out where Spark gives each call the start: its positions stay.
+        """
+        found = find_streams(self._options)
+        streams = found.streams if HAS_LIMITS else found.require_answers()
+        for key in sorted(start.keys() - {source.key for source in streams}) if self._fails else ():
+            if key.partition("/")[0] not in found.silent:
+                raise _loss(key.partition("/")[2], "was deleted", int(start[key]["seq"]))
+        for source in streams:
+            try:
+                with source.open(self._options) as (connection, info):
+                    bounds = find_range(connection, self._options, source, info, PushedBounds())
+            except (*OFFLINE_ERRORS, ConnectError):
+                if source.endpoint is None or not HAS_LIMITS:
+                    raise
+                continue
+            if source.key in start:
+                self._require_readable(source, start[source.key], info)
+            yield source, info, *bounds
+
+    def _require_readable(self, source: SourceStream, known: Position, info: StreamInfo) -> None:
+        """Raise RefusedError for lost messages, with their range."""
+        lost = find_loss(known, info, self._options.number("startSeq")) if self._fails else None
+        if lost is not None:
+            raise _loss(source.stream, lost.what, int(known["seq"]), lost.last)
+
+    def _advance(self, start: Offset, limit: int | None) -> Offset:
+        """Return the end of the next batch, of `limit` messages of each stream at most."""
+        end, self._newest = dict(start), dict(start)
+        for source, info, first, last in self._look(start):
+            known = start.get(source.key) or _position(info, first)
+            same = _is_same(known, info)
+            begin = int(known["seq"]) if same else 1
+            self._newest[source.key] = _position(info, max(last + 1, begin))
+            stop = last + 1 if self._ends is None else min(last + 1, self._ends.get(source.key, 0))
+            stop = max(begin, stop if limit is None else min(stop, begin + limit))
+            end[source.key] = known if same and stop == begin else _position(info, stop)
+        return end
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Return the ends of the streams, which the progress of a query has as `latestOffset`."""
+        return self._newest
+
+    @plain_errors
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the ranges of the tasks. A recreated stream is read from its beginning.
+
+        Raises SourceError for lost messages, with their range.
+        """
+        count, found = self._options.number("partitions") or DEFAULT_PARTITIONS, []
+        for source in find_streams(self._options).streams:
+            before, after = start.get(source.key), end.get(source.key)
+            if after is None or before == after:
+                continue
+            with source.open(self._options) as (connection, info):
+                if before is not None:
+                    self._require_readable(source, before, info)
+                first, _ = find_range(connection, self._options, source, info, PushedBounds())
+            if not _is_same(after, info):  # the batch is of a stream that is gone
+                continue
+            if before is not None:
+                first = int(before["seq"]) if before["created"] == after["created"] else 1
+            known = KnownObject(after["created"], after["seen"])
+            found += split_range(source, first, int(after["seq"]) - 1, count, known)
+        return list(found)
+
+    @plain_rows
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the messages of one task. Raises SourceError for what expired meanwhile."""
+        if not isinstance(partition, RangePartition):
+            return
+        source, filters = partition.source, self._options.filters
+        missing = partition.first if filters else None
+        position = partition.first
+        for messages in read_partition(self._options, partition, filters):
+            if missing is None:
+                missing = _first_missing(messages["seq"].to_numpy(), position)
+            position = int(messages["seq"][-1].as_py()) + 1
+            yield to_rows(source, messages)
+        if missing is None and position <= partition.last:
+            missing = position
+        if missing is None or not self._fails:
+            return
+        connection = source.connect(self._options)
+        try:
+            info = fetch_stream_info(connection, source.api_prefix, source.stream)
+        finally:
+            connection.close()
+        if info.first > missing and not _supersedes(info):
+            last = min(partition.last, info.first - 1)
+            raise _loss(source.stream, f"begins at sequence {info.first:,}", missing, last)
+
+
+def _position(info: StreamInfo, seq: int) -> Position:
+    return {"seq": seq, "created": info.created, "seen": info.seen_at}
+
+
+def _is_same(known: Position, info: StreamInfo) -> bool:
+    before = KnownObject(known["created"], known["seen"])
+    return is_same_object(before, info.created, may_be_older=info.clustered)
+
+
+def _first_missing(seqs: np.ndarray[Any, Any], position: int) -> int | None:
+    """Return the first sequence from a position on that is not there, or None."""
+    expected = np.arange(position, position + len(seqs))
+    gaps = np.flatnonzero(seqs != expected)
+    return int(expected[gaps[0]]) if len(gaps) else None
+
+
+def _supersedes(info: StreamInfo) -> bool:
+    """Check whether newer messages replace older ones, so that the old end of a stream moves."""
+    config = info.config
+    return int(config.get("max_msgs_per_subject") or 0) > 0 or bool(config.get("allow_rollup_hdrs"))
+
+
+class Loss(NamedTuple):
+    """The loss of a stream in words, and the last sequence that is lost; None: unknown."""
+
+    what: str
+    last: int | None = None
+
+
+def find_loss(known: Position, info: StreamInfo, start_seq: int | None) -> Loss | None:
+    """Return what deleted messages after a position before they were read; None for nothing."""
+    begin = int(known["seq"])
+    if not _is_same(known, info):
+        return Loss("was recreated")
+    if info.first > begin and not _supersedes(info):
+        return Loss(f"begins at sequence {info.first:,}", info.first - 1)
+    # a position is after the end only if the user wants that
+    is_after_end = info.last + 1 < begin != start_seq
+    return Loss(f"ends at sequence {info.last:,}") if is_after_end else None
+
+
+def _loss(stream: str, what: str, first: int, last: int | None = None) -> RefusedError:
+    """Build the error for messages that could not be read."""
+    until = f"from sequence {first:,} on" if last is None else f"{first:,} to {last:,}"
+    return RefusedError(
+        f"stream {stream} {what}. Its messages {until} were not read",
+        hint="Start with a new checkpoint, or set failOnDataLoss to false to continue with what is "
+        "there.",
+    )
+
+
+def make_stream_reader(options: Options) -> StreamReader:
+    """Return the reader for this release of Spark."""
+    return _LimitedReader(options) if HAS_LIMITS else _UnlimitedReader(options)
+
+
+class _UnlimitedReader(StreamReader):
+    """A reader before Spark 4.2, which asks for the newest offset without a start or a limit."""
+
+    @plain_errors
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
+        """Return the ends of the streams."""
+        self._last = self._advance(getattr(self, "_last", {}), None)
+        return self._last
+
+
+if HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class _LimitedReader(StreamReader, SupportsTriggerAvailableNow):
+        """A reader whose batches have limits."""
+
+        @plain_errors
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            """Stop at the current ends of the streams."""
+            found = self._look({})
+            self._ends = {source.key: last + 1 for source, _, _, last in found}
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            """Return the maximum number of messages of a batch, of each stream."""
+            return ReadMaxRows(
+                self._options.number("maxMessagesPerBatch") or DEFAULT_BATCH_MESSAGES
+            )
+
+        @plain_errors
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+            """Return the ends of the next batch."""
+            most = getattr(limit, "max_rows", None) or DEFAULT_BATCH_MESSAGES
+            return self._advance(start, None if isinstance(limit, ReadAllAvailable) else int(most))
