@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from cpu_time import read_cpu_seconds
 
-from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.endpoints import Endpoints
+from jsplan.backfill.ranges import load_ranges
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
@@ -67,7 +68,7 @@ class Bench:
 
     async def pin(self, entry: Backfill) -> tuple[RunContext, BackfillState]:
         """Pin the range of an entry; return what its copies share, and the state."""
-        state = await pin_ranges(self.context, self.pool, entry)
+        state, _ = await load_ranges(self.context, self.pool, entry, reset=True)
         run = RunContext(
             entry,
             f"bench/{entry.name}",

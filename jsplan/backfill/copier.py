@@ -17,9 +17,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.endpoints import require_same_stream
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
-from jsplan.backfill.pinning import require_same_stream, require_valid_target
+from jsplan.backfill.ranges import require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges

@@ -1,6 +1,8 @@
-"""The options of backfill commands."""
+"""The options of backfill commands, and the command that runs an entry."""
 
 from __future__ import annotations
+
+import shlex
 
 from msgspec import Struct
 
@@ -38,3 +40,12 @@ class VerifyOptions(Struct, frozen=True):
     target: str | None = None
     listed: int = 20
     master: str | None = None
+
+
+def format_run_command(name: str) -> str:
+    """Return the command that runs an entry, by name or by two addresses."""
+    origin, arrow, target = name.partition(">")
+    sides = (
+        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if arrow else shlex.quote(name)
+    )
+    return f"jsplan backfill run {sides}"

@@ -24,8 +24,8 @@ from jsplan.resources.error_codes import STREAM_NOT_FOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jsplan.backfill.endpoints import Endpoints
     from jsplan.backfill.parquet.reader import LocatedFile
-    from jsplan.backfill.pinning import Endpoints
     from jsplan.backfill.tasks.endpoints import Endpoint
     from jsplan.planning.backfill.model import OriginState
 

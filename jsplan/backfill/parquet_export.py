@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from jsplan.backfill.endpoints import require_same_stream
 from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
 from jsplan.backfill.parquet.manifest import (
     Archive,
@@ -27,7 +28,6 @@ from jsplan.backfill.parquet.manifest import (
 )
 from jsplan.backfill.parquet.reader import describe_file, read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
-from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.seq_arrays import subtract_present

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Iterable
 from typing import Any
 
 from jsplan.address import BACKFILL_INCOMPLETE, Address
+from jsplan.backfill.options import format_run_command
 from jsplan.backfill.tasks import staging_streams
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
@@ -54,7 +54,7 @@ def _build_entry_status(
     name: str, declared: Backfill | None, stored: dict[str, Any] | None
 ) -> EntryStatus:
     if stored is None:
-        return EntryStatus(name, "new", next=_format_run_command(name))
+        return EntryStatus(name, "new", next=format_run_command(name))
     record = BackfillState.from_json(stored)
     origins = [
         OriginProgress(o.origin, o.target, o.first, o.last, o.status, o.copied, o.gaps, o.skipped)
@@ -67,23 +67,14 @@ def _build_entry_status(
     if declared is None and ">" not in name:
         status.status = "missing"
     elif declared is not None and record.entry_hash != hash_config(declared):
-        status.status, status.next = "changed", _format_run_command(name)
+        status.status, status.next = "changed", format_run_command(name)
     elif record.is_new:
-        status.status, status.next = "new", _format_run_command(name)
+        status.status, status.next = "new", format_run_command(name)
     else:
         status.status, status.next = (
-            ("done", None) if done else ("started", _format_run_command(name))
+            ("done", None) if done else ("started", format_run_command(name))
         )
     return status
-
-
-def _format_run_command(name: str) -> str:
-    """Return the command that runs an entry, by name or by two addresses."""
-    origin, arrow, target = name.partition(">")
-    sides = (
-        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if arrow else shlex.quote(name)
-    )
-    return f"jsplan backfill run {sides}"
 
 
 async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> list[Orphan]:
@@ -177,9 +168,6 @@ def _assign_orphans(
         if entry is not None:
             entry.orphans.append(orphan)
             if entry.status == "done":
-                entry.next = _format_run_command(entry.name)
+                entry.next = format_run_command(entry.name)
         elif include_unowned and orphan.entry not in known:
             found.orphans.append(orphan)
-
-
-__all__ = ["read_backfill_status"]

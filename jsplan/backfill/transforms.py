@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from jsplan.backfill.entry import has_distinct_origins, has_transforms
 from jsplan.backfill.tasks.partitioning import TransformFunction
 from jsplan.backfill.tasks.subject_transform import SubjectTransform as Subjects
 from jsplan.disk import MEGABYTE, read_regular
@@ -16,7 +16,7 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.config.model import Backfill, BackfillSide
+    from jsplan.config.model import Backfill
 
 
 class TransformSpec(Struct, frozen=True):
@@ -42,35 +42,6 @@ class TransformSpec(Struct, frozen=True):
         )
 
 
-def has_transforms(entry: Backfill) -> bool:
-    """Check whether an entry changes messages or their order."""
-    return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
-
-
-def reads_archive(entry: Backfill) -> bool:
-    """Check whether an entry reads an archive."""
-    return any(side.parquet is not None for side in entry.origins)
-
-
-def is_joint_copy(entry: Backfill) -> bool:
-    """Check whether the origins of an entry are copied together, as partitions of one copy.
-
-    Otherwise each is a copy of its own: into an archive, by the servers, and where two origins are
-    of one stream.
-    """
-    if entry.target.parquet is not None:
-        return False
-    if has_transforms(entry):
-        return True
-    return (
-        not reads_archive(entry)
-        and has_distinct_origins(entry.origins)
-        and len(entry.origins) > 1
-        and entry.mode == "tagged"
-        and entry.strategy in ("auto", "spark")
-    )
-
-
 def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
     """Build the transforms of an entry. Raises UsageError if they are not valid."""
     if has_transforms(entry):
@@ -82,12 +53,6 @@ def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
     except ValueError as error:
         raise UsageError(f"backfill {entry.name}: subject_transform: {error}") from None
     return TransformSpec(entry.order, entry.where, _load_function(root, entry), mapping)
-
-
-def has_distinct_origins(sides: Iterable[BackfillSide]) -> bool:
-    """Check that no stream is named twice."""
-    names = [str(side) for side in sides]
-    return len(set(names)) == len(names)
 
 
 def _require_possible(entry: Backfill) -> None:

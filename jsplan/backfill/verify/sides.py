@@ -11,10 +11,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
+from jsplan.backfill.endpoints import Endpoints, require_same_stream, require_same_streams
+from jsplan.backfill.entry import has_transforms, is_joint_copy
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.pinning import Endpoints, require_same_stream, require_same_streams
 from jsplan.backfill.protocol import read, stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
@@ -30,12 +31,7 @@ from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.transforms import (
-    TransformSpec,
-    build_transform_spec,
-    has_transforms,
-    is_joint_copy,
-)
+from jsplan.backfill.transforms import TransformSpec, build_transform_spec
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.identity import KnownObject

@@ -20,11 +20,11 @@ from jsplan.planning.backfill.model import (
     OriginState,
     find_stored_state,
     hash_config,
+    list_bound_times,
     match_origin_states,
+    resolve_bounds,
 )
 from jsplan.planning.backfill.strategy import (
-    SNAPSHOT_REASON,
-    TAGGED_REASON,
     StrategyChoice,
     StrategyFacts,
     StreamTraits,
@@ -33,7 +33,6 @@ from jsplan.planning.backfill.strategy import (
     find_read_obstacle,
 )
 from jsplan.topology.routes import is_import
-from jsplan.units import format_instant, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
     from jsplan.state.document import State
 
 IMPOSSIBLE_CODE: Final = "JS472"
-#: The choice for a copy that was begun: it resumes with the same strategy.
-RESUMED_CHOICES: Final = {
-    "snapshot": StrategyChoice("snapshot", f"{SNAPSHOT_REASON}; begun so"),
-}
 
 
 class PlannedRange(NamedTuple):
@@ -144,12 +139,8 @@ def _plan_entry(
         find_stored_state(inputs.state.backfills, entry),
         choose_entry_strategy(inputs, entry),
     )
-    states = match_origin_states(record, entry.origins)
-    ranges = [
-        _find_range(inputs, side, state)
-        for side, state in zip(entry.origins, states, strict=True)
-        if side in sides
-    ]
+    matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
+    ranges = [_find_range(inputs, side, states) for side, states in matched if side in sides]
     amounts = [
         _estimate_amount(inputs, side, planned) for side, planned in zip(sides, ranges, strict=True)
     ]
@@ -202,19 +193,14 @@ def list_past_copies(state: State) -> list[OriginState]:
 def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice:
     """Choose the strategy of an entry. A begun copy keeps its strategy."""
     record = find_stored_state(inputs.state.backfills, entry)
-    if record is not None and not record.planned:
-        return (
-            RESUMED_CHOICES.get(record.origins[0].strategy, StrategyChoice("spark", TAGGED_REASON))
-            if record.origins
-            else StrategyChoice("spark", TAGGED_REASON)
-        )
     origins = [_build_traits(inputs, side) for side in entry.origins if side.parquet is None]
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
-    existing = [origin for origin in origins if origin.exists]
-    choice = choose_strategy(StrategyFacts(entry, tuple(existing), target, inputs.now))
+    existing = tuple(origin for origin in origins if origin.exists)
+    choice = choose_strategy(entry, StrategyFacts(existing, target, inputs.now), record)
+    is_new = record is None or record.planned
     declared = (
         next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")
-        if choice.strategy == "spark"
+        if choice.strategy == "spark" and is_new
         else ""
     )
     return replace(choice, obstacle=choice.obstacle or declared)
@@ -262,19 +248,23 @@ def side_to_document(side: BackfillSide) -> dict[str, Any]:
     }
 
 
+def _find_live(inputs: PlanInputs, side: BackfillSide) -> LiveObject | None:
+    address = Address.of_stream(side.domain, side.stream)
+    return inputs.live.get(address) if side.parquet is None else None
+
+
 def _find_range(
-    inputs: PlanInputs, side: BackfillSide, state: OriginState | None
+    inputs: PlanInputs, side: BackfillSide, states: Sequence[OriginState]
 ) -> PlannedRange | None:
     """Return the pinned range of an origin, else its bounds now; None if they are not known yet."""
-    if state is not None:
-        return PlannedRange(state.first, state.last, state.created)
-    live = (
-        inputs.live.get(Address.of_stream(side.domain, side.stream))
-        if side.parquet is None
-        else None
-    )
-    bounds = _resolve_bounds(inputs, side, live) if live is not None else None
-    return PlannedRange(*bounds, live.created) if live is not None and bounds is not None else None
+    if states and side.parquet is None:
+        return PlannedRange(states[0].first, states[0].last, states[0].created)
+    if (live := _find_live(inputs, side)) is None:
+        return None
+    known = inputs.measured.seqs_by_time
+    seqs = {time: seq for (address, time), seq in known.items() if address == live.address}
+    bounds = resolve_bounds(side, live.state, seqs)
+    return PlannedRange(*bounds, live.created) if bounds is not None else None
 
 
 def _range_to_document(
@@ -309,62 +299,27 @@ def _estimate_amount(
     inputs: PlanInputs, side: BackfillSide, planned: PlannedRange | None
 ) -> tuple[int, int] | None:
     """Estimate the messages and bytes of a range by the mean message size; None if unknown."""
-    live = (
-        inputs.live.get(Address.of_stream(side.domain, side.stream))
-        if side.parquet is None
-        else None
-    )
+    live = _find_live(inputs, side)
     return (
-        estimate_between(live, planned.first, planned.last)
+        estimate_between(live.state, planned.first, planned.last)
         if live is not None and planned is not None
         else None
     )
 
 
-def _resolve_bounds(
-    inputs: PlanInputs, side: BackfillSide, live: LiveObject
-) -> tuple[int, int] | None:
-    """Return the first and last sequence (inclusive) that a run would pin.
-
-    None if a bound is a time whose sequence is not in `inputs.measured.seqs_by_time`.
-    """
-    end = int(live.state["last_seq"])
-    first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
-    for time, place in ((side.start_time, "start"), (_exclusive_end_time(side), "end")):
-        if time is None:
-            continue
-        seq = inputs.measured.seqs_by_time.get((live.address, time))
-        if seq is None:
-            return None
-        first, last = (seq, last) if place == "start" else (first, seq - 1)
-    return max(1, first), last
-
-
-def _exclusive_end_time(side: BackfillSide) -> str | None:
-    """Return the instant after the end of the range: `end_time` itself is included."""
-    return format_instant(parse_instant(side.end_time) + 1) if side.end_time is not None else None
-
-
 def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:
     """Collect each stream and time whose sequence planning needs."""
-    sides = [
-        side
+    return {
+        (Address.of_stream(side.domain, side.stream), time)
         for entry in list_open_entries(inputs)
         for side in entry.origins
         if side.parquet is None
-    ]
-    times = [
-        (side, time)
-        for side in sides
-        for time in (side.start_time, _exclusive_end_time(side))
-        if time is not None
-    ]
-    return {(Address.of_stream(side.domain, side.stream), time) for side, time in times}
+        for time in list_bound_times(side)
+    }
 
 
-def estimate_between(live: LiveObject, first: int, last: int) -> tuple[int, int]:
-    """Return at most how many messages, and about how many bytes, two sequences enclose."""
-    state = live.state
+def estimate_between(state: Mapping[str, Any], first: int, last: int) -> tuple[int, int]:
+    """Return at most how many messages of a stream, and how many bytes, two sequences enclose."""
     first, last = max(first, int(state["first_seq"])), min(last, int(state["last_seq"]))
     messages = min(max(0, last - first + 1), int(state["messages"]))
     return messages, int(state["bytes"]) * messages // max(1, int(state["messages"]))
