@@ -159,7 +159,7 @@ class BackfillRun:
             await copy.run()
             if copy.found_existing and any(state.status != "done" for state in states):
                 session = Session(self.world, self.pool, self.observer)
-                await require_equal_contents(session, self.entry, record, states, self.runner)
+                await require_equal_contents(session, self.entry, states, self.runner)
             for state, result in zip(states, copy.results, strict=True):
                 state.status, state.skipped = "done", result.skipped or state.skipped
                 state.gaps, state.gap_messages = result.gaps, result.gap_messages

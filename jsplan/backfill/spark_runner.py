@@ -18,6 +18,7 @@ from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
+    from jsplan.backfill.rows.comparison import Comparison
     from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
@@ -112,21 +113,12 @@ class SparkRunner:
 
         return await self.call_in_thread(lambda: run_export(session, plan, chunks, name))
 
-    async def compare(self, comparison: Any, listed: int, name: str) -> list[dict[str, Any]]:
-        """Compare both sides with Spark. Raises RefusedError for failing SQL or functions."""
+    async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
+        """Compare both sides with Spark. Raises the errors of `verify_join.compare_sides`."""
         session = await self.session()
         from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415
-        from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415
 
-        origins, readers, floors = comparison.origins, comparison.readers, comparison.find_floors
-        if (plan := comparison.plan) is not None:
-            return await self.call_in_thread(
-                lambda: compare_transformed(session, plan, origins, readers, floors, listed, name)
-            )
-        transformed = comparison.has_transformed_origin
-        return await self.call_in_thread(
-            lambda: compare_sides(session, readers, floors, listed, name, transformed=transformed)
-        )
+        return await self.call_in_thread(lambda: compare_sides(session, comparison, listed, name))
 
     async def call_in_thread(self, function: Callable[[], Result]) -> Result:
         """Call a function in a thread. Raises its errors, or CancelledError after `close`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from jsplan.backfill.rows.comparison import Comparison
     from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
@@ -44,11 +45,8 @@ class TaskRunner(Protocol):
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
         """Run tasks in parallel; return the values of each."""
 
-    async def compare(self, comparison: Any, listed: int, name: str) -> list[dict[str, Any]]:
-        """Compare both sides of a `verify.sides.Comparison`, which this layer does not know.
-
-        At most `listed` differences of each origin are listed.
-        """
+    async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
+        """Compare both sides; of each kind of difference at most `listed` ones are listed."""
 
     async def close(self) -> None:
         """Cancel running tasks, and stop what was started; never raises."""

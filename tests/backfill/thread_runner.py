@@ -27,9 +27,9 @@ from tests.support.simulated_kill import SimulatedKill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from jsplan.backfill.rows.comparison import Comparison
     from jsplan.backfill.task_runner import Task
     from jsplan.backfill.tasks.archive_writer import ExportChunk
-    from jsplan.backfill.verify.sides import Comparison
     from jsplan.options import Observer
 
 

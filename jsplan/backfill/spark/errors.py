@@ -8,7 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from jsplan.backfill.spark.executors import WorkerDiedError, error_to_result, raise_failure
+from jsplan.backfill.spark.executors import error_to_result, raise_failure, raise_worker_death
 from jsplan.backfill.spark.user_transforms import first_error_line
 from jsplan.errors import JsplanError, RefusedError
 
@@ -37,9 +37,9 @@ class UserFunctionError(RefusedError):
 
 
 def collect_plan_rows(
-    session: SparkSession, frame: DataFrame, plan: PartitionPlan, name: str
+    session: SparkSession, frame: DataFrame, plan: PartitionPlan | None, name: str
 ) -> list[Any]:
-    """Collect the rows of a frame of a plan. Raises the errors of `raise_spark_error`."""
+    """Collect the rows of a frame, of a plan if given. Raises as `raise_spark_error`."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
@@ -57,7 +57,7 @@ def collect_plan_rows(
                 session.conf.unset(key) if old is None else session.conf.set(key, old)
 
 
-def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
+def raise_spark_error(error: Exception, plan: PartitionPlan | None) -> NoReturn:
     """Raise the error that an error of Spark means.
 
     It is an error of jsplan, of the user's function or SQL, or WorkerDiedError.
@@ -65,6 +65,8 @@ def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
     text = str(error)
     if (match := _ERROR_PATTERN.search(text)) is not None:
         raise_failure([json.loads(base64.b64decode(match[1]))])
+    if plan is None:
+        raise_worker_death(error)
     if (
         plan.transform is not None
         and "Traceback (most recent call last)" in text
@@ -81,9 +83,7 @@ def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
         raise RefusedError(
             f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied"
         ) from None
-    raise WorkerDiedError(
-        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
-    ) from None
+    raise_worker_death(error)
 
 
 def _sql_error_name(error: Exception) -> str:

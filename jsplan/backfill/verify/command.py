@@ -62,7 +62,7 @@ async def verify_entry(
     """
     context, pool = session.context, session.pool
     record = await _load_reachable(session, entry)
-    comparison = await build_comparison(context, pool, entry, record)
+    comparison = await build_comparison(context, pool, entry, record.origins)
     await runner.start()
     session.observer.phase(f"Comparing both sides of {entry.name}")
     started = time.monotonic()
@@ -90,7 +90,6 @@ async def _load_reachable(session: Session, entry: Backfill) -> BackfillState:
 async def require_equal_contents(
     session: Session,
     entry: Backfill,
-    record: BackfillState,
     states: Sequence[OriginState],
     runner: TaskRunner,
 ) -> None:
@@ -100,18 +99,20 @@ async def require_equal_contents(
     JsplanError for one with another content than at the origin.
     """
     session.observer.phase(f"Comparing what {entry.target} had already with its origin")
-    wanted = replace(record, origins=list(states))
-    comparison = await build_comparison(session.context, session.pool, entry, wanted)
+    comparison = await build_comparison(session.context, session.pool, entry, states)
     results = await runner.compare(comparison, MAX_NAMED, f"jsplan backfill run {entry.name}")
-    for check in build_verification(entry.name, states, results, 0, MAX_NAMED).origins:
-        if count := check.counts["different"]:
-            found = [one.target_seq for one in check.listed if one.kind == "different"]
+    differing = [result for result in results if result["kind"] == "different"]
+    for number, state in enumerate(states):
+        own = [result for result in differing if result["origin_number"] == number]
+        count = sum(result["count"] for result in own if "count" in result)
+        found = sorted(result["place"] for result in own if "place" in result)[:MAX_NAMED]
+        if count:
             raise JsplanError(
-                f"{check.target} has {count_text(count, 'message')} with the header of a copy from "
-                f"{check.origin} and another content, at sequence "
+                f"{state.target} has {count_text(count, 'message')} with the header of a copy from "
+                f"{state.origin} and another content, at sequence "
                 f"{', '.join(f'{seq:,}' for seq in found)}. The originals were not copied",
                 hint="Another client wrote or changed them. Delete them: nats stream rmm "
-                f"{quote_shell(states[0].target_address.stream)} {found[0]}, then run the backfill "
+                f"{quote_shell(state.target_address.stream)} {found[0]}, then run the backfill "
                 f"again. See all of them: jsplan backfill verify {quote_shell(entry.name)}",
             )
 
