@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from jsplan.backfill.message_schema import to_bytes
-from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.rows.checksums import compare_checksums, sum_blocks
 from jsplan.backfill.rows.message_rows import (
     AT_TARGET,
@@ -28,8 +26,7 @@ from jsplan.backfill.rows.message_rows import (
 from jsplan.backfill.rows.order import LATE, REPAIRED
 from jsplan.backfill.spark.errors import CarriedError, collect_plan_rows
 from jsplan.backfill.spark.executors import run_tasks
-from jsplan.backfill.spark.pipeline import build_expected_rows, split_by_runs
-from jsplan.backfill.tasks.subject_transform import rename_subjects
+from jsplan.backfill.spark.pipeline import build_rows, split_rows
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.rows.comparison import Comparison, SideReader
     from jsplan.backfill.rows.message_rows import ComparedOrigin
-    from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Batches = Iterator[pa.RecordBatch]
 OTHERS: Final = "others"
@@ -83,8 +79,8 @@ def _read_rows(session: SparkSession, comparison: Comparison) -> DataFrame:
     )
     if plan is None:
         return rows
-    mapper = _make_expected_mapper(plan, comparison.origins)
-    return rows.unionByName(build_expected_rows(session, plan).mapInArrow(mapper, _ROW_DDL))
+    expected = build_rows(session, plan, _make_expected_mapper(comparison.origins), _ROW_DDL)
+    return rows.unionByName(expected)
 
 
 def _make_side_mapper(readers: list[SideReader]) -> Callable[[Batches], Batches]:
@@ -98,25 +94,12 @@ def _make_side_mapper(readers: list[SideReader]) -> Callable[[Batches], Batches]
     return read_all
 
 
-def _make_expected_mapper(
-    plan: PartitionPlan, origins: list[ComparedOrigin]
-) -> Callable[[Batches], Batches]:
+def _make_expected_mapper(origins: list[ComparedOrigin]) -> Callable[[Batches], Batches]:
     """Make a mapper from the messages that a plan produces to rows of the comparison."""
 
     def convert(batches: Batches) -> Batches:
-        subjects = plan.subject_transform if plan.transform is None else None
-        transform = subjects.compile() if subjects is not None else None
-        for batch in batches:
-            rows = pa.RecordBatch.from_arrays(
-                [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
-            )
-            for number, part in split_by_runs(batch["origin_number"], rows):
-                task = plan.origin_tasks[number]
-                try:
-                    renamed = rename_subjects(part, transform, task.domain, task.stream)
-                except JsplanError as error:
-                    raise CarriedError(error) from None
-                yield to_stored_rows(origins[number], renamed)
+        for _, number, rows in (part for batch in batches for part in split_rows(batch)):
+            yield to_stored_rows(origins[number], rows)
 
     return convert
 

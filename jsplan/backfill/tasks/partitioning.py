@@ -32,8 +32,10 @@ from jsplan.backfill.tasks.origin_task import (
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 from jsplan.planning.backfill.model import SeqRange
 
-#: Approximate bytes of a block between a reader and a writer.
-BLOCK_SIZE: Final = 1 << 20
+#: A message with its partition and its origin.
+PARTITIONED_SCHEMA: Final = pa.schema(
+    [("partition_number", pa.int32()), ("origin_number", pa.int32()), *MESSAGE_SCHEMA]
+)
 #: Consecutive sequences that go to one partition with `order: none`.
 PARTITION_STRIDE: Final = 4096
 
@@ -255,60 +257,33 @@ def choose_partitions(
     return (seqs // PARTITION_STRIDE) % count
 
 
-class RowBlock(Struct, frozen=True):
-    """Serialized rows of one origin for one partition; `first_seq` is that of the first row."""
+def add_partition_numbers(
+    plan: PartitionPlan, numbers: SeqArray, rows: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Rename the subjects of rows, and return them by origin and partition.
 
-    partition_number: int
-    origin_number: int
-    first_seq: int
-    rows: bytes
-
-
-class BlockPacker:
-    """Assign the rows of one chunk to partitions, and pack them into blocks.
-
-    A few large values cost Spark less than many small ones.
+    They keep their order within each. `numbers` are the origins of the rows. Raises RefusedError
+    for an invalid subject.
     """
-
-    def __init__(self, plan: PartitionPlan, origin_number: int) -> None:
-        self._plan = plan
-        self._origin_number = origin_number
-        self._subject_transform = (
-            plan.subject_transform.compile() if plan.subject_transform is not None else None
-        )
-        self._buffered: dict[int, list[pa.RecordBatch]] = {}
-        self._sizes: dict[int, int] = {}
-
-    def pack(self, rows: pa.RecordBatch) -> Iterator[RowBlock]:
-        """Add rows in the columns of `MESSAGE_SCHEMA`, in order, and yield the full blocks."""
-        origin = self._plan.origin_tasks[self._origin_number]
-        rows = rename_subjects(rows, self._subject_transform, origin.domain, origin.stream)
-        partitions = choose_partitions(
-            self._plan, self._origin_number, rows["seq"].to_numpy(), rows["subject"]
-        )
-        for partition, part in partition_rows(rows, partitions):
-            self._buffered.setdefault(partition, []).append(part)
-            self._sizes[partition] = self._sizes.get(partition, 0) + part.nbytes
-            if self._sizes[partition] >= BLOCK_SIZE:
-                yield self._block(partition)
-
-    def flush(self) -> Iterator[RowBlock]:
-        """Yield the remaining blocks."""
-        for partition in sorted(self._buffered):
-            yield self._block(partition)
-
-    def _block(self, partition: int) -> RowBlock:
-        batches, self._sizes[partition] = self._buffered.pop(partition), 0
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
-            for rows in batches:
-                stream.write_batch(rows)
-        return RowBlock(
-            partition,
-            self._origin_number,
-            int(batches[0]["seq"][0].as_py()),
-            sink.getvalue().to_pybytes(),
-        )
+    transform, parts = (
+        plan.subject_transform.compile() if plan.subject_transform is not None else None,
+        [],
+    )
+    for number in np.unique(numbers).tolist():
+        origin, mask = plan.origin_tasks[number], numbers == number
+        selected = rows if mask.all() else rows.filter(pa.array(mask))
+        selected = rename_subjects(selected, transform, origin.domain, origin.stream)
+        chosen = choose_partitions(plan, number, selected["seq"].to_numpy(), selected["subject"])
+        for partition, of_partition in partition_rows(selected, chosen):
+            columns = [
+                *(
+                    pa.array(np.full(of_partition.num_rows, one), pa.int32())
+                    for one in (partition, number)
+                ),
+                *of_partition.columns,
+            ]
+            parts.append(pa.RecordBatch.from_arrays(columns, schema=PARTITIONED_SCHEMA))
+    return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
 def partition_rows(
@@ -325,9 +300,3 @@ def partition_rows(
     cuts = [0, *(np.flatnonzero(np.diff(sorted_)) + 1).tolist(), len(order)]
     for start, stop in pairwise(cuts):
         yield int(sorted_[start]), rows.slice(start, stop - start)
-
-
-def unpack_rows(rows: bytes) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a block."""
-    with pa.ipc.open_stream(rows) as stream:
-        yield from stream
