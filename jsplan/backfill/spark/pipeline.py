@@ -123,7 +123,7 @@ def run_export(
     """
 
     def begin(number: int) -> RowWriter:
-        return ChunkWriter(chunks[number])
+        return ChunkWriter(plan, chunks[number])
 
     if plan.transform is not None:
         return _write_sorted(session, plan, begin, name)
