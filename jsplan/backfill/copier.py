@@ -111,7 +111,7 @@ class Copier:
             await self._recover()
             raise
         for origin, result in zip(self.origins, self.results, strict=True):
-            if (recorded := origin.reader.recorded_gaps) is not None:
+            if (recorded := origin.recorded_gaps) is not None:
                 result.gaps, result.gap_messages = recorded
             elif origin.state.status == "done":  # messages deleted since were copied
                 result.gaps, result.gap_messages = origin.state.gaps, origin.state.gap_messages

@@ -97,7 +97,7 @@ class PendingScan(Struct):
 
     def list_source_names(self, target: StreamInfo) -> tuple[str, ...]:
         """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
-        if not self.origin.reader.has_domain:
+        if not self.origin.has_domain:
             return ()
         sources = [*self._list_sources(target), self._build_source()]
         return tuple(sorted({source_name(source).stream for source in sources}))
@@ -110,7 +110,7 @@ class PendingScan(Struct):
         api = (source.get("external") or {}).get("api")
         leads_to = self.topology.routes.resolve_prefix(self.state.target_address.domain, api)
         return bool(
-            self.origin.reader.has_domain
+            self.origin.has_domain
             and source["name"] == self.state.origin_address.stream
             and leads_to == self.topology.canonicalize(self.state.origin_address).domain
         )

@@ -54,8 +54,8 @@ async def _preview(origin: CopyOrigin, pending: PendingRanges | None) -> OriginP
     state, reader = origin.state, origin.reader
     preview = OriginPreview(state.origin, state.target, state.first, state.last)
     stored = (await reader.fetch_info())["state"]
-    if reader.recorded_gaps is not None:
-        _, preview.gap_messages = reader.recorded_gaps
+    if origin.recorded_gaps is not None:
+        _, preview.gap_messages = origin.recorded_gaps
     elif state.seq_range.size > 0:
         gone = intersect([state.seq_range], await reader.find_gone())
         preview.gap_messages = count_sequences(gone)

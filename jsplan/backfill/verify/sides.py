@@ -88,7 +88,8 @@ async def _read_copy(
         require_same_streams(origin.state, info, target)
         names = PendingScan(origin, context.topology).list_source_names(target)
         comparison.origins.append(_build_compared_origin(number, origin, info, names))
-        comparison.is_transformed |= origin.reader.is_transformed
+        if origin.archive is not None:
+            comparison.is_transformed |= origin.archive.origin.is_transformed
         infos.append(info)
     comparison.origins = [
         _end_at_successor(each, comparison.origins) for each in comparison.origins
@@ -145,7 +146,7 @@ def _build_compared_origin(
     number: int, origin: CopyOrigin, info: StreamInfo, source_names: tuple[str, ...]
 ) -> ComparedOrigin:
     state = origin.state
-    gaps = state.gaps if origin.reader.recorded_gaps is None else ()
+    gaps = state.gaps if origin.archive is None else ()
     return ComparedOrigin(
         number,
         origin.endpoints.origin_domain_name,
