@@ -13,11 +13,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from jsplan.backfill.spark.pipeline import split_rows
-from jsplan.backfill.tasks.partition_writer import (
-    PartitionWriter,
-    copy_all_partitions,
-    copy_partition,
-)
+from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (
     PARTITIONED_SCHEMA,
     PartitionPlan,
@@ -144,11 +140,12 @@ def run_partitions(plan: PartitionPlan) -> list[dict[str, Any]]:
     assert plan.where is None
     assert plan.transform is None
     if plan.has_single_reader:
-        return list(copy_all_partitions(plan))
+        return list(copy_partitions(plan))
     numbers = range(len(plan.partitions))
     if plan.is_fused:
         with ThreadPoolExecutor(len(numbers)) as threads:
-            return list(threads.map(lambda number: list(copy_partition(plan, number))[-1], numbers))
+            found = list(threads.map(lambda number: list(copy_partitions(plan, number)), numbers))
+            return [result for of_task in found for result in of_task]
     rows = pa.Table.from_batches(_read_rows(plan), PARTITIONED_SCHEMA)
     rows = rows.sort_by([("origin_number", "ascending"), ("seq", "ascending")])
     with ThreadPoolExecutor(len(numbers)) as threads:

@@ -28,11 +28,7 @@ from jsplan.backfill.spark.executors import (
 )
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
-from jsplan.backfill.tasks.partition_writer import (
-    PartitionWriter,
-    copy_all_partitions,
-    copy_partition,
-)
+from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import PartitionPlan, add_partition_numbers, read_chunk
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
@@ -100,15 +96,10 @@ def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict
 
     Raises RefusedError, and TaskFailedError for an error that another attempt may avoid.
     """
-    if plan.is_fused:
-        results = run_tasks(
-            session,
-            [partial(copy_partition, plan, number) for number in range(len(plan.partitions))],
-            name,
-        )
-        return [result[-1] for result in results]
-    if plan.has_single_reader:
-        return run_tasks(session, [partial(copy_all_partitions, plan)], name)[0]
+    if plan.is_fused or plan.has_single_reader:
+        numbers = range(len(plan.partitions)) if plan.is_fused else [None]
+        tasks = [partial(copy_partitions, plan, number) for number in numbers]
+        return [result for of_task in run_tasks(session, tasks, name) for result in of_task]
     return _write_sorted(session, plan, partial(PartitionWriter, plan), name)
 
 

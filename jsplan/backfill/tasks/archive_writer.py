@@ -58,8 +58,7 @@ def export_chunks(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Itera
 
 
 def _export_chunk(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
-    origin, subjects = plan.origin_tasks[0], plan.subject_transform
-    transform = subjects.compile() if subjects is not None else None
+    origin, transform = plan.origin_tasks[0], plan.compile_subjects()
     with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
         for rows in read_chunk(plan, ReadChunk(0, (chunk.span,))):
             writer.write(0, rename_subjects(rows, transform, origin.domain, origin.stream))

@@ -29,7 +29,11 @@ from jsplan.backfill.tasks.origin_task import (
     RateLimiter,
     read_messages,
 )
-from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
+from jsplan.backfill.tasks.subject_transform import (
+    CompiledTransform,
+    SubjectTransform,
+    rename_subjects,
+)
 from jsplan.planning.backfill.model import SeqRange
 
 #: A message with its partition and its origin.
@@ -126,6 +130,10 @@ class PartitionPlan(Struct, frozen=True):
             and self.where is None
             and self.transform is None
         )
+
+    def compile_subjects(self) -> CompiledTransform | None:
+        """Compile the subject transform, if there is one."""
+        return self.subject_transform.compile() if self.subject_transform is not None else None
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
         """Split the read into about `most` chunks of similar size, at least one for each origin."""
@@ -236,9 +244,10 @@ def _restrict_existing(known: ExistingMessages, spans: Sequence[SeqRange]) -> Ex
 
 
 def choose_partitions(
-    plan: PartitionPlan, origin_number: int, seqs: SeqArray, subjects: pa.BinaryArray
+    plan: PartitionPlan, origin_number: int, seq: pa.Array, subjects: pa.BinaryArray
 ) -> np.ndarray[Any, Any]:
     """Return the partition of each message. The choice is deterministic."""
+    seqs: SeqArray = seq.to_numpy()
     if plan.chunk_starts:
         return np.searchsorted(np.array(plan.chunk_starts, dtype=np.int64), seqs, side="right") - 1
     count = len(plan.partitions)
@@ -265,15 +274,12 @@ def add_partition_numbers(
     They keep their order within each. `numbers` are the origins of the rows. Raises RefusedError
     for an invalid subject.
     """
-    transform, parts = (
-        plan.subject_transform.compile() if plan.subject_transform is not None else None,
-        [],
-    )
+    transform, parts = plan.compile_subjects(), []
     for number in np.unique(numbers).tolist():
         origin, mask = plan.origin_tasks[number], numbers == number
         selected = rows if mask.all() else rows.filter(pa.array(mask))
         selected = rename_subjects(selected, transform, origin.domain, origin.stream)
-        chosen = choose_partitions(plan, number, selected["seq"].to_numpy(), selected["subject"])
+        chosen = choose_partitions(plan, number, selected["seq"], selected["subject"])
         for partition, of_partition in partition_rows(selected, chosen):
             columns = [
                 *(
