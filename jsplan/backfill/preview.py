@@ -98,8 +98,7 @@ class _PreviewBuilder(Struct):
         target = StreamTraits()
         if self.entry.target.parquet is None:
             target = await self._read_traits(self.entry.target)
-        existing = tuple(origin for origin in origins if origin.exists)
-        return StrategyFacts(existing, target, datetime.now(UTC))
+        return StrategyFacts(tuple(origins), target, datetime.now(UTC))
 
     async def _read_traits(self, side: BackfillSide) -> StreamTraits:
         world, address = self.world, Address.of_stream(side.domain, side.stream)

@@ -7,9 +7,9 @@ pending range: it reads the target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
@@ -30,25 +30,15 @@ from jsplan.planning.backfill.strategy import (
     StreamTraits,
     choose_strategy,
     explain_obstacle,
-    find_read_obstacle,
 )
 from jsplan.topology.routes import is_import
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
-    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import State
 
 IMPOSSIBLE_CODE: Final = "JS472"
-
-
-class PlannedRange(NamedTuple):
-    """Sequences `first` to `last`, both included, of the stream with this creation time."""
-
-    first: int
-    last: int
-    created: str
 
 
 def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
@@ -59,17 +49,9 @@ def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
     return [
         entry
         for entry in inputs.workspace.backfills.values()
-        if _is_targeted(inputs, entry) and not _is_done(inputs, entry)
+        if is_selected(str(entry.target), request.targets, request.excludes)
+        and not ((found := find_stored_state(inputs.state.backfills, entry)) and found.done_at)
     ]
-
-
-def _is_targeted(inputs: PlanInputs, entry: Backfill) -> bool:
-    return is_selected(str(entry.target), inputs.options.targets, inputs.options.excludes)
-
-
-def _is_done(inputs: PlanInputs, entry: Backfill) -> bool:
-    record = find_stored_state(inputs.state.backfills, entry)
-    return record is not None and bool(record.done_at)
 
 
 def list_streams(inputs: PlanInputs) -> set[Address]:
@@ -135,28 +117,19 @@ def _plan_entry(
     entry: Backfill,
     sides: Sequence[BackfillSide],
 ) -> dict[str, Any]:
-    record, choice = (
-        find_stored_state(inputs.state.backfills, entry),
-        choose_entry_strategy(inputs, entry),
-    )
+    choice = choose_entry_strategy(inputs, entry)
+    record = find_stored_state(inputs.state.backfills, entry)
     matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
-    ranges = [_find_range(inputs, side, states) for side, states in matched if side in sides]
-    amounts = [
-        _estimate_amount(inputs, side, planned) for side, planned in zip(sides, ranges, strict=True)
-    ]
-    known = [amount for amount in amounts if amount is not None]
+    planned = [_plan_side(inputs, decisions, *pair) for pair in matched if pair[0] in sides]
+    known = [amount for _, amount in planned if amount is not None]
     messages, size = (
         (sum(column) for column in zip((0, 0), *known, strict=True))
-        if len(known) == len(amounts)
+        if len(known) == len(planned)
         else (None, None)
     )
-    origins = [
-        side_to_document(side) | _range_to_document(inputs, decisions, side, planned)
-        for side, planned in zip(sides, ranges, strict=True)
-    ]
     return {
         "name": entry.name,
-        "from": origins,
+        "from": [document for document, _ in planned],
         "to": side_to_document(entry.target),
         "entry_hash": hash_config(entry),
         "strategy": choice.strategy,
@@ -195,15 +168,7 @@ def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice
     record = find_stored_state(inputs.state.backfills, entry)
     origins = [_build_traits(inputs, side) for side in entry.origins if side.parquet is None]
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
-    existing = tuple(origin for origin in origins if origin.exists)
-    choice = choose_strategy(entry, StrategyFacts(existing, target, inputs.now), record)
-    is_new = record is None or record.planned
-    declared = (
-        next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")
-        if choice.strategy == "spark" and is_new
-        else ""
-    )
-    return replace(choice, obstacle=choice.obstacle or declared)
+    return choose_strategy(entry, StrategyFacts(tuple(origins), target, inputs.now), record)
 
 
 def _build_traits(inputs: PlanInputs, side: BackfillSide) -> StreamTraits:
@@ -248,43 +213,32 @@ def side_to_document(side: BackfillSide) -> dict[str, Any]:
     }
 
 
-def _find_live(inputs: PlanInputs, side: BackfillSide) -> LiveObject | None:
-    address = Address.of_stream(side.domain, side.stream)
-    return inputs.live.get(address) if side.parquet is None else None
-
-
-def _find_range(
-    inputs: PlanInputs, side: BackfillSide, states: Sequence[OriginState]
-) -> PlannedRange | None:
-    """Return the pinned range of an origin, else its bounds now; None if they are not known yet."""
-    if states and side.parquet is None:
-        return PlannedRange(states[0].first, states[0].last, states[0].created)
-    if (live := _find_live(inputs, side)) is None:
-        return None
-    known = inputs.measured.seqs_by_time
-    seqs = {time: seq for (address, time), seq in known.items() if address == live.address}
-    bounds = resolve_bounds(side, live.state, seqs)
-    return PlannedRange(*bounds, live.created) if bounds is not None else None
-
-
-def _range_to_document(
+def _plan_side(
     inputs: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     side: BackfillSide,
-    planned: PlannedRange | None,
-) -> dict[str, Any]:
-    """Build the range that an apply pins.
+    states: Sequence[OriginState],
+) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Return an origin with the range that an apply pins, and its messages and bytes, if known.
 
-    Empty if the range has no message, or if the plan deletes or recreates the stream: its new
-    sequences would be those of another stream.
+    The range is the pinned one, else that of now. It is left out if it is not known yet, if it has
+    no message, or if the plan deletes or recreates the stream: its new sequences would be those of
+    another stream.
     """
-    if (
-        planned is None
-        or planned.first > planned.last
-        or is_recreated(inputs, decisions, Address.of_stream(side.domain, side.stream))
-    ):
-        return {}
-    return {"range": planned._asdict()}
+    document, address = side_to_document(side), Address.of_stream(side.domain, side.stream)
+    live = inputs.live.get(address) if side.parquet is None else None
+    span, created = None, ""
+    if states and side.parquet is None:
+        span, created = states[0].seq_range, states[0].created
+    elif live is not None:
+        known = inputs.measured.seqs_by_time
+        seqs = {time: seq for (stream, time), seq in known.items() if stream == live.address}
+        span, created = resolve_bounds(side, live.state, seqs), live.created
+    if span is not None and span.size > 0 and not is_recreated(inputs, decisions, address):
+        document["range"] = {"first": span.first, "last": span.last, "created": created}
+    if span is None or live is None:
+        return document, None
+    return document, estimate_between(live.state, span.first, span.last)
 
 
 def is_recreated(
@@ -293,18 +247,6 @@ def is_recreated(
     """Check whether the plan deletes or recreates the stream."""
     decision = decisions.get(inputs.topology.canonicalize(origin))
     return decision is not None and decision.deletes
-
-
-def _estimate_amount(
-    inputs: PlanInputs, side: BackfillSide, planned: PlannedRange | None
-) -> tuple[int, int] | None:
-    """Estimate the messages and bytes of a range by the mean message size; None if unknown."""
-    live = _find_live(inputs, side)
-    return (
-        estimate_between(live.state, planned.first, planned.last)
-        if live is not None and planned is not None
-        else None
-    )
 
 
 def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:

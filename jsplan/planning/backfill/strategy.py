@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from jsplan.config.model import Backfill, BackfillSide
+from jsplan.config.model import Backfill
 from jsplan.planning.backfill.model import BackfillState
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
@@ -38,7 +38,7 @@ class StreamTraits(Struct, frozen=True):
 
 
 class StrategyFacts(Struct, frozen=True):
-    """The traits of the origins that exist, in their order, and of the target; `now` is UTC."""
+    """The traits of origins that are streams, in order, and of the target; `now` is UTC."""
 
     origins: tuple[StreamTraits, ...]
     target: StreamTraits
@@ -165,10 +165,11 @@ def _find_snapshot_obstacle(entry: Backfill, facts: StrategyFacts | None) -> str
         return "the target is in no file, so nothing says how it is to be configured"
     if any(target.config.get(name) for name in ("mirror", "sources")):
         return "the target has a mirror or sources of its own, which would bring messages again"
-    if not facts.origins:
+    origin = facts.origins[0]
+    if not origin.exists:
         return "the origin does not exist"
-    return _find_server_obstacle(entry, facts.origins[0], target) or _find_limit_obstacle(
-        facts.origins[0], target.config, facts.now
+    return _find_server_obstacle(entry, origin, target) or _find_limit_obstacle(
+        origin, target.config, facts.now
     )
 
 
@@ -187,13 +188,10 @@ def _find_entry_obstacle(entry: Backfill) -> str:
         return "the range has an end"
     if len(entry.origins) > 1:
         return "a snapshot is of one stream, and the entry has several origins"
-    if not _is_whole_stream(entry.origins[0]):
+    side = entry.origins[0]
+    if side.start_seq is not None or side.start_time is not None or side.filters:
         return "a snapshot is of the whole stream, and the entry has a start or filters"
     return ""
-
-
-def _is_whole_stream(side: BackfillSide) -> bool:
-    return side.start_seq is None and side.start_time is None and not side.filters
 
 
 def _find_server_obstacle(entry: Backfill, origin: StreamTraits, target: StreamTraits) -> str:
