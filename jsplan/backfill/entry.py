@@ -11,12 +11,12 @@ from jsplan.errors import NotAvailableError, UsageError
 from jsplan.planning.backfill.model import make_ad_hoc_entry
 
 if TYPE_CHECKING:
-    from jsplan.backfill.options import BackfillOptions
+    from jsplan.backfill.options import EntryOptions
     from jsplan.config.model import Backfill, BackfillSide
     from jsplan.context import Context
 
 
-def resolve_entry(world: Context, options: BackfillOptions) -> Backfill:
+def resolve_entry(world: Context, options: EntryOptions) -> Backfill:
     """Return the entry of the options, or build one for two addresses.
 
     Raises UsageError, and NotAvailableError if it is not possible.

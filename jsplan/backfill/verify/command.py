@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jsplan.backfill.endpoints import export_endpoints
 from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
-from jsplan.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.backfill.options import VerifyOptions
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.task_runner import TaskRunner
@@ -36,9 +36,7 @@ async def verify_backfill(
 ) -> Verification:
     """Open the workspace, and verify an entry."""
     async with open_context(load) as context, open_pool(context, read_only=True) as pool:
-        entry = resolve_entry(
-            context, BackfillOptions(options.name, options.origin, options.target)
-        )
+        entry = resolve_entry(context, options)
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
         await pool.open({context.workspace.domains[side.domain].connection for side in streams})
         export_endpoints(context, entry)
