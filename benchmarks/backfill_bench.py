@@ -14,7 +14,7 @@ from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformSpec
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.config.model import Backfill
 from jsplan.context import Context
@@ -94,7 +94,7 @@ class Bench:
             Partition(endpoints.target_endpoint, stage.name, stage.ingest_prefix)
             for stage in stages
         )
-        return PartitionPlan(partitions, (task,), order, (0,))
+        return PartitionPlan(partitions, (task,), TransformSpec(order), (0,))
 
     async def clean(self) -> None:
         """Delete every copy, and wait until the server has settled."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.copy_origin import CopyOrigin
     from jsplan.backfill.run_context import RunContext
-    from jsplan.backfill.transforms import TransformSpec
+    from jsplan.backfill.tasks.partitioning import TransformSpec
     from jsplan.context import Context
 
 #: Limits of a chunk. A worker that dies loses at most one, and they bound the size of files.
@@ -237,9 +237,7 @@ class ParquetExport:
         return PartitionPlan(
             (),
             (task,),
-            where=self._transforms.where,
-            transform=self._transforms.transform,
-            subject_transform=self._transforms.subject_transform,
+            self._transforms,
             rate=self.context.entry.rate,
             chunk_starts=tuple(chunk.span.first for chunk in chunks),
         )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from jsplan.backfill.entry import has_distinct_origins, has_transforms
-from jsplan.backfill.tasks.partitioning import TransformFunction
+from jsplan.backfill.tasks.partitioning import TransformFunction, TransformSpec
 from jsplan.backfill.tasks.subject_transform import SubjectTransform as Subjects
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import UsageError
@@ -17,29 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.config.model import Backfill
-
-
-class TransformSpec(Struct, frozen=True):
-    """The transforms of messages during a copy."""
-
-    order: str = "stream"
-    where: str | None = None
-    transform: TransformFunction | None = None
-    subject_transform: Subjects | None = None
-
-    @property
-    def needs_rows(self) -> bool:
-        """True if Spark must process each message, for SQL or a function."""
-        return self.where is not None or self.transform is not None
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the function, which distinguishes staged messages of an earlier version."""
-        return (
-            hashlib.sha256(self.transform.text.encode()).hexdigest()[:16]
-            if self.transform is not None
-            else ""
-        )
 
 
 def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:

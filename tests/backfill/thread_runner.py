@@ -137,8 +137,8 @@ def _run_task(task: Task) -> list[dict[str, Any]]:
 
 def run_partitions(plan: PartitionPlan) -> list[dict[str, Any]]:
     """Run a plan that needs neither SQL nor a function, with several writers at the same time."""
-    assert plan.where is None
-    assert plan.transform is None
+    assert plan.transforms.where is None
+    assert plan.transforms.transform is None
     if plan.has_single_reader:
         return list(copy_partitions(plan))
     numbers = range(len(plan.partitions))

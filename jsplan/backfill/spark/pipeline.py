@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, parse_headers, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.spark.bisect import find_failing_message
-from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_plan_rows
+from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_frame
 from jsplan.backfill.spark.executors import (
     error_to_result,
     is_retry,
@@ -116,7 +116,7 @@ def run_export(
     def begin(number: int) -> RowWriter:
         return ChunkWriter(plan, chunks[number])
 
-    if plan.transform is not None:
+    if plan.transforms.transform is not None:
         return _write_sorted(session, plan, begin, name)
     frame = build_rows(session, plan, _make_writer(begin), "said STRING")
     return _collect_results(session, plan, frame, name)
@@ -128,7 +128,7 @@ def _write_sorted(
     """Write each partition in order, in its own Spark partition."""
     rows = (
         build_rows(session, plan)
-        if plan.transform is not None
+        if plan.transforms.transform is not None
         else build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
     )
     frame = (
@@ -143,7 +143,9 @@ def _collect_results(
     session: SparkSession, plan: PartitionPlan, frame: DataFrame, name: str
 ) -> list[dict[str, Any]]:
     try:
-        results = [json.loads(row.said) for row in collect_plan_rows(session, frame, plan, name)]
+        results = [
+            json.loads(row.said) for row in collect_frame(session, frame, plan.transforms, name)
+        ]
     except UserFunctionError as error:
         origin = find_failing_message(plan, partial(_function_fails, session, name))
         raise RefusedError(
@@ -158,7 +160,7 @@ def _function_fails(session: SparkSession, name: str, plan: PartitionPlan) -> bo
     if not any(origin.spans for origin in plan.origin_tasks):
         return False
     try:
-        collect_plan_rows(session, build_rows(session, plan).groupBy().count(), plan, name)
+        collect_frame(session, build_rows(session, plan).groupBy().count(), plan.transforms, name)
     except UserFunctionError:
         return True
     return False
@@ -179,21 +181,22 @@ def build_rows(
     is a function. `then` maps them on in the same process. Raises RefusedError for invalid SQL or
     an invalid function.
     """
-    if plan.transform is not None:
+    transforms = plan.transforms
+    if transforms.transform is not None:
         frame = _read_chunks(session, plan, TABLE_SCHEMA.names)
-        frame = filter_rows(frame, plan.where) if plan.where is not None else frame
-        frame, convert = apply_function(frame, plan.transform), check_returned_rows
+        frame = filter_rows(frame, transforms.where) if transforms.where is not None else frame
+        frame, convert = apply_function(frame, transforms.transform), check_returned_rows
     else:
-        frame, convert = _read_selected(session, plan), _convert_rows
+        frame, convert = _read_selected(session, plan, transforms.where), _convert_rows
     return frame.mapInArrow(_make_converter(partial(convert, plan), then), schema)
 
 
-def _read_selected(session: SparkSession, plan: PartitionPlan) -> DataFrame:
+def _read_selected(session: SparkSession, plan: PartitionPlan, where: str | None) -> DataFrame:
     """Read the messages that match the SQL, with raw header blocks."""
-    if plan.where is None:
+    if where is None:
         return _read_chunks(session, plan, _MESSAGE_COLUMNS)
-    names = [name for name in _COLUMN_TYPES if name != "headers" or name in plan.where.lower()]
-    return filter_rows(_read_chunks(session, plan, names), plan.where).select(*_MESSAGE_COLUMNS)
+    names = [name for name in _COLUMN_TYPES if name != "headers" or name in where.lower()]
+    return filter_rows(_read_chunks(session, plan, names), where).select(*_MESSAGE_COLUMNS)
 
 
 def _make_converter(

@@ -24,9 +24,10 @@ from jsplan.backfill.rows.message_rows import (
     to_stored_rows,
 )
 from jsplan.backfill.rows.order import LATE, REPAIRED
-from jsplan.backfill.spark.errors import CarriedError, collect_plan_rows
+from jsplan.backfill.spark.errors import CarriedError, collect_frame
 from jsplan.backfill.spark.executors import run_tasks
 from jsplan.backfill.spark.pipeline import build_rows, split_rows
+from jsplan.backfill.tasks.partitioning import TransformSpec
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ def compare_sides(
         equal_counts = compare_checksums(results[-1] for results in sums)
         if equal_counts is not None:
             return equal_counts
-    collect = partial(collect_plan_rows, session, plan=comparison.plan, name=name)
-    is_transformed = comparison.plan is not None or comparison.is_transformed
+    plan = comparison.plan
+    transforms = plan.transforms if plan is not None else TransformSpec()
+    collect = partial(collect_frame, session, transforms=transforms, name=name)
+    is_transformed = plan is not None or comparison.is_transformed
     messages = _join_sides(_read_rows(session, comparison), is_transformed=is_transformed).persist()
     floors = dict[int, int]()
     if comparison.find_floors is not None:

@@ -58,7 +58,7 @@ def export_chunks(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Itera
 
 
 def _export_chunk(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
-    origin, transform = plan.origin_tasks[0], plan.compile_subjects()
+    origin, transform = plan.origin_tasks[0], plan.transforms.compile_subjects()
     with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
         for rows in read_chunk(plan, ReadChunk(0, (chunk.span,))):
             writer.write(0, rename_subjects(rows, transform, origin.domain, origin.stream))
@@ -97,7 +97,7 @@ class ChunkWriter:
         steps = np.diff(seqs, prepend=self._last)
         if (steps <= 0).any():
             seq = int(seqs[int(np.argmax(steps <= 0))])
-            raise build_duplicate_error(self._plan.transform, origin.domain, origin.stream, seq)
+            raise build_duplicate_error(self._plan, 0, seq)
         self._last = int(seqs[-1])
         if self._last > chunk.span.last:
             raise JsplanError(f"message {self._last:,} is not in the chunk {chunk.span}")

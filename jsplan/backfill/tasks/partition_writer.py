@@ -23,7 +23,6 @@ from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
-    TransformFunction,
     choose_partitions,
     partition_rows,
     read_chunk,
@@ -134,8 +133,8 @@ class PartitionWriter:
         before = self._last_position[1] if self._last_position[0] == origin_number else 0
         steps = np.diff(seqs, prepend=before)
         if (steps <= 0).any():
-            task, seq = self._plan.origin_tasks[origin_number], int(seqs[np.argmax(steps <= 0)])
-            raise build_duplicate_error(self._plan.transform, task.domain, task.stream, seq)
+            seq = int(seqs[np.argmax(steps <= 0)])
+            raise build_duplicate_error(self._plan, origin_number, seq)
         self._last_position = (origin_number, int(seqs[-1]))
 
     def _oversize_filter(self, origin_number: int) -> OversizeFilter:
@@ -177,13 +176,12 @@ class PartitionWriter:
         self._connection.close()
 
 
-def build_duplicate_error(
-    transform: TransformFunction | None, domain: str, stream: str, seq: int
-) -> RefusedError:
+def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> RefusedError:
     """Build the error for a transform that returns several rows for one message."""
+    task, transform = plan.origin_tasks[origin_number], plan.transforms.transform
     subject = f"transform {transform}" if transform is not None else "the copy"
     return RefusedError(
-        f"{subject} makes more than one message of {domain}/{stream}/{seq}. A copied "
+        f"{subject} makes more than one message of {task.domain}/{task.stream}/{seq}. A copied "
         "message is identified by its origin, so the two cannot be distinguished. "
         "Nothing of this attempt was copied",
         hint="Return at most one row for each input row.",
@@ -200,7 +198,7 @@ def copy_partitions(plan: PartitionPlan, number: int | None = None) -> Iterator[
     chunks, readers = plan.split_into_chunks(1), 1
     if number is not None:
         chunks, readers = plan.chunks_of_partition(number), len(plan.partitions)
-    transform, writers = plan.compile_subjects(), dict[int, PartitionWriter]()
+    transform, writers = plan.transforms.compile_subjects(), dict[int, PartitionWriter]()
     with contextlib.ExitStack() as opened:
         for chunk in chunks:
             origin = plan.origin_tasks[chunk.origin_number]

@@ -8,6 +8,7 @@ however often a copy is interrupted and resumed.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -73,6 +74,30 @@ class TransformFunction(Struct, frozen=True):
         return f"{self.path}:{self.name}"
 
 
+class TransformSpec(Struct, frozen=True):
+    """The order and the transforms of messages during a copy."""
+
+    order: str = "stream"
+    where: str | None = None
+    transform: TransformFunction | None = None
+    subject_transform: SubjectTransform | None = None
+
+    @property
+    def needs_rows(self) -> bool:
+        """True if Spark must process each message, for SQL or a function."""
+        return self.where is not None or self.transform is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the function, which distinguishes staged messages of an earlier version."""
+        text = self.transform.text if self.transform is not None else ""
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+    def compile_subjects(self) -> CompiledTransform | None:
+        """Compile the subject transform, if there is one."""
+        return self.subject_transform.compile() if self.subject_transform is not None else None
+
+
 class PartitionPlan(Struct, frozen=True):
     """Copy with several partitions.
 
@@ -84,11 +109,8 @@ class PartitionPlan(Struct, frozen=True):
 
     partitions: tuple[Partition, ...]
     origin_tasks: tuple[OriginTask, ...]
-    order: str = "stream"
+    transforms: TransformSpec = TransformSpec()
     assignments: tuple[int, ...] = ()
-    where: str | None = None
-    transform: TransformFunction | None = None
-    subject_transform: SubjectTransform | None = None
     rate: int | None = None
     chunk_starts: tuple[int, ...] = ()
 
@@ -100,7 +122,7 @@ class PartitionPlan(Struct, frozen=True):
     @property
     def is_fused(self) -> bool:
         """Return True if each partition can read for itself. No message then enters the JVM."""
-        return self.order != "subject" and self.where is None and self.transform is None
+        return self.transforms.order != "subject" and not self.transforms.needs_rows
 
     @property
     def has_one_origin(self) -> bool:
@@ -112,8 +134,8 @@ class PartitionPlan(Struct, frozen=True):
         return (
             len(self.partitions) == len(self.origin_tasks) == 1
             and self.is_fused
-            and self.order == "stream"
-            and self.subject_transform is None
+            and self.transforms.order == "stream"
+            and self.transforms.subject_transform is None
         )
 
     @property
@@ -124,16 +146,11 @@ class PartitionPlan(Struct, frozen=True):
         rest. Several origins are worth several readers.
         """
         return (
-            self.order == "subject"
+            self.transforms.order == "subject"
             and len(self.origin_tasks) == 1
             and not self.chunk_starts
-            and self.where is None
-            and self.transform is None
+            and not self.transforms.needs_rows
         )
-
-    def compile_subjects(self) -> CompiledTransform | None:
-        """Compile the subject transform, if there is one."""
-        return self.subject_transform.compile() if self.subject_transform is not None else None
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
         """Split the read into about `most` chunks of similar size, at least one for each origin."""
@@ -153,7 +170,7 @@ class PartitionPlan(Struct, frozen=True):
 
     def chunks_of_partition(self, partition: int) -> list[ReadChunk]:
         """Return the chunks that a partition reads for itself, in the order of writing."""
-        if self.order == "stream":
+        if self.transforms.order == "stream":
             return [
                 ReadChunk(number, origin.spans)
                 for number, origin in enumerate(self.origin_tasks)
@@ -251,7 +268,7 @@ def choose_partitions(
     if plan.chunk_starts:
         return np.searchsorted(np.array(plan.chunk_starts, dtype=np.int64), seqs, side="right") - 1
     count = len(plan.partitions)
-    if plan.order == "subject":
+    if plan.transforms.order == "subject":
         encoded = pc.dictionary_encode(subjects)
         by_subject = np.fromiter(
             (zlib.crc32(subject) % count for subject in encoded.dictionary.to_pylist()),
@@ -261,7 +278,7 @@ def choose_partitions(
             by_subject[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
         )
         return chosen
-    if plan.order == "stream":
+    if plan.transforms.order == "stream":
         return np.full(len(seqs), plan.assignments[origin_number], dtype=np.int64)
     return (seqs // PARTITION_STRIDE) % count
 
@@ -274,7 +291,7 @@ def add_partition_numbers(
     They keep their order within each. `numbers` are the origins of the rows. Raises RefusedError
     for an invalid subject.
     """
-    transform, parts = plan.compile_subjects(), []
+    transform, parts = plan.transforms.compile_subjects(), []
     for number in np.unique(numbers).tolist():
         origin, mask = plan.origin_tasks[number], numbers == number
         selected = rows if mask.all() else rows.filter(pa.array(mask))

@@ -72,7 +72,7 @@ def _build_refusal(
     origin = origins[row].as_py()
     shown = origin.decode(errors="replace") if origin is not None else "no origin"
     return RefusedError(
-        f"transform {plan.transform} returned a row ({shown}) with {problem}. "
+        f"transform {plan.transforms.transform} returned a row ({shown}) with {problem}. "
         "Nothing of this attempt was copied",
         hint=hint,
     )

@@ -23,9 +23,9 @@ from jsplan.backfill.rows.readers import read_kept_rows, read_origin_rows, read_
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformSpec
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.transforms import TransformSpec, build_transform_spec
+from jsplan.backfill.transforms import build_transform_spec
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.identity import KnownObject
@@ -60,15 +60,9 @@ async def build_comparison(
     else:
         return Comparison()
     if tasks:
-        comparison.plan = PartitionPlan(
-            (Partition(tasks[0].source, "", ""),),
-            tuple(tasks),
-            "none",
-            (),
-            transforms.where,
-            transforms.transform,
-            transforms.subject_transform,
-        )
+        partition = Partition(tasks[0].source, "", "")
+        unordered = replace(transforms, order="none")
+        comparison.plan = PartitionPlan((partition,), tuple(tasks), unordered)
     return comparison
 
 
