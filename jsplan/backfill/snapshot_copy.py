@@ -7,11 +7,13 @@ metadata. An incomplete target counts as absent, and the next run creates it aga
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
@@ -21,20 +23,14 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.diagnostics import quote_shell
-from jsplan.errors import ApiTimeoutError, JsplanError
+from jsplan.errors import JsplanError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
-from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import message_headers
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.planning.backfill.model import OriginState
-from jsplan.units import parse_instant
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
-#: Runs of neighbours that are compared message by message, and the messages of one. To read one, a
-#: server loads a block of up to 8 MiB. The state of the whole stream is compared too.
-SAMPLE_RUNS, RUN_MESSAGES = 20, 25
 #: Settings that are applied last: they add or remove messages.
 _DEFERRED_SETTINGS: Final = (
     "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes",
@@ -157,21 +153,20 @@ class SnapshotRestore(Struct, frozen=True):
 
 
 async def require_same_messages(origin_state: OriginState, endpoints: Endpoints) -> None:
-    """Raise JsplanError unless sampled messages of the target equal those of the origin."""
-    sequences = sample_sequences(origin_state.first, origin_state.last)
-    origin, target = origin_state.origin_address.stream, origin_state.target_address.stream
-    here, there = await asyncio.gather(
-        _fetch_messages(endpoints.origin, endpoints.source_endpoint, origin, sequences),
-        _fetch_messages(endpoints.target, endpoints.target_endpoint, target, sequences),
+    """Raise JsplanError unless the target has each message of the pinned range that is there.
+
+    Raises ApiError too. Messages that only the target has were deleted from the origin since.
+    """
+    first, last = origin_state.first, origin_state.last
+    sides = (
+        (endpoints.source_endpoint, origin_state.origin_address.stream),
+        (endpoints.target_endpoint, origin_state.target_address.stream),
     )
-    different = next(
-        (
-            seq
-            for seq, before, after in zip(sequences, here, there, strict=True)
-            if before is not None and before != after
-        ),
-        None,
-    )
+    requests = [
+        (endpoint, ReadRequest(endpoint.api_prefix, stream, first, last))
+        for endpoint, stream in sides
+    ]
+    different = await asyncio.to_thread(_find_difference, *requests)
     if different is not None:
         raise JsplanError(
             f"{origin_state.target} does not equal a snapshot of {origin_state.origin}: "
@@ -180,46 +175,45 @@ async def require_same_messages(origin_state: OriginState, endpoints: Endpoints)
         )
 
 
-def sample_sequences(first: int, last: int) -> list[int]:
-    """Sample sequences of a range, with the first and the last; all of a short range."""
-    if last - first < SAMPLE_RUNS * RUN_MESSAGES:
-        return list(range(first, last + 1))
-    last_run = last - RUN_MESSAGES + 1
-    starts = (first + (last_run - first) * n // (SAMPLE_RUNS - 1) for n in range(SAMPLE_RUNS))
-    return [start + n for start in starts for n in range(RUN_MESSAGES)]
+class _Side:
+    """The messages of one side that are not compared yet: the rest of one batch, then others."""
+
+    def __init__(self, endpoint: Endpoint, request: ReadRequest) -> None:
+        self._batches = read(endpoint.open, request)
+        self._rows: pa.RecordBatch | None = None
+
+    def last(self) -> float:
+        """Return the last sequence of the rows that are here; infinity after the end."""
+        while self._rows is None or not self._rows.num_rows:
+            self._rows = next(self._batches, None)
+            if self._rows is None:
+                return math.inf
+        return int(self._rows["seq"][-1].as_py())
+
+    def take(self, last: float) -> pa.RecordBatch:
+        """Remove the rows up to a sequence, and return them."""
+        assert self._rows is not None
+        count = int(np.searchsorted(self._rows["seq"].to_numpy(), last, side="right"))
+        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        return taken
+
+    def close(self) -> None:
+        """End the reading, which deletes its consumer."""
+        self._batches.close()
 
 
-#: Sequence, time (ns), subject, header block and payload.
-_Message = tuple[int, int, bytes, bytes, bytes]
-
-
-async def _fetch_messages(
-    api: DomainApi, endpoint: Endpoint, stream: str, sequences: Sequence[int]
-) -> list[_Message | None]:
-    return await asyncio.gather(*(_fetch_message(api, endpoint, stream, seq) for seq in sequences))
-
-
-async def _fetch_message(
-    api: DomainApi, endpoint: Endpoint, stream: str, seq: int
-) -> _Message | None:
-    """Read a message from the server; None if there is none."""
-    try:
-        message = await api.get_message(stream, {"seq": seq})
-    except ApiTimeoutError:  # it may exceed the payload limit of a link
-        return await asyncio.to_thread(_read_message, endpoint, stream, seq)
-    if message is None:
-        return None
-    return (
-        int(message["seq"]),
-        parse_instant(message["time"]),
-        message["subject"].encode(),
-        message_headers(message),
-        base64.b64decode(message.get("data") or ""),
-    )
-
-
-def _read_message(endpoint: Endpoint, stream: str, seq: int) -> _Message | None:
-    with contextlib.closing(
-        read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, seq, seq))
-    ) as batches:
-        return next((tuple(column[0].as_py() for column in rows) for rows in batches), None)
+def _find_difference(
+    origin: tuple[Endpoint, ReadRequest], target: tuple[Endpoint, ReadRequest]
+) -> int | None:
+    """Return the first message of the origin that the target lacks or has otherwise, or None."""
+    with contextlib.closing(_Side(*origin)) as left, contextlib.closing(_Side(*target)) as right:
+        while (end := left.last()) != math.inf:
+            end = min(end, right.last())
+            wanted = left.take(end)
+            found = right.take(end) if right.last() != math.inf else wanted.slice(0, 0)
+            if not wanted.equals(found):
+                rows = {row["seq"]: row for row in found.to_pylist()}
+                differing = (r["seq"] for r in wanted.to_pylist() if rows.get(r["seq"]) != r)
+                if (first := next(differing, None)) is not None:
+                    return int(first)
+    return None

@@ -71,7 +71,9 @@ def assess_hazards(
         for answer in inputs.measured.counts(decision.address)
         if not is_filter_measurement(answer) and not is_reset_measurement(answer)
     ]
-    found = list(_deletes_messages(measured, nouns_of(decision.address)))
+    found = list(
+        _deletes_messages(measured, nouns_of(decision.address), _left_origin(inputs, decision))
+    )
     if decision.address.kind == "consumer":
         found += assess_replaced(inputs, decision)
     found += assess_reset(decision, inputs.measured.counts(decision.address))
@@ -315,7 +317,23 @@ def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
 # --- messages that an update deletes ---
 
 
-def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns) -> Iterable[Hazard]:
+def _left_origin(inputs: PlanInputs, decision: ResourceDecision) -> str:
+    """Return ` of ADDRESS` for the interest stream that a stream does not read any more."""
+    if decision.address.kind == "consumer":
+        return ""
+    return next(
+        (
+            f" of {request.stream}"
+            for request, answer in inputs.measured.answers.get(decision.address, ())
+            if answer is not None and request.stream != decision.address
+        ),
+        "",
+    )
+
+
+def _deletes_messages(
+    answers: Sequence[Measurement], nouns: Nouns, origin: str
+) -> Iterable[Hazard]:
     """Combine the measurements of one resource into one hazard. Different streams add up."""
     if not answers:
         return
@@ -323,7 +341,7 @@ def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns) -> Iterable[
     exact = all(a.is_exact for a in answers)
     yield Hazard(
         "DELETES_MESSAGES",
-        _describe_deletions(answers, at_least, at_most, nouns),
+        _describe_deletions(answers, at_least, at_most, nouns, origin),
         messages=at_most,
         bytes=sum(a.most_bytes for a in answers),
         exact=exact,
@@ -339,7 +357,7 @@ def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns) -> Iterable[
 
 
 def _describe_deletions(
-    answers: Sequence[Measurement], at_least: int, at_most: int, nouns: Nouns
+    answers: Sequence[Measurement], at_least: int, at_most: int, nouns: Nouns, origin: str
 ) -> str:
     first = answers[0]
     size, total = (
@@ -351,7 +369,7 @@ def _describe_deletions(
     if first.causes == ("origin",):
         return f"copying removes messages from its origin: {many}, as they are copied"
     if first.causes == ("interest",):
-        return f"the server deletes {many} that no consumer wants after this plan"
+        return f"the server deletes {many}{origin} that no consumer wants after this plan"
     if first.causes == ("finished",):
         return f"{many} are acknowledged and do not stay in a work queue"
     when = (

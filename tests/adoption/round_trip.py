@@ -8,7 +8,7 @@ from jsplan.options import PlanOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.import_ import import_with_config
 from tests.adoption.known_configs import KnownConfig
-from tests.support.workspaces import RecordingObserver, Space, approve
+from tests.support.workspaces import RecordingObserver, Space, approve, left_to_do
 
 if TYPE_CHECKING:
     from jsplan.address import Address
@@ -102,7 +102,7 @@ class RoundTrip:
         assert (result.exit_code, written is None) == (0, False), result
         plan = self.space.plan()
         assert not plan.errored, plan.diagnostics
-        assert [step.title for step in plan.steps] == []
+        assert left_to_do(plan) == []
         assert not plan.has_changes
         return path.read_text("utf-8")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space
+from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def wait_until_copied(server: Server, look: Callable[[], bool]) -> None:
 def require_converged(space: Space) -> None:
     """Require an empty plan without warnings, no drift and no replacement in state."""
     plan = space.plan()
-    assert [step.title for step in plan.steps] == []
+    assert left_to_do(plan) == []
     assert [d.summary for d in plan.diagnostics if d.severity != "info"] == []
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     assert read_state(space.folder).replacements == {}

@@ -12,7 +12,7 @@ from tests.applying.consumer_helpers import consumer_names, fill, pull, wait_unt
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space, left_to_do, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +58,14 @@ def kill_at(space: Space, raw: Raw, boundary: int) -> bool:
 
 def require_settled(space: Space, raw: Raw, sequences: list[int]) -> None:
     """Require nothing left to do, and the consumer at the first of these sequences."""
-    assert [step.title for step in space.plan().steps] == []
+    assert left_to_do(space.plan()) == []
     state = read_state(space.folder)
     assert (state.pending, state.replacements) == ({}, {})
     assert consumer_names(raw, "A") == ["C"]
     # A kill may leave the last tenth of a second of its pause.
     wait_until_resumed(raw, "A", "C")
     assert pull(raw, "A", "C", 100, None) == sequences
-    assert [step.title for step in space.plan().steps] == []
+    assert left_to_do(space.plan()) == []
 
 
 def check_changed_files(space: Space, raw: Raw, boundary: int) -> None:
@@ -73,7 +73,7 @@ def check_changed_files(space: Space, raw: Raw, boundary: int) -> None:
     write(space, None)
     _, result = space.apply(allow_hazards=ALLOW)
     assert result.exit_code == 0, (boundary, errors_of(result))
-    assert [step.title for step in space.plan().steps] == []
+    assert left_to_do(space.plan()) == []
     write(space, 21, "two")
     _, result = space.apply(allow_hazards=ALLOW)
     assert result.exit_code == 0, (boundary, errors_of(result))

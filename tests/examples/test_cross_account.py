@@ -27,7 +27,7 @@ from tests.support.account_sharing import (
 )
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import NoResponders, Raw
-from tests.support.workspaces import RecordingObserver, approve
+from tests.support.workspaces import RecordingObserver, approve, left_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def converge(load: LoadOptions, count: int) -> None:
     first, result = apply(load, PlanOptions(), approve, RecordingObserver())
     assert {d.code for d in first.diagnostics} == {"JS478"}  # the imports are not checked
     assert (result.exit_code, first.summary["add"]) == (0, count)
-    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
     found = drift(load, DriftOptions(), RecordingObserver())
     assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (
         0,
@@ -113,7 +113,7 @@ def test_static_accounts_converge_and_copy(static: tuple[Sandbox, LoadOptions]) 
     with Raw(hub, "import_mirror", "import_mirror", timeout=60) as raw:
         expected = {"aggregate-test-leaf-from-acc": COUNT + 100, "errors-from-acc": COUNT}
         assert wait_for_messages(raw, expected) == expected
-    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
 
 
 def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, LoadOptions]) -> None:
@@ -141,7 +141,7 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
             floor: dict[str, Any] = {}
             while floor.get("stream_seq") != 3:
                 floor = raw.api_ok("$JS.API.CONSUMER.INFO.aggregate-test-leaf.dur")["ack_floor"]
-    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
 
 
 def test_access_prints_the_accounts_of_the_example(
@@ -203,7 +203,7 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
     with Raw(sandbox["leaf"].url, timeout=60) as raw:
         expected = {"MS": COUNT + 100, "MS_1": COUNT}
         assert wait_for_messages(raw, expected) == expected
-    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
 
 
 @pytest.mark.matrix
@@ -241,7 +241,7 @@ def test_b_uses_consumers_in_the_jetstream_of_a(
                 name: raw.api_ok(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"]
                 for name in ("b", "bb")
             }
-    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
 
 
 def test_access_between_operator_accounts(

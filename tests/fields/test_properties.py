@@ -25,7 +25,7 @@ from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
 from tests.fields import strategies
 from tests.support.raw import streams as names_of
-from tests.support.workspaces import RecordingObserver, single_space
+from tests.support.workspaces import RecordingObserver, left_to_do, single_space
 
 if TYPE_CHECKING:
     from tests.fields.server_bench import ServerBench
@@ -145,7 +145,7 @@ def apply_legal(
                 bodies,
             )
     again = space.plan()
-    assert [step.title for step in again.steps] == [], json.dumps(bodies)
+    assert left_to_do(again) == [], json.dumps(bodies)
     assert not again.has_changes
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     return bodies

@@ -13,7 +13,7 @@ from tests.support import stream_content
 from tests.support.buckets import new_bucket
 from tests.support.raw import delete_all_streams, streams
 from tests.support.state import load_context
-from tests.support.workspaces import RecordingObserver
+from tests.support.workspaces import RecordingObserver, left_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,7 +230,7 @@ class Scene:
         assert (state.pending, state.replacements) == ({}, {}), where
         assert {str(a) for a in state.resources} == declared_addresses(sections), where
         again = self.space.plan()
-        assert [step.title for step in again.steps] == [], where
+        assert left_to_do(again) == [], where
         assert [d.summary for d in again.diagnostics if d.severity != "info"] == [], where
         assert self.check_drift().interrupted == [], where
 

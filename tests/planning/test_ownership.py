@@ -11,7 +11,7 @@ from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, left_to_do, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def metadata(raw: Raw, what: str) -> dict[str, str]:
 
 def require_converged(space: Space) -> None:
     """Require an empty plan and no drift."""
-    assert [step.title for step in space.plan().steps] == []
+    assert left_to_do(space.plan()) == []
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
 
 

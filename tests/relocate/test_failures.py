@@ -116,6 +116,29 @@ def test_a_paused_hub_during_the_cutover_restores_the_origin(
     scene.require_relocated()
 
 
+def test_a_message_that_no_answer_over_the_link_carries(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A message of nearly max_payload needs `allow_direct`; the error says so, and it helps."""
+    scene = Scene(tmp_path, clean_hub_leaf, TO_HUB)
+    scene.reset()
+    with scene.raw("leaf") as raw:
+        assert b'"seq"' in raw.request("A.1", b"x" * 1_000_000)[1]
+
+    _, failed = scene.space.apply(allow_hazards=PERMITTED)
+    errors = [step.error or "" for step in failed.steps if step.status == "failed"]
+    assert ["Set allow_direct: true there" in error for error in errors] == [True]
+    scene.body["allow_direct"] = True
+    scene.declare_before()
+    scene.space.apply(allow_hazards=PERMITTED)
+    scene.declare_after()
+    _, result = scene.space.apply(allow_hazards=PERMITTED)
+
+    assert result.exit_code == 0
+    with scene.raw("hub") as raw:
+        assert len(stream_content.messages(raw, "A")) == len(scene.expected) + 1
+
+
 def test_an_unwritten_end_marker_is_no_message(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A message that is published with its sequence, after the origin is restored, is kept."""
     scene = Scene(tmp_path, clean_hub_leaf, RENAMED)

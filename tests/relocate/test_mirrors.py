@@ -13,7 +13,7 @@ from tests.relocate.scene import PERMITTED
 from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +97,7 @@ class Mirrored:
         assert self.copied() == [*before, (COUNT + 1, b"after")]
         with self.raw("leaf") as raw:
             assert streams(raw) == (["B"] if self.domain == "leaf" else [])
-        assert self.space.plan().steps == []
+        assert left_to_do(self.space.plan()) == []
         state = read_state(self.space.folder)
         assert (state.pending, state.replacements) == ({}, {})
         report = drift(self.space.load, DriftOptions(), RecordingObserver())

@@ -68,8 +68,24 @@ def _limited_cases() -> Iterator[tuple[str, FixedCase]]:
     yield "an interest stream gets limits for its consumers", FixedCase(case)
 
 
+def _resized_cases() -> Iterator[tuple[str, FixedCase]]:
+    """A stream whose messages have another size in the storage of its target."""
+    for number, (before, after) in enumerate((("file", "memory"), ("memory", "file"))):
+        t = f"ra{3 + number}x"
+        case = Case(
+            t,
+            {"streams": [stream(t, "limits") | {"storage": before}]},
+            (publish(t, "abcabcabcab"),),
+            (
+                Edit("relocate", f"{t}S", fields={"domain": "leaf"}),
+                Edit("set", f"{t}S", fields={"storage": after, "max_bytes": 300}),
+            ),
+        )
+        yield f"from {before} to {after} with max_bytes", FixedCase(case)
+
+
 RELOCATED: Final[dict[str, FixedCase]] = {
     name: fixed
-    for group in (_downstream_cases, _meddled_cases, _limited_cases)
+    for group in (_downstream_cases, _meddled_cases, _limited_cases, _resized_cases)
     for name, fixed in group()
 }

@@ -120,3 +120,9 @@ def single_space(folder: Path, server: Server) -> Space:
             "defaults": {"domain": "main"},
         },
     )
+
+
+def left_to_do(plan: Plan) -> list[str]:
+    """Return the steps of a plan and its errors: a plan with an error has no steps."""
+    errors = [f"{d.address}: {d.summary}" for d in plan.diagnostics if d.severity == "error"]
+    return [step.title for step in plan.steps] + errors

@@ -31,8 +31,7 @@ from jsplan.applying.transfer.record import (
     update_record,
 )
 from jsplan.documents.plan import Step
-from jsplan.facts.compare_streams import Comparison, compare_streams
-from jsplan.facts.messages import ReadLimitExceeded
+from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
 from jsplan.units import format_timestamp
 
 #: Messages that are compared during the cut-over, and the most rounds before it.
@@ -184,10 +183,10 @@ async def compare_range(context: StepContext, step: Step, first: int, last: int)
     origin, copy = zip(apis, infos, levels, strict=True)
     try:
         return await compare_streams(origin, copy, first, last)
-    except ReadLimitExceeded:
+    except IncomparableError as error:
         raise StepFailed(
-            f"{hop.origin} has too many deleted messages to be compared without allow_direct. Set "
-            "allow_direct: true there, apply, and plan this again then"
+            f"{hop.origin} has {error}. Set allow_direct: true there, apply, and plan this again "
+            "then"
         ) from None
 
 

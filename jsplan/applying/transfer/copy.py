@@ -39,6 +39,7 @@ from jsplan.applying.transfer.record import (
 from jsplan.documents.plan import Step
 from jsplan.documents.state_parts import is_before
 from jsplan.facts.live import LiveObject
+from jsplan.facts.messages import list_deleted
 from jsplan.jetstream import snapshots
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement
@@ -57,6 +58,9 @@ CONNECTED_SECONDS: Final = 5.0
 #: many, and how many it stores at once.
 MAX_DELETED_END: Final = 200_000
 END_BATCH: Final = 1_000
+#: Deleted messages that are listed to find the last stored one. With more, messages are read, which
+#: takes longer and fails over a link for one that is nearly as large as `max_payload`.
+MAX_LISTED: Final = 1_000
 
 
 async def open_mirror(context: StepContext, step: Step) -> None:
@@ -185,6 +189,9 @@ async def last_stored(context: StepContext, step: Step, stream: LiveObject) -> i
     if not stream.state.get("messages") or not stream.state.get("num_deleted"):
         return last if stream.state.get("messages") else 0
     api, name = context.api(at(step, stream.address)), stream.address.stream
+    if int(stream.state["num_deleted"]) <= MAX_LISTED:
+        deleted = set(await list_deleted(api, name))
+        return next(seq for seq in range(last, -1, -1) if seq not in deleted)
     if await api.get_message(name, {"seq": last}) is not None:
         return last
     # `last_by_subj` finds nothing where the last message is deleted (measured on 2.15).

@@ -11,7 +11,7 @@ source that stays attached also detects the new origin, some twenty seconds late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -347,6 +347,20 @@ def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> st
     """Return the domain that a mirror or source reads; None if the files know none."""
     api = (source.get("external") or {}).get("api")
     return inputs.topology.routes.resolve_prefix(downstream.domain, api)
+
+
+def find_interest_origins(
+    inputs: PlanInputs, downstream: Address, flows: Iterable[Config]
+) -> Iterator[Address]:
+    """Yield the origins of these mirrors and sources that have interest retention.
+
+    Such a stream keeps nothing for a mirror or source that is not there (measured on 2.15).
+    """
+    for flow in flows:
+        domain = origin_domain(inputs, downstream, flow)
+        live = inputs.live.get(Address.of_stream(domain, flow["name"])) if domain else None
+        if live is not None and get_retention(live.compact) == "interest":
+            yield live.address
 
 
 def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config) -> bool:

@@ -10,8 +10,9 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
+from jsplan.flows.graph import list_origins
 from jsplan.planning.bucket_aliases import nouns_of
-from jsplan.planning.replication.impact import mirrors_relocated
+from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
 from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
@@ -43,6 +44,9 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
         list_consumers(inputs, decision.address),
         same_origin=_has_same_origin(inputs, decision.live, after),
     )
+    flows = [flow for _, flow in list_origins(decision.live.compact)]
+    for origin in find_interest_origins(inputs, decision.address, () if why else flows):
+        why = f"{origin} has interest retention, and keeps nothing while it is not read"
     info = inputs.live.domains[decision.address.domain].info
     return why or capacity_problem(
         decision.live, after, sized_staging_config(inputs, decision.address, decision.live), info

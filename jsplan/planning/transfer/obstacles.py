@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from jsplan.address import Address
 from jsplan.facts.live import get_retention
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import origin_domain, reads_origin
+from jsplan.planning.replication.impact import (
+    find_interest_origins,
+    reads_origin,
+)
 from jsplan.planning.transfer.configs import limits_copy_consumers
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
@@ -308,14 +310,11 @@ def _source_obstacles(
                 f"{relocation.origin} has no source {source['name']} with the same filter yet",
                 "Add the source in an earlier or a later plan.",
             )
-    for source in before.get("sources") or ():
-        domain = origin_domain(inputs, relocation.origin, source)
-        live = inputs.live.get(Address.of_stream(domain, source["name"])) if domain else None
-        if live is not None and get_retention(live.compact) == "interest":
-            yield (
-                f"{live.address} has interest retention, and keeps nothing while no source reads",
-                "Take the source out, apply, and declare it again after the relocation.",
-            )
+    for address in find_interest_origins(inputs, relocation.origin, before.get("sources") or ()):
+        yield (
+            f"{address} has interest retention, and keeps nothing while no source reads",
+            "Take the source out, apply, and declare it again after the relocation.",
+        )
 
 
 def _sealed_obstacles(relocation: Transfer, before: Config, after: Config) -> Iterator[Obstacle]:
