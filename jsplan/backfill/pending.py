@@ -20,9 +20,13 @@ from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
-from jsplan.backfill.tasks.source_resume import SourcedQuery, find_sourced_range
 from jsplan.backfill.tasks.staging_sources import await_stream_info
-from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
+from jsplan.backfill.tasks.target_scan import (
+    OriginQuery,
+    SourcedQuery,
+    find_sourced_range,
+    scan_target,
+)
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL

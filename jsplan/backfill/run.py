@@ -16,8 +16,7 @@ from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import Copy, RunContext
 from jsplan.backfill.server_copy import ServerCopy
-from jsplan.backfill.spark_runner import create_runner
-from jsplan.backfill.task_runner import TaskRunner
+from jsplan.backfill.spark_runner import SparkRunner, create_runner
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
@@ -53,7 +52,7 @@ async def run_backfill(
 @asynccontextmanager
 async def copy_session(
     session: Session, wanted: Iterable[BackfillOptions], master: str | None = None
-) -> AsyncIterator[TaskRunner]:
+) -> AsyncIterator[SparkRunner]:
     """Open one session of the state and one Spark for all runs; the caller holds the lock.
 
     Connections are exported first, because workers of Spark inherit the environment at its start.
@@ -74,7 +73,7 @@ async def copy_session(
 class BackfillRun:
     """One run: the pinned range, then each copy."""
 
-    def __init__(self, session: Session, options: BackfillOptions, runner: TaskRunner) -> None:
+    def __init__(self, session: Session, options: BackfillOptions, runner: SparkRunner) -> None:
         world = self.world = session.context
         self.pool = session.pool
         self.observer = session.observer

@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.spark_extra import require_spark
-from jsplan.backfill.task_runner import Task, TaskRunner
 from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
-    from jsplan.backfill.rows.comparison import Comparison
+    from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Result = TypeVar("Result")
+Task = Callable[[], Iterator[dict[str, Any]]]
 
 
 class SparkRunner:
     """One Spark session per command, started at its first use; that takes some seconds.
 
-    The log of Spark goes to a file, which is kept and named if a worker dies.
+    It runs tasks and returns the JSON values that they yield. Its methods raise RefusedError for a
+    permanent error, DeadlinePassedError, and ApiError for one that another attempt may avoid.
+    `start_seconds` is the time that a caller waited for the start. The log of Spark goes to a file,
+    which is kept and named if a worker dies.
     """
 
     def __init__(
@@ -178,11 +181,11 @@ def cache_folder() -> Path:
 
 
 #: Creates a runner for an observer and the master of Spark (None: `local[*]`).
-RunnerFactory = Callable[[Observer, str | None], TaskRunner]
+RunnerFactory = Callable[[Observer, str | None], SparkRunner]
 _replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
 
 
-def create_runner(observer: Observer, master: str | None = None) -> TaskRunner:
+def create_runner(observer: Observer, master: str | None = None) -> SparkRunner:
     """Create the runner of a command: Spark, which starts at its first task."""
     return (_replacement.get() or SparkRunner)(observer, master)
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from jsplan.backfill.spark.pipeline import split_rows
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (
     PARTITIONED_SCHEMA,
@@ -26,17 +27,13 @@ from tests.support.simulated_kill import SimulatedKill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jsplan.backfill.rows.comparison import Comparison
-    from jsplan.backfill.task_runner import Task
+    from jsplan.backfill.rows.readers import Comparison
+    from jsplan.backfill.spark_runner import Task
     from jsplan.backfill.tasks.archive_writer import ExportChunk
-    from jsplan.options import Observer
 
 
-class ThreadRunner:
+class ThreadRunner(SparkRunner):
     """Runs tasks in threads. It has two slots, also on a machine with one core."""
-
-    def __init__(self, observer: Observer, master: str | None) -> None:  # noqa: ARG002 - the protocol has them
-        self.start_seconds = 0.0
 
     def warm_up(self) -> None:
         """Do nothing: threads need no start."""
@@ -51,7 +48,7 @@ class ThreadRunner:
         self,
         comparison: Comparison,
         listed: int,
-        name: str,  # noqa: ARG002 - the protocol has it
+        name: str,  # noqa: ARG002 - as `SparkRunner`
     ) -> list[dict[str, Any]]:
         """Compare the contents of messages that both sides have; not those of transformed ones."""
         sides: dict[int, dict[tuple[int, int], tuple[int, int]]] = {0: {}, 1: {}}

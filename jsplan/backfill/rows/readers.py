@@ -1,11 +1,12 @@
-"""Read both sides of a comparison as rows of one format, each side once, in order."""
+"""Both sides of a comparison, read as rows of one format, each side once, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -23,7 +24,30 @@ from jsplan.backfill.rows.message_rows import (
 from jsplan.backfill.rows.order import LATE, OrderTracker
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import OriginTask, read_messages
+from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.tasks.target_scan import group_by_origin
+
+#: Reads rows of one side, in batches of `ROW_SCHEMA`. May raise JsplanError.
+SideReader = Callable[[], Iterator[pa.RecordBatch]]
+#: Finds for each origin the sequence below which everything has expired at the target.
+FloorFinder = Callable[[], dict[int, int]]
+
+
+class Comparison(Struct):
+    """Both sides of an entry, and how their messages are matched.
+
+    `readers` read the rows of both sides. With a `plan` it makes the expected messages, and of the
+    origins `readers` only read which messages they have. `find_floors` finds for each origin the
+    sequence below which everything has expired at the target by now (0: none). It is None if
+    nothing expires there. `is_transformed`: what a source of the target delivers has another
+    content than a copy.
+    """
+
+    origins: list[ComparedOrigin] = field(default_factory=list)
+    readers: list[SideReader] = field(default_factory=list)
+    plan: PartitionPlan | None = None
+    find_floors: FloorFinder | None = None
+    is_transformed: bool = False
 
 
 def read_origin_rows(

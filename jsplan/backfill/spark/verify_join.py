@@ -33,8 +33,8 @@ from jsplan.errors import JsplanError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from jsplan.backfill.rows.comparison import Comparison, SideReader
     from jsplan.backfill.rows.message_rows import ComparedOrigin
+    from jsplan.backfill.rows.readers import Comparison, SideReader
 
 Batches = Iterator[pa.RecordBatch]
 OTHERS: Final = "others"

@@ -16,7 +16,6 @@ from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import VerifyOptions
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.spark_runner import SparkRunner
-from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.verify.sides import build_comparison
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Session, open_context, open_pool
@@ -89,7 +88,7 @@ async def require_equal_contents(
     session: Session,
     entry: Backfill,
     states: Sequence[OriginState],
-    runner: TaskRunner,
+    runner: SparkRunner,
 ) -> None:
     """Compare what the target had before a copy with these origins.
 

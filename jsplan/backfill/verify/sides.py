@@ -17,9 +17,14 @@ from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan
 from jsplan.backfill.protocol import read, stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.rows.comparison import Comparison, SideReader
 from jsplan.backfill.rows.message_rows import ComparedOrigin
-from jsplan.backfill.rows.readers import read_kept_rows, read_origin_rows, read_target_rows
+from jsplan.backfill.rows.readers import (
+    Comparison,
+    SideReader,
+    read_kept_rows,
+    read_origin_rows,
+    read_target_rows,
+)
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.origin_task import OriginTask
