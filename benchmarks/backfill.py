@@ -44,9 +44,8 @@ from jsplan.backfill.copy_origin import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.partition_writer import copy_partition
-from jsplan.backfill.tasks.partitioning import PartitionPlan
-from jsplan.backfill.transforms import TransformSpec
+from jsplan.backfill.tasks.partition_writer import copy_partitions
+from jsplan.backfill.tasks.partitioning import PartitionPlan, TransformSpec
 from jsplan.backfill.verify.command import verify_entry
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, open_context, open_pool
@@ -101,7 +100,7 @@ async def loop(bench: Bench) -> float:
 
 def measured(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
     """The task of a copy, and how much memory its process had at most."""
-    yield from copy_partition(plan, 0)
+    yield from copy_partitions(plan, 0)
     yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from cpu_time import read_cpu_seconds
 
-from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.endpoints import Endpoints
+from jsplan.backfill.ranges import load_ranges
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformSpec
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.config.model import Backfill
 from jsplan.context import Context
@@ -67,7 +68,7 @@ class Bench:
 
     async def pin(self, entry: Backfill) -> tuple[RunContext, BackfillState]:
         """Pin the range of an entry; return what its copies share, and the state."""
-        state = await pin_ranges(self.context, self.pool, entry)
+        state, _ = await load_ranges(self.context, self.pool, entry, reset=True)
         run = RunContext(
             entry,
             f"bench/{entry.name}",
@@ -93,7 +94,7 @@ class Bench:
             Partition(endpoints.target_endpoint, stage.name, stage.ingest_prefix)
             for stage in stages
         )
-        return PartitionPlan(partitions, (task,), order, (0,))
+        return PartitionPlan(partitions, (task,), TransformSpec(order), (0,))
 
     async def clean(self) -> None:
         """Delete every copy, and wait until the server has settled."""

@@ -12,7 +12,7 @@ from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.protocol.stream_info import request_api
-from jsplan.backfill.transforms import TransformSpec
+from jsplan.backfill.tasks.partitioning import TransformSpec
 from jsplan.config.model import Backfill, BackfillSide
 
 ORIGINS = 20

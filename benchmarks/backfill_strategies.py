@@ -30,7 +30,7 @@ async def whole_by_auto(bench: Bench) -> float:
         StreamTraits(info["config"], info["state"], levels[0]),
         StreamTraits(CONFIG, {}, levels[1], exists=False),
     )
-    choice = choose_strategy(StrategyFacts(ENTRY, (origin,), target, datetime.now(UTC)))
+    choice = choose_strategy(ENTRY, StrategyFacts((origin,), target, datetime.now(UTC)))
     assert choice.strategy == "snapshot", choice
     state = info["state"]
     origin_state = OriginState(

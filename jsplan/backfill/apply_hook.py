@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jsplan.backfill.entry import resolve_entry
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.diagnostics import quote_shell
@@ -31,8 +32,7 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
         return
     try:
         require_spark()
-        from jsplan.backfill.pinning import resolve_entry  # noqa: PLC0415 - only for backfills
-        from jsplan.backfill.transforms import build_transform_spec  # noqa: PLC0415 - as above
+        from jsplan.backfill.transforms import build_transform_spec  # noqa: PLC0415 - needs the extra
 
         for entry in plan.backfills:
             resolved = resolve_entry(world, BackfillOptions(name=entry["name"]))

@@ -17,9 +17,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.endpoints import require_same_stream
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
-from jsplan.backfill.pinning import require_same_stream, require_valid_target
+from jsplan.backfill.ranges import require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
@@ -34,14 +35,18 @@ from jsplan.backfill.staging import Staging
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partition_writer import build_duplicate_error, decode_sequences
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, assign_partitions
+from jsplan.backfill.tasks.partitioning import (
+    Partition,
+    PartitionPlan,
+    TransformSpec,
+    assign_partitions,
+)
 from jsplan.backfill.tasks.staging_recovery import (
     StagedMessages,
     find_duplicate,
     lacks_messages,
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
-from jsplan.backfill.transforms import TransformSpec
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
@@ -110,7 +115,7 @@ class Copier:
             await self._recover()
             raise
         for origin, result in zip(self.origins, self.results, strict=True):
-            if (recorded := origin.reader.recorded_gaps) is not None:
+            if (recorded := origin.recorded_gaps) is not None:
                 result.gaps, result.gap_messages = recorded
             elif origin.state.status == "done":  # messages deleted since were copied
                 result.gaps, result.gap_messages = origin.state.gaps, origin.state.gap_messages
@@ -306,11 +311,8 @@ class Copier:
         return PartitionPlan(
             partitions,
             tasks,
-            transforms.order,
+            transforms,
             assigned,
-            transforms.where,
-            transforms.transform,
-            transforms.subject_transform,
             self.context.entry.rate,
         )
 
@@ -428,15 +430,14 @@ class Copier:
 
 def _require_distinct(plan: PartitionPlan, results: Sequence[PartitionResult]) -> None:
     """Raise RefusedError if a function made two messages of one, in different partitions."""
-    if plan.transform is None:
+    if plan.transforms.transform is None:
         return
     partitions = [
         {number: decode_sequences(part["seqs"]) for number, part in result["origins"].items()}
         for result in results
     ]
     if (found := find_duplicate(partitions)) is not None:
-        task = plan.origin_tasks[int(found[0])]
-        raise build_duplicate_error(plan.transform, task.domain, task.stream, found[1])
+        raise build_duplicate_error(plan, int(found[0]), found[1])
 
 
 def _collect_skipped(number: int, results: Sequence[PartitionResult]) -> list[SeqRange]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from jsplan.backfill.endpoints import Endpoints, export_domains
 from jsplan.backfill.origin_reader import OriginReader, StreamReader
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
 from jsplan.backfill.parquet_reader import ParquetReader
-from jsplan.backfill.pinning import Endpoints, export_domains
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.errors import RefusedError
@@ -28,11 +28,25 @@ class CopyOrigin(Struct, frozen=True):
     state: OriginState
     endpoints: Endpoints
     reader: OriginReader
+    archive: ParquetOrigin | None = None
 
     @property
     def name(self) -> str:
         """The origin as in `Jsplan-Origin`: `domain/stream`."""
         return f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}"
+
+    @property
+    def has_domain(self) -> bool:
+        """True if the workspace has its domain, so that a source of the target may read from it."""
+        return self.archive is None or self.archive.has_declared_domain
+
+    @property
+    def recorded_gaps(self) -> tuple[list[list[int]], int] | None:
+        """The gaps of an archive, and the number of their sequences; None: the copy finds them."""
+        if self.archive is None:
+            return None
+        content = self.archive.content
+        return [list(gap) for gap in content.gaps], content.gap_messages
 
     def build_task(self, spans: Sequence[SeqRange]) -> OriginTask:
         """Build the task that reads these ranges, with the filters of the origin."""
@@ -42,7 +56,7 @@ class CopyOrigin(Struct, frozen=True):
             self.state.origin_address.stream,
             tuple(spans),
             tuple(self.state.filters),
-            files=self.reader.files,
+            files=self.archive.files if self.archive is not None else (),
         )
 
 
@@ -55,11 +69,8 @@ async def load_origin(
     """
     if state.archive:
         archive = await load_parquet_origin(world, state)
-        return CopyOrigin(
-            state,
-            _endpoints_from_parquet(world, pool, state, archive),
-            ParquetReader(state, archive),
-        )
+        endpoints = _endpoints_from_parquet(world, pool, state, archive)
+        return CopyOrigin(state, endpoints, ParquetReader(state, archive), archive)
     if into_archive:
         domain = world.workspace.domains[state.origin_address.domain]
         endpoints = Endpoints.of_domains(world, pool, domain, domain)

@@ -24,8 +24,7 @@ from jsplan.resources.error_codes import STREAM_NOT_FOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jsplan.backfill.parquet.reader import LocatedFile
-    from jsplan.backfill.pinning import Endpoints
+    from jsplan.backfill.endpoints import Endpoints
     from jsplan.backfill.tasks.endpoints import Endpoint
     from jsplan.planning.backfill.model import OriginState
 
@@ -41,26 +40,8 @@ MAX_TRIES: Final = 20
 class OriginReader(Protocol):
     """One origin of a copy, with its pinned range.
 
-    `files` are read instead of the stream, if there are any. `has_domain`: the workspace has the
-    domain of the origin, so a source of the target may have delivered some of its messages. The
-    methods raise ApiError, those of an archive ArchiveError.
+    The methods raise ApiError, those of an archive ArchiveError.
     """
-
-    @property
-    def has_domain(self) -> bool:
-        """True if the workspace has the domain of the origin."""
-
-    @property
-    def files(self) -> tuple[LocatedFile, ...]:
-        """The files of an archive."""
-
-    @property
-    def recorded_gaps(self) -> tuple[list[list[int]], int] | None:
-        """The gaps that an archive has, and the number of their sequences; None for a stream."""
-
-    @property
-    def is_transformed(self) -> bool:
-        """True if the messages of an archive were changed when they were written."""
 
     async def fetch_info(self) -> dict[str, Any]:
         """Return `created` and `state` of STREAM.INFO, and reconnect first if it was offline."""
@@ -102,26 +83,6 @@ class StreamReader(Struct):
 
     state: OriginState
     endpoints: Endpoints
-
-    @property
-    def has_domain(self) -> bool:
-        """True: the workspace has the domain of each stream that it copies."""
-        return True
-
-    @property
-    def files(self) -> tuple[LocatedFile, ...]:
-        """No file: the stream is read."""
-        return ()
-
-    @property
-    def recorded_gaps(self) -> None:
-        """No record: the copy finds the gaps."""
-        return None
-
-    @property
-    def is_transformed(self) -> bool:
-        """False: a stream has its own messages."""
-        return False
 
     @property
     def _stream(self) -> str:

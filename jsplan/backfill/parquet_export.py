@@ -7,6 +7,7 @@ When all are there, the manifest is replaced.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from jsplan.backfill.endpoints import require_same_stream
 from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
 from jsplan.backfill.parquet.manifest import (
     Archive,
@@ -27,13 +29,11 @@ from jsplan.backfill.parquet.manifest import (
 )
 from jsplan.backfill.parquet.reader import describe_file, read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
-from jsplan.backfill.pinning import require_same_stream
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
 from jsplan.backfill.tasks.archive_writer import ChunkWriter, ExportChunk, export_chunks
-from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.copy_origin import CopyOrigin
     from jsplan.backfill.run_context import RunContext
-    from jsplan.backfill.transforms import TransformSpec
+    from jsplan.backfill.tasks.partitioning import TransformSpec
     from jsplan.context import Context
 
 #: Limits of a chunk. A worker that dies loses at most one, and they bound the size of files.
@@ -69,14 +69,14 @@ class ParquetExport:
     ) -> None:
         self.context = run
         self.origin_state = state = origin.state
-        self.endpoints = origin.endpoints
+        self.origin_of_copy = origin
         self.reader = origin.reader
         self.result = OriginResult(state.origin, state.target, state.first, state.last)
         self.results = [self.result]
         self.store = resolve_store(context, state.target)
         subjects = transforms.subject_transform
         self.origin = ArchivedOrigin(
-            self.endpoints.origin_domain_name,
+            origin.endpoints.origin_domain_name,
             state.origin_address.stream,
             state.created,
             tuple(sorted(state.filters)),
@@ -199,84 +199,48 @@ class ParquetExport:
 
     async def _write_chunks(self, pending: list[Chunk]) -> list[ArchiveFile]:
         """Write the files that are not there, and return the entries of all."""
-        chunks = [
-            ExportChunk(
-                self.endpoints.source_endpoint,
-                self.origin.domain,
-                self.origin.stream,
-                chunk.span,
-                chunk.name,
-                tuple(self.origin_state.filters),
-                self.store,
-                self.context.entry.rate,
-                self._transforms.transform,
-                self._transforms.subject_transform,
-                self.context.deadline,
-                self._known,
-            )
-            for chunk in pending
-        ]
+        runner, transforms = self.context.runner, self._transforms
+        chunks = [ExportChunk(chunk.span, chunk.name, self.store) for chunk in pending]
         present = await asyncio.to_thread(self.store.list)
         done = [chunk for chunk in chunks if chunk.name in present]
         if done:
             self.context.observer.phase(
                 f"Resuming: an earlier run has written {len(done):,} of {len(chunks):,} files"
             )
-        await self.context.runner.start()
+        await runner.start()
         self.context.observer.phase(f"Archiving {self._title}")
-        direct, transformed = (
-            (done, [chunk for chunk in chunks if chunk.name not in present])
-            if self._transforms.needs_rows
-            else (chunks, [])
-        )
-        results: list[dict[str, Any]] = []
+        direct = done if transforms.needs_rows else chunks
+        plan, results = self._build_plan(chunks), list[dict[str, Any]]()
         if direct:
-            tasks = [tuple(direct)] if self.context.entry.rate else [(one,) for one in direct]
-            calls = [partial(export_chunks, task) for task in tasks]
-            job = self.context.runner.run(calls, self._title)
-            results += [file for task in await self._run_job(job, chunks) for file in task]
-        batches = (
-            [[chunk] for chunk in transformed]
-            if self.context.deadline is not None
-            else [transformed]
-        )
-        for batch in batches if transformed else []:
-            results += await self._write_transformed(batch, chunks)
+            groups = [tuple(direct)] if plan.rate else [(chunk,) for chunk in direct]
+            tasks = [partial(export_chunks, plan, group) for group in groups]
+            found = await self._run_job(runner.run(tasks, self._title), chunks)
+            results += [file for task in found for file in task]
+        new = [chunk for chunk in chunks if chunk not in direct]
+        # A shuffle loses its work at the deadline, so each chunk has its own.
+        batches = [[chunk] for chunk in new] if self.context.deadline is not None else [new]
+        for batch in batches if new else []:
+            job = runner.run_export(self._build_plan(batch), batch, self._title)
+            results += await self._run_job(job, chunks)
+        written = {result["name"] for result in results}
+        for chunk in new:
+            if chunk.name not in written:  # it has no rows, so no task wrote it
+                results.append(await asyncio.to_thread(_write_empty, plan, chunk))
         return [msgspec.convert(result, ArchiveFile) for result in results]
 
-    async def _write_transformed(
-        self, batch: list[ExportChunk], chunks: list[ExportChunk]
-    ) -> list[dict[str, Any]]:
-        """Write chunks of rows that SQL and a function produce.
-
-        A chunk without rows has no writer. Its file is written here, after all others.
-        """
-        transforms, deadline = self._transforms, self.context.deadline
-        origin = OriginTask(
-            self.endpoints.source_endpoint,
-            self.origin.domain,
-            self.origin.stream,
-            tuple(merge_ranges(chunk.span for chunk in batch)),
-            tuple(self.origin_state.filters),
-            deadline=deadline,
+    def _build_plan(self, chunks: list[ExportChunk]) -> PartitionPlan:
+        task = replace(
+            self.origin_of_copy.build_task(merge_ranges(chunk.span for chunk in chunks)),
+            deadline=self.context.deadline,
             known=self._known,
         )
-        plan = PartitionPlan(
+        return PartitionPlan(
             (),
-            (origin,),
-            where=transforms.where,
-            transform=transforms.transform,
-            subject_transform=transforms.subject_transform,
+            (task,),
+            self._transforms,
             rate=self.context.entry.rate,
-            chunk_starts=tuple(chunk.span.first for chunk in batch),
+            chunk_starts=tuple(chunk.span.first for chunk in chunks),
         )
-        job = self.context.runner.run_export(plan, batch, self._title)
-        results = await self._run_job(job, chunks)
-        written = {result["name"] for result in results}
-        for chunk in batch:
-            if chunk.name not in written:
-                results.append(await asyncio.to_thread(_write_empty, chunk))
-        return results
 
     async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
         """Compute the number of sequences of a chunk."""
@@ -346,9 +310,6 @@ def _split_ranges(spans: list[SeqRange], step: int) -> Iterator[SeqRange]:
         )
 
 
-def _write_empty(chunk: ExportChunk) -> dict[str, Any]:
-    writer = ChunkWriter(chunk)
-    try:
+def _write_empty(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
+    with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
         return writer.finish()
-    finally:
-        writer.close()

@@ -15,7 +15,6 @@ from jsplan.backfill.tasks.origin_task import ExistingMessages, find_existing
 
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.location import ParquetOrigin
-    from jsplan.backfill.parquet.reader import LocatedFile
     from jsplan.planning.backfill.model import OriginState, SeqRange
 
 
@@ -24,27 +23,6 @@ class ParquetReader(Struct):
 
     state: OriginState
     archive: ParquetOrigin
-
-    @property
-    def has_domain(self) -> bool:
-        """True if the workspace has the domain of the origin."""
-        return self.archive.has_declared_domain
-
-    @property
-    def files(self) -> tuple[LocatedFile, ...]:
-        """The files, in order."""
-        return self.archive.files
-
-    @property
-    def recorded_gaps(self) -> tuple[list[list[int]], int]:
-        """The gaps of the archive, and the number of their sequences."""
-        content = self.archive.content
-        return [list(gap) for gap in content.gaps], content.gap_messages
-
-    @property
-    def is_transformed(self) -> bool:
-        """True if the messages were changed when they were written."""
-        return self.archive.origin.is_transformed
 
     async def fetch_info(self) -> dict[str, Any]:
         """Return `created` and `state` as STREAM.INFO would have them."""
@@ -60,13 +38,13 @@ class ParquetReader(Struct):
 
     async def fetch_time(self, seq: int) -> int | None:
         """Return the time of a message (ns), or None."""
-        seqs, times = await asyncio.to_thread(read_sequences, self.files)
+        seqs, times = await asyncio.to_thread(read_sequences, self.archive.files)
         place = int(np.searchsorted(seqs, seq))
         return int(times[place]) if place < len(seqs) and seqs[place] == seq else None
 
     async def find_first_seq_at(self, time: int) -> int:
         """Return the first sequence that was stored at this time (ns) or later."""
-        seqs, times = await asyncio.to_thread(read_sequences, self.files)
+        seqs, times = await asyncio.to_thread(read_sequences, self.archive.files)
         later = np.flatnonzero(times >= time)
         return int(seqs[later[0]]) if len(later) else self.state.last + 1
 
@@ -77,7 +55,7 @@ class ParquetReader(Struct):
         return await asyncio.to_thread(self._find_unread, wanted, existing)
 
     def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> PendingRanges:
-        seqs, times = read_sequences(self.files)
+        seqs, times = read_sequences(self.archive.files)
         is_pending = np.zeros(len(seqs), dtype=bool)
         for span in wanted:
             is_pending[

@@ -20,9 +20,13 @@ from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
-from jsplan.backfill.tasks.source_resume import SourcedQuery, find_sourced_range
 from jsplan.backfill.tasks.staging_sources import await_stream_info
-from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
+from jsplan.backfill.tasks.target_scan import (
+    OriginQuery,
+    SourcedQuery,
+    find_sourced_range,
+    scan_target,
+)
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -97,7 +101,7 @@ class PendingScan(Struct):
 
     def list_source_names(self, target: StreamInfo) -> tuple[str, ...]:
         """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
-        if not self.origin.reader.has_domain:
+        if not self.origin.has_domain:
             return ()
         sources = [*self._list_sources(target), self._build_source()]
         return tuple(sorted({source_name(source).stream for source in sources}))
@@ -110,7 +114,7 @@ class PendingScan(Struct):
         api = (source.get("external") or {}).get("api")
         leads_to = self.topology.routes.resolve_prefix(self.state.target_address.domain, api)
         return bool(
-            self.origin.reader.has_domain
+            self.origin.has_domain
             and source["name"] == self.state.origin_address.stream
             and leads_to == self.topology.canonicalize(self.state.origin_address).domain
         )

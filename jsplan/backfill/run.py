@@ -9,16 +9,15 @@ from contextlib import asynccontextmanager
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
+from jsplan.backfill.endpoints import export_endpoints
+from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet_export import ParquetExport
-from jsplan.backfill.pinned_ranges import load_or_pin
-from jsplan.backfill.pinning import export_endpoints, load_stored_state, resolve_entry
-from jsplan.backfill.reachable_origins import find_offline_domains
+from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import Copy, RunContext
 from jsplan.backfill.server_copy import ServerCopy
-from jsplan.backfill.spark_runner import create_runner
-from jsplan.backfill.task_runner import TaskRunner
-from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
+from jsplan.backfill.spark_runner import SparkRunner, create_runner
+from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, hold_session, open_context
@@ -28,8 +27,8 @@ from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.options import Observer
 from jsplan.planning.backfill.deadline import DeadlinePassedError
-from jsplan.planning.backfill.model import BackfillState, OriginState
-from jsplan.planning.backfill.strategy import has_strategy_choice
+from jsplan.planning.backfill.model import BackfillState, OriginState, find_stored_state
+from jsplan.planning.backfill.strategy import may_need_no_spark
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp
 
@@ -53,7 +52,7 @@ async def run_backfill(
 @asynccontextmanager
 async def copy_session(
     session: Session, wanted: Iterable[BackfillOptions], master: str | None = None
-) -> AsyncIterator[TaskRunner]:
+) -> AsyncIterator[SparkRunner]:
     """Open one session of the state and one Spark for all runs; the caller holds the lock.
 
     Connections are exported first, because workers of Spark inherit the environment at its start.
@@ -74,7 +73,7 @@ async def copy_session(
 class BackfillRun:
     """One run: the pinned range, then each copy."""
 
-    def __init__(self, session: Session, options: BackfillOptions, runner: TaskRunner) -> None:
+    def __init__(self, session: Session, options: BackfillOptions, runner: SparkRunner) -> None:
         world = self.world = session.context
         self.pool = session.pool
         self.observer = session.observer
@@ -95,14 +94,11 @@ class BackfillRun:
             for side in entry.origins
             if side.domain in offline
         ]
-        record = await load_or_pin(
-            self.world,
-            self.pool,
-            entry,
-            self._save_state,
-            offline,
-            reset_range=self.options.reset_range,
+        record, is_changed = await load_ranges(
+            self.world, self.pool, entry, offline, reset=self.options.reset_range
         )
+        if is_changed:
+            await self._save_state(record)
         states = [
             origin
             for origin in record.origins
@@ -126,9 +122,9 @@ class BackfillRun:
 
     def _is_sure_to_need_spark(self) -> bool:
         """Check whether Spark will copy something, unless the servers refuse."""
-        record = load_stored_state(self.world, self.entry)
+        record = find_stored_state(self.world.state.backfills, self.entry)
         is_new = record is None or not record.done_at or self.options.reset_range
-        return is_new and not has_strategy_choice(self.entry)
+        return is_new and not may_need_no_spark(self.entry)
 
     async def _create_copy(
         self, context: RunContext, record: BackfillState, states: Sequence[OriginState]
@@ -162,7 +158,7 @@ class BackfillRun:
             await copy.run()
             if copy.found_existing and any(state.status != "done" for state in states):
                 session = Session(self.world, self.pool, self.observer)
-                await require_equal_contents(session, self.entry, record, states, self.runner)
+                await require_equal_contents(session, self.entry, states, self.runner)
             for state, result in zip(states, copy.results, strict=True):
                 state.status, state.skipped = "done", result.skipped or state.skipped
                 state.gaps, state.gap_messages = result.gaps, result.gap_messages

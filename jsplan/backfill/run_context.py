@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from jsplan.backfill.retry import retry_transient
-from jsplan.backfill.task_runner import TaskRunner
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.capacity import find_capacity_problem
 from jsplan.config.model import Backfill
 from jsplan.diagnostics import quote_shell
@@ -56,7 +56,7 @@ class RunContext(Struct):
     config_hash: str
     topology: Topology
     apis: dict[str, DomainApi]
-    runner: TaskRunner
+    runner: SparkRunner
     observer: Observer
     may_write: WriteGuard
     is_allowed: Callable[[str, str], bool]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.endpoints import Endpoints
 from jsplan.backfill.origin_reader import StreamReader
-from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages

@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
-from jsplan.backfill.pinning import Endpoints, require_same_stream
+from jsplan.backfill.endpoints import Endpoints, require_same_stream
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint

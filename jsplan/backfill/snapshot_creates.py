@@ -69,7 +69,7 @@ class SnapshotCreates:
         self, context: StepContext, step: Step, entry: Backfill
     ) -> tuple[BackfillState, SnapshotRestore]:
         """Pin the range and build the restore. A resumed run finds the strategy in the record."""
-        from jsplan.backfill.pinning import Endpoints  # noqa: PLC0415
+        from jsplan.backfill.endpoints import Endpoints  # noqa: PLC0415
         from jsplan.backfill.snapshot_copy import SnapshotRestore  # noqa: PLC0415 - needs the extra
 
         assert step.request is not None

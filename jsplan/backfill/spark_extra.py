@@ -13,9 +13,13 @@ _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
 
 def require_spark() -> None:
     """Raise NotAvailableError with the package to install if one is missing."""
-    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
-    if missing:
+    if missing := list_missing_packages():
         raise NotAvailableError(
             f"backfill needs {missing[0]}, which is not installed",
             hint=f"Install it: {install_command('spark')}",
         )
+
+
+def list_missing_packages() -> list[str]:
+    """List the packages of the extra that are not installed."""
+    return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]

@@ -13,21 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.spark_extra import require_spark
-from jsplan.backfill.task_runner import Task, TaskRunner
 from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
+    from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Result = TypeVar("Result")
+Task = Callable[[], Iterator[dict[str, Any]]]
 
 
 class SparkRunner:
     """One Spark session per command, started at its first use; that takes some seconds.
 
-    The log of Spark goes to a file, which is kept and named if a worker dies.
+    It runs tasks and returns the JSON values that they yield. Its methods raise RefusedError for a
+    permanent error, DeadlinePassedError, and ApiError for one that another attempt may avoid.
+    `start_seconds` is the time that a caller waited for the start. The log of Spark goes to a file,
+    which is kept and named if a worker dies.
     """
 
     def __init__(
@@ -112,21 +116,12 @@ class SparkRunner:
 
         return await self.call_in_thread(lambda: run_export(session, plan, chunks, name))
 
-    async def compare(self, comparison: Any, listed: int, name: str) -> list[dict[str, Any]]:
-        """Compare both sides with Spark. Raises RefusedError for failing SQL or functions."""
+    async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
+        """Compare both sides with Spark. Raises the errors of `verify_join.compare_sides`."""
         session = await self.session()
         from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415
-        from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415
 
-        origins, readers, floors = comparison.origins, comparison.readers, comparison.find_floors
-        if (plan := comparison.plan) is not None:
-            return await self.call_in_thread(
-                lambda: compare_transformed(session, plan, origins, readers, floors, listed, name)
-            )
-        transformed = comparison.has_transformed_origin
-        return await self.call_in_thread(
-            lambda: compare_sides(session, readers, floors, listed, name, transformed=transformed)
-        )
+        return await self.call_in_thread(lambda: compare_sides(session, comparison, listed, name))
 
     async def call_in_thread(self, function: Callable[[], Result]) -> Result:
         """Call a function in a thread. Raises its errors, or CancelledError after `close`."""
@@ -186,11 +181,11 @@ def cache_folder() -> Path:
 
 
 #: Creates a runner for an observer and the master of Spark (None: `local[*]`).
-RunnerFactory = Callable[[Observer, str | None], TaskRunner]
+RunnerFactory = Callable[[Observer, str | None], SparkRunner]
 _replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
 
 
-def create_runner(observer: Observer, master: str | None = None) -> TaskRunner:
+def create_runner(observer: Observer, master: str | None = None) -> SparkRunner:
     """Create the runner of a command: Spark, which starts at its first task."""
     return (_replacement.get() or SparkRunner)(observer, master)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Iterable
 from typing import Any
 
 from jsplan.address import BACKFILL_INCOMPLETE, Address
+from jsplan.backfill.options import format_run_command
 from jsplan.backfill.tasks import staging_streams
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
@@ -54,36 +54,23 @@ def _build_entry_status(
     name: str, declared: Backfill | None, stored: dict[str, Any] | None
 ) -> EntryStatus:
     if stored is None:
-        return EntryStatus(name, "new", next=_format_run_command(name))
+        return EntryStatus(name, "new", next=format_run_command(name))
     record = BackfillState.from_json(stored)
     origins = [
         OriginProgress(o.origin, o.target, o.first, o.last, o.status, o.copied, o.gaps, o.skipped)
         for o in record.origins
     ]
+    done = record.done_at or (origins and all(origin.status == "done" for origin in origins))
     status = EntryStatus(name, "new", record.pinned_at or None, record.done_at or None, origins)
-    done = bool(record.done_at) or (
-        bool(record.origins) and all(origin.status == "done" for origin in record.origins)
-    )
     if declared is None and ">" not in name:
         status.status = "missing"
     elif declared is not None and record.entry_hash != hash_config(declared):
-        status.status, status.next = "changed", _format_run_command(name)
-    elif record.is_new:
-        status.status, status.next = "new", _format_run_command(name)
-    else:
-        status.status, status.next = (
-            ("done", None) if done else ("started", _format_run_command(name))
-        )
+        status.status = "changed"
+    elif not record.is_new:
+        status.status = "done" if done else "started"
+    if status.status not in ("missing", "done"):
+        status.next = format_run_command(name)
     return status
-
-
-def _format_run_command(name: str) -> str:
-    """Return the command that runs an entry, by name or by two addresses."""
-    origin, arrow, target = name.partition(">")
-    sides = (
-        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if arrow else shlex.quote(name)
-    )
-    return f"jsplan backfill run {sides}"
 
 
 async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> list[Orphan]:
@@ -115,46 +102,27 @@ async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> 
 
 async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orphan]:
     infos, _ = await pool.api(world.workspace.domains[key]).streams()
-    own = f"{world.workspace.state_name}/"
-    found = {}
+    own, found = f"{world.workspace.state_name}/", dict[str, Orphan]()
     for info in infos:
-        if info["config"]["name"].startswith(staging_streams.STAGING_PREFIX):
-            orphan = _to_orphan(key, info)
-            orphan.entry = orphan.entry.removeprefix(own)
-            found[orphan.stream] = orphan
+        config, state = info["config"], info["state"]
+        name, metadata = config["name"], config.get("metadata") or {}
+        is_staging = name.startswith(staging_streams.STAGING_PREFIX)
+        if is_staging or is_backfill_incomplete(config):
+            entry = metadata.get(
+                staging_streams.ENTRY_KEY if is_staging else BACKFILL_INCOMPLETE, ""
+            )
+            found[name] = Orphan(
+                key,
+                name,
+                entry.removeprefix(own),
+                metadata.get(staging_streams.ORIGIN_KEY, ""),
+                state["messages"],
+                state["bytes"],
+                bool(config.get("sealed")),
+            )
     for info in infos:
         _add_sources(found, key, info["config"])
-        if (incomplete := _find_unfinished(key, info)) is not None:
-            incomplete.entry = incomplete.entry.removeprefix(own)
-            found[f"{incomplete.stream} {info['config']['name']}"] = incomplete
     return [found[name] for name in sorted(found)]
-
-
-def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
-    config, state = info["config"], info["state"]
-    metadata = config.get("metadata") or {}
-    entry, origin = (
-        metadata.get(staging_streams.ENTRY_KEY, ""),
-        metadata.get(staging_streams.ORIGIN_KEY, ""),
-    )
-    return Orphan(
-        key,
-        config["name"],
-        entry,
-        origin,
-        state["messages"],
-        state["bytes"],
-        bool(config.get("sealed")),
-    )
-
-
-def _find_unfinished(key: str, info: dict[str, Any]) -> Orphan | None:
-    """Find an incomplete stream."""
-    config, state = info["config"], info["state"]
-    if is_backfill_incomplete(config):
-        owner = config["metadata"][BACKFILL_INCOMPLETE]
-        return Orphan(key, config["name"], owner, "", state["messages"], state["bytes"], False)
-    return None
 
 
 def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> None:
@@ -177,9 +145,6 @@ def _assign_orphans(
         if entry is not None:
             entry.orphans.append(orphan)
             if entry.status == "done":
-                entry.next = _format_run_command(entry.name)
+                entry.next = format_run_command(entry.name)
         elif include_unowned and orphan.entry not in known:
             found.orphans.append(orphan)
-
-
-__all__ = ["read_backfill_status"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from jsplan.backfill.tasks.partitioning import TransformFunction
+from jsplan.backfill.entry import has_distinct_origins, has_transforms
+from jsplan.backfill.tasks.partitioning import TransformFunction, TransformSpec
 from jsplan.backfill.tasks.subject_transform import SubjectTransform as Subjects
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import UsageError
@@ -16,59 +13,7 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.config.model import Backfill, BackfillSide
-
-
-class TransformSpec(Struct, frozen=True):
-    """The transforms of messages during a copy."""
-
-    order: str = "stream"
-    where: str | None = None
-    transform: TransformFunction | None = None
-    subject_transform: Subjects | None = None
-
-    @property
-    def needs_rows(self) -> bool:
-        """True if Spark must process each message, for SQL or a function."""
-        return self.where is not None or self.transform is not None
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the function, which distinguishes staged messages of an earlier version."""
-        return (
-            hashlib.sha256(self.transform.text.encode()).hexdigest()[:16]
-            if self.transform is not None
-            else ""
-        )
-
-
-def has_transforms(entry: Backfill) -> bool:
-    """Check whether an entry changes messages or their order."""
-    return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
-
-
-def reads_archive(entry: Backfill) -> bool:
-    """Check whether an entry reads an archive."""
-    return any(side.parquet is not None for side in entry.origins)
-
-
-def is_joint_copy(entry: Backfill) -> bool:
-    """Check whether the origins of an entry are copied together, as partitions of one copy.
-
-    Otherwise each is a copy of its own: into an archive, by the servers, and where two origins are
-    of one stream.
-    """
-    if entry.target.parquet is not None:
-        return False
-    if has_transforms(entry):
-        return True
-    return (
-        not reads_archive(entry)
-        and has_distinct_origins(entry.origins)
-        and len(entry.origins) > 1
-        and entry.mode == "tagged"
-        and entry.strategy in ("auto", "spark")
-    )
+    from jsplan.config.model import Backfill
 
 
 def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
@@ -82,12 +27,6 @@ def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
     except ValueError as error:
         raise UsageError(f"backfill {entry.name}: subject_transform: {error}") from None
     return TransformSpec(entry.order, entry.where, _load_function(root, entry), mapping)
-
-
-def has_distinct_origins(sides: Iterable[BackfillSide]) -> bool:
-    """Check that no stream is named twice."""
-    names = [str(side) for side in sides]
-    return len(set(names)) == len(names)
 
 
 def _require_possible(entry: Backfill) -> None:

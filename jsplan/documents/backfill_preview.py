@@ -11,9 +11,11 @@ from jsplan.documents.base import Document
 from jsplan.documents.parts import Estimate
 from jsplan.documents.types import Count
 
-#: Values of `measured`: counted by a server, compared by headers with the target, or not known.
+#: Values of `measured`: counted by a server, compared by headers with the target, an upper bound
+#: without the extra `spark`, or not known.
 COUNTED: Final = "counted"
 COMPARED: Final = "compared"
+BOUNDED: Final = "bounded"
 UNKNOWN: Final = "unknown"
 
 
@@ -21,14 +23,15 @@ class OriginPreview(OriginRange):
     """The preview of one origin, with the sequences `first` to `last`.
 
     `messages` and about `bytes` of them are pending; None: see `error`. `measured` says how they
-    were counted. `in_target` are in the target already. `gap_messages` are no longer at the origin.
+    were counted; `bounded` is an upper bound. `in_target` are in the target already. `gap_messages`
+    are no longer at the origin.
     """
 
     pinned: bool = False
     done: bool = False
     messages: Count | None = None
     bytes: Count | None = None
-    measured: Literal["counted", "compared", "unknown"] = UNKNOWN
+    measured: Literal["counted", "compared", "bounded", "unknown"] = UNKNOWN
     in_target: Count = 0
     gap_messages: Count = 0
     error: str | None = None

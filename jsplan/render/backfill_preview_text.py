@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan import units
-from jsplan.documents.backfill_preview import COMPARED
+from jsplan.documents.backfill_preview import BOUNDED, COMPARED
 from jsplan.render.backfill_text import format_range
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
@@ -23,6 +23,7 @@ _STATUS = {
 }
 _MEASURED = {
     COMPARED: "compared with what the target has, by headers only",
+    BOUNDED: "not compared with what the target has: that needs the extra `spark`",
     "counted": "counted by the origin's server", "unknown": "not known"
 }  # fmt: skip
 
@@ -33,7 +34,7 @@ def render(found: BackfillPreview, console: Console) -> None:
     words, role = _STATUS[found.status]
     lines.add(0, (safe(found.name), "strong"), "  ", (words, role))
     for origin in found.origins:
-        _render_origin(lines, origin, at_most="at most " if found.filtered_by else "")
+        _render_origin(lines, origin, at_most=_say_at_most(found))
     if found.filtered_by and found.messages:
         words = " and ".join(f"`{name}`" for name in found.filtered_by)
         lines.add(2, f"counted before {words}: what that leaves out Spark finds when it copies")
@@ -84,7 +85,7 @@ def summary_line(found: BackfillPreview) -> str:
     """Return `Backfill: 1,000 messages to copy.`, or that there is nothing to copy."""
     if found.status == "done":
         return "Backfill: done. Nothing to copy."
-    at_most = "at most " if found.filtered_by else ""
+    at_most = _say_at_most(found)
     if unmeasured := sum(bool(origin.error) for origin in found.origins):
         counted = f"{at_most}{count_text(found.messages, 'message')} to copy of the others"
         rest = f", {counted}" if unmeasured < len(found.origins) else ""
@@ -94,6 +95,11 @@ def summary_line(found: BackfillPreview) -> str:
         if found.messages
         else "Backfill: nothing to copy."
     )
+
+
+def _say_at_most(found: BackfillPreview) -> str:
+    is_bound = found.filtered_by or any(one.measured == BOUNDED for one in found.origins)
+    return "at most " if is_bound else ""
 
 
 def _time(seconds: float) -> str:

@@ -27,7 +27,7 @@ from jsplan.applying.saved_plan import (
 from jsplan.applying.session_records import record_deferred, record_owner, record_servers
 from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
-from jsplan.backfill.planned_ranges import collect_planned_ranges, require_unchanged_origins
+from jsplan.backfill.ranges import collect_planned_ranges, require_unchanged_origins
 from jsplan.backfill.snapshot_creates import SnapshotCreates
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, Session, hold_session, known_domains, open_context

@@ -26,6 +26,7 @@ from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.tasks import archive_writer
 from jsplan.backfill.tasks.archive_writer import ExportChunk
+from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
@@ -428,7 +429,7 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 7)
     read: list[Any] = []
     monkeypatch.setattr(
-        "jsplan.backfill.tasks.archive_writer.read",
+        "jsplan.backfill.tasks.origin_task.read",
         lambda connect, what: _record_reads(read, connect, what),
     )
 
@@ -441,10 +442,10 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
 def test_a_late_writer_adds_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of a killed run that writes after the next run changes no file of the archive."""
     pair.stream("leaf", "S", numbered_rows(20))
-    real, late = archive_writer.export_chunks, list[tuple[ExportChunk, ...]]()
+    real, late = archive_writer.export_chunks, list[tuple[PartitionPlan, tuple[ExportChunk, ...]]]()
 
-    def die(chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-        late.append(chunks)
+    def die(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
+        late.append((plan, chunks))
         raise SimulatedKill
 
     with pytest.MonkeyPatch.context() as patch:
@@ -464,7 +465,7 @@ def test_a_late_writer_adds_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch)
             return None
 
         patch.setattr(archive_writer, "_describe_existing", look)
-        (before,) = [*real(late[0])]
+        (before,) = [*real(*late[0])]
 
     assert before["rows"] == 19
     require_archived(pair, 1, 2, *range(4, 21))
@@ -621,8 +622,10 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     elsewhere = pair.space.folder / "elsewhere"
     real = archive_writer.export_chunks
 
-    def export_elsewhere(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-        return real(tuple(replace(piece, place=LocalFolder(elsewhere)) for piece in pieces))
+    def export_elsewhere(
+        plan: PartitionPlan, pieces: tuple[ExportChunk, ...]
+    ) -> Iterator[dict[str, Any]]:
+        return real(plan, tuple(replace(piece, place=LocalFolder(elsewhere)) for piece in pieces))
 
     monkeypatch.setattr("jsplan.backfill.parquet_export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):

@@ -14,6 +14,7 @@ import pytest
 from jsplan.backfill import parquet_export
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.store import ArchiveError
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
@@ -204,16 +205,18 @@ def test_finished_chunks_are_resumed(
     entry = {"where": "seq > 7", "transform": "clean.py:run"}
     read: list[Any] = []
 
-    def record_plan(*what: Any, **options: Any) -> PartitionPlan:
-        read.append(options["chunk_starts"])
-        return PartitionPlan(*what, **options)
+    run_export = SparkRunner.run_export
+
+    async def record_plan(runner: SparkRunner, plan: PartitionPlan, *rest: Any) -> Any:
+        read.append(plan.chunk_starts)
+        return await run_export(runner, plan, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_export.ParquetExport, "_find_gaps", _raise_kill)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert len(data_files(pair)) == 4
-        patch.setattr(parquet_export, "PartitionPlan", record_plan)
+        patch.setattr(SparkRunner, "run_export", record_plan)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert read == []  # every chunk was finished

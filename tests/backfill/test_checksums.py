@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsplan.backfill.rows.checksums import BLOCK_SEQUENCES, compare_checksums, sum_blocks
-from jsplan.backfill.rows.message_rows import LATE, NO_ORIGIN, REPAIRED, ROW_SCHEMA, SKIPPED
+from jsplan.backfill.rows.message_rows import NO_ORIGIN, ROW_SCHEMA, SKIPPED
+from jsplan.backfill.rows.order import LATE, REPAIRED
 
 Rows = list[dict[str, int]]
 
@@ -23,10 +24,7 @@ def compared_side(
     def batches() -> Iterator[pa.RecordBatch]:
         none = {"origin_number": NO_ORIGIN, "place": others}
         for part in (rows[:cut], rows[cut:], [none] if number else []):
-            full = [
-                {**dict.fromkeys(ROW_SCHEMA.names, 0), "side": number, "said": None, **row}
-                for row in part
-            ]
+            full = [{**dict.fromkeys(ROW_SCHEMA.names, 0), "side": number, **row} for row in part]
             if full:
                 yield pa.RecordBatch.from_pylist(full, schema=ROW_SCHEMA)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.rows.message_rows import LATE, REPAIRED, OrderTracker
+from jsplan.backfill.rows.order import LATE, REPAIRED, OrderTracker
 from jsplan.backfill.spark import session
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.staging_streams import (
@@ -28,7 +29,7 @@ from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import VerifyOptions
 from jsplan.workflows.schemas import schemas
-from tests.backfill.backfill_pair import Pair, numbered_rows
+from tests.backfill.backfill_pair import Pair, Row, StoredMessage, numbered_rows
 from tests.backfill.test_reading import EDGES
 from tests.support.workspaces import RecordingObserver
 
@@ -139,6 +140,90 @@ def test_exactly_the_changed_messages_are_listed(
         for one in document["origins"][0]["differences"]
     ] == [("missing", 10, None), ("different", 20, 43), ("different", 30, 46)]
     assert document["exit_code"] == 2
+
+
+#: Changes of a copy of forty messages, of which the origin lost 35 before: sequence at the origin,
+#: then how its copy is replaced, and the differences that this makes.
+INJECTED: dict[str, tuple[int, dict[str, Any], dict[str, int]]] = {
+    "missing": (1, {}, {"missing": 1}),
+    "payload": (2, {"data": b"forged"}, {"different": 1}),
+    "subject": (3, {"subject": b"s.b"}, {"different": 1}),
+    "header added": (4, {"lines": b"X: 0\r\nA: 1\r\nB: 2\r\n"}, {"different": 1}),
+    "header dropped": (5, {"lines": b"A: 1\r\n"}, {"different": 1}),
+    "headers in another order": (6, {"lines": b"B: 2\r\nA: 1\r\n"}, {"different": 1}),
+    "another time": (7, {"origin": f"leaf/S/7/{OLD}"}, {"missing": 1}),
+    "moved to the end": (8, {"lines": b"A: 1\r\nB: 2\r\n"}, {"out_of_order": 1}),
+    "of a gap": (9, {"origin": "leaf/S/35/TIME"}, {"missing": 1, "extra": 1}),
+    "beyond the stream": (10, {"origin": "leaf/S/99/TIME"}, {"missing": 1, "extra": 1}),
+    "copy of another message": (
+        11,
+        {"origin": "leaf/S/12/TIME12", "data": b"12"},
+        {"missing": 1, "twice": 1, "equal": -1},
+    ),
+    "content of another message": (13, {"data": b"14"}, {"different": 1}),
+}
+
+
+@pytest.mark.parametrize("order", ["stream", "subject"])
+def test_twelve_injected_differences_are_found(
+    pair: Pair, spark: SparkSession, capsys: Capture, order: str
+) -> None:
+    """Each injected difference is counted as what it is, and nothing else differs."""
+    del spark  # it runs already
+    block = b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n"
+    pair.stream("leaf", "S", [(b"s.a", block, b"%d" % n) for n in range(1, 41)])
+    pair.delete("leaf", "S", 35)
+    pair.stream("hub", "T")
+    pair.write_entry(order=order)
+    pair.run()
+    pair.ask("leaf", "STREAM.UPDATE.S", {"name": "S", "subjects": ["unused.>"]})
+    pair.ask("hub", "STREAM.UPDATE.T", {"name": "T", "subjects": ["s.>"]})
+    stored = {int(str(one.origin).split("/")[2]): one for one in pair.stored("hub", "T")}
+    rows, expected = [], Counter({"equal": 39 - len(INJECTED)})
+    for seq, change, differences in INJECTED.values():
+        pair.delete("hub", "T", stored[seq].seq)
+        expected.update(differences)
+        if change:
+            rows.append(build_copy(stored, seq, change))
+    pair.publish("hub", rows)
+
+    code, document = command(pair, capsys, "verify", "x")
+
+    assert (code, verify_counts(document)) == (2, dict(expected))
+    assert document["others"] == 1, "the time before the stream was created"
+
+
+def build_copy(stored: dict[int, StoredMessage], seq: int, change: dict[str, Any]) -> Row:
+    """Build the row that replaces the copy of a message."""
+    copied = stored[seq]
+    times = {n: str(one.origin).rpartition("/")[2] for n, one in stored.items()}
+    origin = str(change.get("origin", copied.origin))
+    origin = origin.replace("TIME12", times[12]).replace("TIME", times[seq])
+    lines = change.get("lines", b"A: 1\r\nB: 2\r\n")
+    block = b"NATS/1.0\r\n" + lines + f"Jsplan-Origin: {origin}\r\n\r\n".encode()
+    return change.get("subject", b"s.a"), block, change.get("data", copied.data)
+
+
+def test_a_forged_copy_behind_many_other_differences(
+    pair: Pair, spark: SparkSession, capsys: Capture
+) -> None:
+    """A run names the message with another content, however many others differ before it."""
+    del spark  # it runs already
+    pair.stream("leaf", "S", numbered_rows(10))
+    pair.ask("leaf", "STREAM.UPDATE.S", {"name": "S", "subjects": ["unused.>"]})
+    copies = [
+        (
+            b"s.x",
+            f"NATS/1.0\r\nJsplan-Origin: leaf/S/{one.seq}/{one.time}\r\n\r\n".encode(),
+            one.data,
+        )
+        for one in pair.stored("leaf", "S")
+    ]
+    pair.stream("hub", "T", copies[:6] * 2, subjects=["s.>"])
+    pair.publish("hub", [(*copies[9][:2], b"forged")])
+
+    assert main(["-C", str(pair.space.folder), "backfill", "run", "x"]) == 1
+    assert "and another content, at sequence 13" in capsys.readouterr().err
 
 
 def test_sourced_expired_and_repaired_messages_do_not_differ(

@@ -9,7 +9,12 @@ import pytest
 from jsplan.backfill.message_schema import HEADERS_TYPE
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformFunction
+from jsplan.backfill.tasks.partitioning import (
+    Partition,
+    PartitionPlan,
+    TransformFunction,
+    TransformSpec,
+)
 from jsplan.backfill.tasks.subject_transform import SubjectTransform
 from jsplan.backfill.tasks.target_scan import build_existing
 from jsplan.backfill.tasks.transform_check import check_returned_rows
@@ -55,9 +60,7 @@ def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> 
     return PartitionPlan(
         partitions,
         origins,
-        "subject",
-        transform=TransformFunction("clean.py", "run", ""),
-        **settings,
+        TransformSpec("subject", transform=TransformFunction("clean.py", "run", ""), **settings),
     )
 
 

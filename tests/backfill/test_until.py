@@ -104,7 +104,7 @@ def test_an_archive_that_is_stopped(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     """Finished chunks of an archive are kept, and the archive comes back whole."""
     out = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
     pair.space.write(backfills=[out | {"rate": "15KB/s"}])
-    monkeypatch.setattr("jsplan.backfill.tasks.archive_writer.time.sleep", lambda _: None)
+    monkeypatch.setattr("jsplan.backfill.tasks.origin_task.time.sleep", lambda _: None)
     stop_and_resume(pair, 2)
     assert pq.read_table(pair.space.folder / "archive", columns=["seq"]).num_rows == COUNT
     back = {"name": "x", "from": {"parquet": "archive"}, "to": {"domain": "hub", "stream": "T"}}

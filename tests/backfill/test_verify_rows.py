@@ -10,8 +10,9 @@ from jsplan.address import BACKFILL_PREFIX
 from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
 from jsplan.backfill.rows import message_rows
 from jsplan.backfill.rows.message_rows import ComparedOrigin
+from jsplan.backfill.rows.order import OrderTracker
 
-ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, (), 0, 1000)
+ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000)
 TIME = "2026-11-22T04:55:23.988835043Z"
 OWN = st.builds(
     "Jsplan-Origin: leaf/ORDERS/{}/{}\r\n".format,
@@ -73,7 +74,7 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
     Without the fast extraction each row is extracted beside an unusual one.
     """
     if is_fast:
-        found = message_rows.extract_copied_rows(ORIGIN, rows, message_rows.OrderTracker())
+        found = message_rows.extract_copied_rows(ORIGIN, rows, OrderTracker())
         return found.to_pylist() if found is not None else []
     unusual = pa.RecordBatch.from_pylist(
         [
@@ -90,6 +91,6 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
     found = message_rows.extract_copied_rows(
         ORIGIN,
         pa.Table.from_batches([rows, unusual]).combine_chunks().to_batches()[0],
-        message_rows.OrderTracker(),
+        OrderTracker(),
     )
     return [row for row in found.to_pylist() if row["place"]] if found is not None else []

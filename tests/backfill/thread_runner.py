@@ -1,4 +1,4 @@
-"""A task runner without Spark: the same readers, packers and writers, in threads."""
+"""A task runner without Spark: the same readers and writers, in threads."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from jsplan.backfill.tasks.partition_writer import (
-    PartitionWriter,
-    copy_all_partitions,
-    copy_partition,
-)
+from jsplan.backfill.spark.pipeline import split_rows
+from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (
-    BlockPacker,
+    PARTITIONED_SCHEMA,
     PartitionPlan,
-    RowBlock,
+    add_partition_numbers,
     read_chunk,
-    unpack_rows,
 )
 from jsplan.planning.backfill.model import SeqRange
 from tests.support.simulated_kill import SimulatedKill
@@ -27,17 +27,13 @@ from tests.support.simulated_kill import SimulatedKill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jsplan.backfill.task_runner import Task
+    from jsplan.backfill.rows.readers import Comparison
+    from jsplan.backfill.spark_runner import Task
     from jsplan.backfill.tasks.archive_writer import ExportChunk
-    from jsplan.backfill.verify.sides import Comparison
-    from jsplan.options import Observer
 
 
-class ThreadRunner:
+class ThreadRunner(SparkRunner):
     """Runs tasks in threads. It has two slots, also on a machine with one core."""
-
-    def __init__(self, observer: Observer, master: str | None) -> None:  # noqa: ARG002 - the protocol has them
-        self.start_seconds = 0.0
 
     def warm_up(self) -> None:
         """Do nothing: threads need no start."""
@@ -52,7 +48,7 @@ class ThreadRunner:
         self,
         comparison: Comparison,
         listed: int,
-        name: str,  # noqa: ARG002 - the protocol has it
+        name: str,  # noqa: ARG002 - as `SparkRunner`
     ) -> list[dict[str, Any]]:
         """Compare the contents of messages that both sides have; not those of transformed ones."""
         sides: dict[int, dict[tuple[int, int], tuple[int, int]]] = {0: {}, 1: {}}
@@ -138,35 +134,34 @@ def _run_task(task: Task) -> list[dict[str, Any]]:
 
 def run_partitions(plan: PartitionPlan) -> list[dict[str, Any]]:
     """Run a plan that needs neither SQL nor a function, with several writers at the same time."""
-    assert plan.where is None
-    assert plan.transform is None
+    assert plan.transforms.where is None
+    assert plan.transforms.transform is None
     if plan.has_single_reader:
-        return list(copy_all_partitions(plan))
-    blocks: dict[int, list[RowBlock]] = {number: [] for number in range(len(plan.partitions))}
-    for block in () if plan.is_fused else _read_blocks(plan):
-        blocks[block.partition_number].append(block)
-    with ThreadPoolExecutor(len(plan.partitions)) as threads:
-        return list(
-            threads.map(lambda number: _write_partition(plan, number, blocks[number]), blocks)
-        )
-
-
-def _read_blocks(plan: PartitionPlan) -> Iterator[RowBlock]:
-    for chunk in plan.split_into_chunks(4):
-        packer = BlockPacker(plan, chunk.origin_number)
-        for rows in read_chunk(plan, chunk):
-            yield from packer.pack(rows)
-        yield from packer.flush()
-
-
-def _write_partition(plan: PartitionPlan, number: int, blocks: list[RowBlock]) -> dict[str, Any]:
+        return list(copy_partitions(plan))
+    numbers = range(len(plan.partitions))
     if plan.is_fused:
-        return list(copy_partition(plan, number))[-1]
+        with ThreadPoolExecutor(len(numbers)) as threads:
+            found = list(threads.map(lambda number: list(copy_partitions(plan, number)), numbers))
+            return [result for of_task in found for result in of_task]
+    rows = pa.Table.from_batches(_read_rows(plan), PARTITIONED_SCHEMA)
+    rows = rows.sort_by([("origin_number", "ascending"), ("seq", "ascending")])
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        return list(threads.map(lambda number: _write_partition(plan, number, rows), numbers))
+
+
+def _read_rows(plan: PartitionPlan) -> Iterator[pa.RecordBatch]:
+    for chunk in plan.split_into_chunks(4):
+        for rows in read_chunk(plan, chunk):
+            numbers = np.full(rows.num_rows, chunk.origin_number)
+            yield add_partition_numbers(plan, numbers, rows)
+
+
+def _write_partition(plan: PartitionPlan, number: int, rows: pa.Table) -> dict[str, Any]:
     writer = PartitionWriter(plan, number)
     try:
-        for block in sorted(blocks, key=lambda block: (block.origin_number, block.first_seq)):
-            for rows in unpack_rows(block.rows):
-                writer.write(block.origin_number, rows)
+        for batch in rows.filter(pc.field("partition_number") == number).to_batches():
+            for _, origin, part in split_rows(batch):
+                writer.write(origin, part)
         return writer.finish()
     finally:
         writer.close()

@@ -63,6 +63,12 @@ class Shop:
         )
         return ended.text
 
+    def publish(self, *subjects: str) -> None:
+        """Publish a message on each subject, which a stream of the leaf stores."""
+        with Raw(self._url, "acc", "acc") as raw:
+            for subject in subjects:
+                raw.api_ok(subject, {})
+
     def newest_apply(self) -> int:
         """Return the number of the last apply, as `history` lists it."""
         ended = self._installed.jsplan(self.folder, "history", "--json")
@@ -124,12 +130,13 @@ def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
 
 
 def copying_is_refused(shop: Shop) -> None:
-    """A backfill can be planned; its run says what to install, before anything is changed."""
+    """A backfill can be previewed with an upper bound; its run says what to install first."""
     shop.declare("8d", BACKFILL)
     assert "history" in shop.run("backfill status")
+    shop.publish("orders.a", "orders.b", "orders.a")
+    assert "Backfill: at most 3 messages to copy." in shop.run("backfill plan history")
     for command in (
         "backfill run history",
-        "backfill plan history",
         "backfill verify history",
         "apply -y",
     ):
@@ -145,5 +152,7 @@ def save_destroy_and_bring_back(shop: Shop) -> None:
         "destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS"
     )
     assert "5 destroyed" in gone
-    assert "restore stream ORDERS" in shop.run("restore saved -y")
+    assert "restore stream ORDERS" in shop.run(
+        "restore saved -y --allow-hazard DUPLICATES_MESSAGES"
+    )
     assert "FOUND" in shop.run("status")

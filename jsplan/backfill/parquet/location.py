@@ -14,12 +14,12 @@ from jsplan.backfill.parquet.manifest import Archive, ArchivedOrigin, OriginCont
 from jsplan.backfill.parquet.object_store import ObjectFolder
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, LocalFolder
 from jsplan.config.archive_url import OBJECT_SCHEMES, PLACE_HINT, archive_url_problem
-from jsplan.errors import NotAvailableError, UsageError
+from jsplan.errors import UsageError
 from jsplan.planning.backfill.model import OriginState
 
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.reader import LocatedFile
-    from jsplan.config.model import Backfill, Domain
+    from jsplan.config.model import Domain
     from jsplan.context import Context
 
 
@@ -37,39 +37,6 @@ def resolve_store(context: Context, text: str) -> ArchiveStore:
     if is_url:
         return LocalFolder(Path(unquote(urlsplit(text).path)))
     return LocalFolder(context.workspace.root / text)
-
-
-def check_archives(context: Context, entry: Backfill) -> None:
-    """Raise UsageError or NotAvailableError for an entry whose archives are not supported."""
-    sides = [side for side in (*entry.origins, entry.target) if side.parquet is not None]
-    if not sides:
-        return
-    for side in sides:
-        resolve_store(context, side.parquet or "")
-    if entry.target.parquet is not None and any(side.parquet is not None for side in entry.origins):
-        raise UsageError(
-            f"backfill {entry.name} copies from an archive to an archive",
-            hint="Copy the folder instead. It is self-contained.",
-        )
-    if any(side.parquet is not None for side in entry.origins) != all(
-        side.parquet is not None for side in entry.origins
-    ):
-        raise UsageError(
-            f"backfill {entry.name} mixes archives and streams as origins",
-            hint="Split it into two entries.",
-        )
-    if entry.target.parquet is not None and entry.order != "stream":
-        raise UsageError(
-            f"backfill {entry.name}: an archive is written in the order of the stream, "
-            f"so `order: {entry.order}` has no effect",
-            hint="Remove `order` here. Set it in the entry that reads the archive.",
-        )
-    if entry.mode == "exact" or entry.strategy not in {"auto", "spark"}:
-        raise NotAvailableError(
-            f"backfill {entry.name}: an archive is written and read by Spark, "
-            "and copies from it have an origin header",
-            hint="Remove `mode` and `strategy` from the entry.",
-        )
 
 
 class ParquetOrigin(Struct):

@@ -78,11 +78,16 @@ class Chunk(Struct, frozen=True):
         """The range of the chunk."""
         return SeqRange(self.first, self.last)
 
-    def fits(self, file: ArchiveFile | None) -> bool:
-        """Check that a file has the name of the chunk, and no message outside of it."""
-        return file is None or (
-            file.name == self.name
-            and (not file.rows or self.first <= file.first_seq <= file.last_seq <= self.last)
+    @property
+    def is_valid(self) -> bool:
+        """True if its file has its name, and no message outside of its range."""
+        file = self.file
+        return self.first <= self.last and (
+            file is None
+            or (
+                file.name == self.name
+                and (not file.rows or self.first <= file.first_seq <= file.last_seq <= self.last)
+            )
         )
 
 
@@ -392,17 +397,7 @@ def _decode(data: bytes, path: str) -> _Manifest:
     for each in found.origins:
         last = 0
         for chunk in each.chunks:
-            file = chunk.file
-            if not last < chunk.first <= chunk.last or (
-                file is not None
-                and (
-                    file.name != chunk.name
-                    or (
-                        file.rows
-                        and not chunk.first <= file.first_seq <= file.last_seq <= chunk.last
-                    )
-                )
-            ):
+            if chunk.first <= last or not chunk.is_valid:
                 raise DocumentError(
                     f"{path} is damaged: {chunk.name} does not fit its range", hint=hint
                 )

@@ -1,12 +1,11 @@
-"""Read both sides of a verification as small columns: origin and hash of each message.
+"""Rows of a comparison: small columns with the origin and the hash of each message.
 
 The hash covers what a copy preserves. Only these columns leave the reading process; another
-process joins them. Each side is read once, in order.
+process joins them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct, field
+from msgspec import Struct
 
 from jsplan.backfill.message_schema import (
     KEPT_PREFIX,
@@ -23,12 +22,10 @@ from jsplan.backfill.message_schema import (
     neutralize_headers,
     parse_times,
 )
-from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.arrow_split import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
-from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.rows.order import OrderTracker
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import (
     encode_canonical,
     parse_origin_header,
@@ -37,11 +34,9 @@ from jsplan.backfill.tasks.hashes import (
     strip_transport_headers,
 )
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
-from jsplan.identity import KnownObject
 from jsplan.resources.source_header import SOURCE_HEADER
 
-#: `side` is 0 at the origin and 1 at the target. `time` is ns (0: unknown). `place` is the sequence
-#: at the target. `mark` is a sum of the flags below. `said` is an error.
+#: `time` is ns (0: unknown). `place` is the sequence at the target. `mark` is a sum of flags.
 ROW_SCHEMA: Final = pa.schema(
     [
         ("origin_number", pa.int32()),
@@ -51,12 +46,12 @@ ROW_SCHEMA: Final = pa.schema(
         ("digest", pa.int64()),
         ("place", pa.int64()),
         ("mark", pa.int32()),
-        ("said", pa.string()),
     ]
 )
-#: LATE: after a later message of the same attempt. REPAIRED: after a later message of an earlier
-#: attempt. IMPOSSIBLE: not at the origin at the time of the copy. SKIPPED: too large.
-LATE, REPAIRED, IMPOSSIBLE, SKIPPED = 1, 2, 4, 8
+#: `side`: a message as expected at the target, as stored there, or only its presence at the origin.
+EXPECTED, AT_TARGET, PRESENT = 0, 1, 2
+#: `mark`, besides those of `order`: not at the origin at the time of the copy, and too large.
+IMPOSSIBLE, SKIPPED = 4, 8
 #: Number of messages of no origin.
 NO_ORIGIN: Final = -1
 #: A header block without headers. A server stores it for a message that had none.
@@ -72,10 +67,10 @@ _SOURCE_PATTERN: Final = (
 class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
-    `known` is the stream that is read, `source_names` are its names in `Nats-Stream-Source`.
-    `created_at` is its creation time (ns), `replaced_at` that of its successor of the same name, as
-    far as one is compared, and `last_possible_seq` its last sequence. `gaps` were deleted before
-    they could be copied, `skipped` are too large messages.
+    `source_names` are its names in `Nats-Stream-Source`. `created_at` is its creation time (ns),
+    `replaced_at` that of its successor of the same name, as far as one is compared, and
+    `last_possible_seq` its last sequence. `gaps` were deleted before they could be copied,
+    `skipped` are too large messages.
     """
 
     number: int
@@ -83,7 +78,6 @@ class ComparedOrigin(Struct, frozen=True):
     stream: str
     first: int
     last: int
-    filters: tuple[str, ...]
     created_at: int
     last_possible_seq: int
     source_names: tuple[str, ...] = ()
@@ -91,7 +85,6 @@ class ComparedOrigin(Struct, frozen=True):
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
-    known: KnownObject | None = None
 
     def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
         """Return which times (ns) are those of messages of this stream, not of another one."""
@@ -99,110 +92,23 @@ class ComparedOrigin(Struct, frozen=True):
         return inside
 
 
-def read_origin_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
-    """Read the origin's side. Raises the errors of `read`."""
-    for rows in read(endpoint.open, build_request(endpoint, origin)):
-        yield to_stored_rows(origin, rows)
-
-
-def build_request(
-    endpoint: Endpoint, origin: ComparedOrigin, *, headers_only: bool = False
-) -> ReadRequest:
-    """Build the request that reads an origin."""
-    return ReadRequest(
-        endpoint.api_prefix,
-        origin.stream,
-        origin.first,
-        origin.last,
-        origin.filters,
-        headers_only,
-        origin.known,
-    )
-
-
-def to_stored_rows(origin: ComparedOrigin, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert messages to rows of the origin's side."""
+def to_stored_rows(
+    origin: ComparedOrigin,
+    rows: pa.RecordBatch,
+    side: int = EXPECTED,
+    place: Any = None,
+    mark: Any = None,
+) -> pa.RecordBatch:
+    """Convert messages with the sequences of the origin. Without `mark` skipped ones are marked."""
     seq = rows["seq"].to_numpy()
-    mark = np.where(np.isin(seq, np.array(sorted(origin.skipped), dtype=np.int64)), SKIPPED, 0)
+    if mark is None:
+        mark = np.where(np.isin(seq, np.array(sorted(origin.skipped), dtype=np.int64)), SKIPPED, 0)
     hashes = _hash_messages(
         rows["subject"],
         _expected_headers(rows["headers"], origin.ignores_dropped_headers),
         rows["data"],
     )
-    return _build_batch(
-        origin.number,
-        seq,
-        0,
-        rows["time"].to_numpy(),
-        hashes,
-        np.zeros(len(seq), dtype=np.int64),
-        mark,
-    )
-
-
-class OrderTracker(Struct):
-    """Highest origin sequence so far: of all copies, and of each staging stream."""
-
-    highest: int = 0
-    highest_copied: int = 0
-    highest_by_stage: dict[str, int] = field(default_factory=dict)
-
-    def mark_rows(
-        self,
-        names: pa.Array,
-        seqs: SeqArray,
-        subjects: pa.BinaryArray,  # noqa: ARG002 - for an order within each subject
-    ) -> np.ndarray[Any, Any]:
-        """Return LATE or REPAIRED for each row.
-
-        `names` are staging streams, empty for messages of a source.
-        """
-        encoded = pc.dictionary_encode(names)
-        marks = np.zeros(len(seqs), dtype=np.int64)
-        after_copies, self.highest_copied = _running_maximum(self.highest_copied, seqs)
-        for code, name in enumerate(encoded.dictionary.to_pylist()):
-            inside = encoded.indices.to_numpy() == code
-            if name:
-                before, self.highest_by_stage[name] = _running_maximum(
-                    self.highest_by_stage.get(name, 0), seqs[inside]
-                )
-                marks[inside] = np.where(
-                    seqs[inside] < before,
-                    LATE,
-                    np.where(seqs[inside] < after_copies[inside], REPAIRED, 0),
-                )
-            else:
-                marks[inside] = np.where(seqs[inside] < after_copies[inside], LATE, 0)
-        return marks
-
-
-def _running_maximum(highest: int, seqs: SeqArray) -> tuple[SeqArray, int]:
-    """Return the maximum before each value, and the final one."""
-    found = np.maximum.accumulate(np.concatenate([np.array([highest], dtype=np.int64), seqs]))
-    return found[:-1], int(found[-1])
-
-
-def read_target_rows(
-    endpoint: Endpoint, request: ReadRequest, origins: tuple[ComparedOrigin, ...]
-) -> Iterator[pa.RecordBatch]:
-    """Read the target's side of all origins at once, then the number of other messages.
-
-    Raises the errors of `read`.
-    """
-    orders, others = {origin.number: OrderTracker() for origin in origins}, 0
-    for rows in read(endpoint.open, request):
-        taken = 0
-        for origin in origins:
-            for batch in (
-                extract_copied_rows(origin, rows, orders[origin.number]),
-                *(extract_sourced_rows(origin, rows, name) for name in origin.source_names),
-            ):
-                if batch is not None:
-                    taken += batch.num_rows
-                    yield batch
-        others += rows.num_rows - taken
-    zero = np.zeros(1, dtype=np.int64)
-    yield _build_batch(NO_ORIGIN, zero, 1, zero, zero, np.array([others], dtype=np.int64), zero)
+    return build_rows(origin.number, seq, side, rows["time"].to_numpy(), hashes, place, mark)
 
 
 def extract_copied_rows(
@@ -236,7 +142,8 @@ def extract_copied_rows(
         rows["subject"], _normalize_headers(headers, origin.ignores_dropped_headers), rows["data"]
     )
     return _filter_rows(
-        _build_batch(origin.number, seq, 1, time, hashes, rows["seq"].to_numpy(), marks), wanted
+        build_rows(origin.number, seq, AT_TARGET, time, hashes, rows["seq"].to_numpy(), marks),
+        wanted,
     )
 
 
@@ -299,9 +206,8 @@ def extract_sourced_rows(
         _expected_headers(strip_transport_headers(rows["headers"]), origin.ignores_dropped_headers),
         rows["data"],
     )
-    zeros = np.zeros(len(seq), dtype=np.int64)
     return _filter_rows(
-        _build_batch(origin.number, seq, 1, zeros, hashes, rows["seq"].to_numpy(), zeros), wanted
+        build_rows(origin.number, seq, AT_TARGET, None, hashes, rows["seq"].to_numpy()), wanted
     )
 
 
@@ -353,20 +259,19 @@ def _hash_messages(
     return np.frombuffer(digests, dtype=np.int64)
 
 
-def _build_batch(
-    origin_number: int, seq: Any, side: int, time: Any, digest: Any, place: Any, mark: Any
+def build_rows(
+    origin_number: int,
+    seq: SeqArray,
+    side: int,
+    time: Any = None,
+    digest: Any = None,
+    place: Any = None,
+    mark: Any = None,
 ) -> pa.RecordBatch:
-    count = len(seq)
-    columns = [
-        np.full(count, origin_number),
-        seq,
-        np.full(count, side),
-        time,
-        digest,
-        place,
-        mark,
-        pa.nulls(count, pa.string()),
-    ]
+    """Build rows of one origin and side; a column that is not given is 0."""
+    zeros = np.zeros(len(seq), dtype=np.int64)
+    others = [zeros if column is None else column for column in (time, digest, place, mark)]
+    columns = [np.full(len(seq), origin_number), seq, np.full(len(seq), side), *others]
     arrays = [
         pa.array(column).cast(kind.type) for column, kind in zip(columns, ROW_SCHEMA, strict=True)
     ]

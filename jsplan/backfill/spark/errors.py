@@ -8,14 +8,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from jsplan.backfill.spark.executors import WorkerDiedError, error_to_result, raise_failure
+from jsplan.backfill.spark.executors import error_to_result, raise_failure, raise_worker_death
 from jsplan.backfill.spark.user_transforms import first_error_line
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jsplan.backfill.tasks.partitioning import PartitionPlan
+    from jsplan.backfill.tasks.partitioning import TransformSpec
 
 #: Pattern of a transported error in the message of Spark.
 _ERROR_PATTERN = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
@@ -36,10 +36,10 @@ class UserFunctionError(RefusedError):
     """Error of a user's function while it ran."""
 
 
-def collect_plan_rows(
-    session: SparkSession, frame: DataFrame, plan: PartitionPlan, name: str
+def collect_frame(
+    session: SparkSession, frame: DataFrame, transforms: TransformSpec, name: str
 ) -> list[Any]:
-    """Collect the rows of a frame of a plan. Raises the errors of `raise_spark_error`."""
+    """Collect the rows of a frame. Raises as `raise_spark_error`."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
@@ -50,14 +50,14 @@ def collect_plan_rows(
             session.conf.set(key, value)
         return frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise_spark_error(error, plan)
+        raise_spark_error(error, transforms)
     finally:
         with contextlib.suppress(PySparkException, Py4JError):  # the session may have stopped
             for key, old in before.items():
                 session.conf.unset(key) if old is None else session.conf.set(key, old)
 
 
-def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
+def raise_spark_error(error: Exception, transforms: TransformSpec) -> NoReturn:
     """Raise the error that an error of Spark means.
 
     It is an error of jsplan, of the user's function or SQL, or WorkerDiedError.
@@ -66,24 +66,20 @@ def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
     if (match := _ERROR_PATTERN.search(text)) is not None:
         raise_failure([json.loads(base64.b64decode(match[1]))])
     if (
-        plan.transform is not None
+        transforms.transform is not None
         and "Traceback (most recent call last)" in text
-        and plan.transform.path in text
+        and transforms.transform.path in text
     ):
-        raise UserFunctionError(f"transform {plan.transform}: {_last_line(text)}") from None
-    if (plan.where is not None or plan.transform is not None) and (
-        condition := _sql_error_name(error)
-    ):
-        if plan.transform is not None:
+        raise UserFunctionError(f"transform {transforms.transform}: {_last_line(text)}") from None
+    if transforms.needs_rows and (condition := _sql_error_name(error)):
+        if transforms.transform is not None:
             raise UserFunctionError(
-                f"transform {plan.transform}: {condition} {first_error_line(error)}"
+                f"transform {transforms.transform}: {condition} {first_error_line(error)}"
             ) from None
         raise RefusedError(
             f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied"
         ) from None
-    raise WorkerDiedError(
-        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
-    ) from None
+    raise_worker_death(error)
 
 
 def _sql_error_name(error: Exception) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.planning.backfill.deadline import DeadlinePassedError
@@ -64,9 +64,7 @@ def collect_rows(session: SparkSession, frame: DataFrame | RDD[Any], name: str) 
     try:
         return frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise WorkerDiedError(
-            f"a worker died: {_first_error_line(error)}", hint="The next attempt resumes it."
-        ) from None
+        raise_worker_death(error)
 
 
 def _make_task_mapper(
@@ -130,6 +128,13 @@ def raise_failure(results: list[dict[str, Any]]) -> None:
             raise (RefusedError if result["for_good"] else TaskFailedError)(
                 result["error"], hint=result["hint"]
             )
+
+
+def raise_worker_death(error: Exception) -> NoReturn:
+    """Raise WorkerDiedError for an error of Spark that has no other meaning."""
+    raise WorkerDiedError(
+        f"a worker died: {_first_error_line(error)}", hint="The next attempt resumes it."
+    ) from None
 
 
 def _first_error_line(error: Exception) -> str:

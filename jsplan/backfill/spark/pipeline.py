@@ -1,8 +1,8 @@
 """Run a partitioned copy on Spark: readers, SQL and function of the user, then writers.
 
-Each partition is sorted. Copies without SQL or function shuffle whole blocks of messages, and
-partitions that read for themselves stay in one process. No partition is written before all readers
-have finished, so no partition continues where another reader failed.
+Partitions that read for themselves stay in one process. All others are rows of one format, which
+are shuffled and sorted, in blocks where they are in order already. No partition is written before
+all readers have finished, so no partition continues where another reader failed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, to_bytes, to_table
+from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, parse_headers, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
-from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.spark.bisect import find_failing_message
-from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_plan_rows
+from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_frame
 from jsplan.backfill.spark.executors import (
     error_to_result,
     is_retry,
@@ -29,21 +28,8 @@ from jsplan.backfill.spark.executors import (
 )
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
-from jsplan.backfill.tasks.partition_writer import (
-    PartitionWriter,
-    copy_all_partitions,
-    copy_partition,
-)
-from jsplan.backfill.tasks.partitioning import (
-    BlockPacker,
-    PartitionPlan,
-    ReadChunk,
-    RowBlock,
-    choose_partitions,
-    read_chunk,
-    unpack_rows,
-)
-from jsplan.backfill.tasks.subject_transform import rename_subjects
+from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
+from jsplan.backfill.tasks.partitioning import PartitionPlan, add_partition_numbers, read_chunk
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
 
@@ -52,31 +38,40 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.tasks.archive_writer import ExportChunk
 
-_HEADERS_DDL: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
-_MESSAGES_DDL: Final = (
-    "domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, "
-    f"{_HEADERS_DDL}, data BINARY, origin STRING"
+#: Spark types of the columns that readers make: those of users, and two for what SQL keeps.
+_COLUMN_TYPES: Final = {
+    "domain": "STRING",
+    "stream": "STRING",
+    "seq": "BIGINT",
+    "time": "BIGINT",
+    "subject": "STRING",
+    "headers": "ARRAY<STRUCT<name: STRING, value: STRING>>",
+    "data": "BINARY",
+    "origin": "STRING",
+    "_origin_number": "INT",
+    "_block": "BINARY",
+}
+_MESSAGE_COLUMNS: Final = ("_origin_number", "seq", "time", "subject", "_block", "data")
+_READ_SCHEMA: Final = pa.schema(
+    [*TABLE_SCHEMA, ("_origin_number", pa.int32()), ("_block", pa.binary())]
 )
-_NUMBERS_DDL: Final = "partition_number INT, origin_number INT"
-_BLOCKS_DDL: Final = f"{_NUMBERS_DDL}, first BIGINT, rows BINARY"
+#: The columns of `PARTITIONED_SCHEMA`, which are written.
 _ROWS_DDL: Final = (
-    f"{_NUMBERS_DDL}, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+    "partition_number INT, origin_number INT, seq BIGINT, time BIGINT, subject BINARY, "
+    "headers BINARY, data BINARY"
 )
-_ROW_COLUMNS: Final = ("_origin_number", "seq", "time", "subject", "_block", "data")
-_RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
+_BLOCKS_DDL: Final = "partition_number INT, origin_number INT, seq BIGINT, block BINARY"
 _BLOCK_SCHEMA: Final = pa.schema(
     [
         ("partition_number", pa.int32()),
         ("origin_number", pa.int32()),
-        ("first", pa.int64()),
-        ("rows", pa.binary()),
+        ("seq", pa.int64()),
+        ("block", pa.binary()),
     ]
 )
-#: Columns of a message for SQL, besides those of users.
-_HIDDEN_FIELDS: Final = [pa.field("_origin_number", pa.int32()), pa.field("_block", BYTES)]
+_RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
 Batches = Iterator[pa.RecordBatch]
-#: Reads the chunks with these numbers, given all chunks and the number of readers.
-ChunkReader = Callable[[list[ReadChunk], int, Batches], Batches]
+BatchMapper = Callable[[Batches], Batches]
 
 
 class RowWriter(Protocol):
@@ -101,20 +96,11 @@ def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict
 
     Raises RefusedError, and TaskFailedError for an error that another attempt may avoid.
     """
-    if plan.is_fused:
-        results = run_tasks(
-            session,
-            [partial(copy_partition, plan, number) for number in range(len(plan.partitions))],
-            name,
-        )
-        return [result[-1] for result in results]
-    if plan.has_single_reader:
-        return run_tasks(session, [partial(copy_all_partitions, plan)], name)[0]
-    begin: WriterFactory = partial(PartitionWriter, plan)
-    write = _make_block_writer(begin) if plan.transform is None else _make_row_writer(begin)
-    return _collect_results(
-        session, plan, _build_partitions(session, plan).mapInArrow(write, "said STRING"), name
-    )
+    if plan.is_fused or plan.has_single_reader:
+        numbers = range(len(plan.partitions)) if plan.is_fused else [None]
+        tasks = [partial(copy_partitions, plan, number) for number in numbers]
+        return [result for of_task in run_tasks(session, tasks, name) for result in of_task]
+    return _write_sorted(session, plan, partial(PartitionWriter, plan), name)
 
 
 def run_export(
@@ -128,31 +114,38 @@ def run_export(
     """
 
     def begin(number: int) -> RowWriter:
-        return ChunkWriter(chunks[number])
+        return ChunkWriter(plan, chunks[number])
 
+    if plan.transforms.transform is not None:
+        return _write_sorted(session, plan, begin, name)
+    frame = build_rows(session, plan, _make_writer(begin), "said STRING")
+    return _collect_results(session, plan, frame, name)
+
+
+def _write_sorted(
+    session: SparkSession, plan: PartitionPlan, begin: WriterFactory, name: str
+) -> list[dict[str, Any]]:
+    """Write each partition in order, in its own Spark partition."""
     rows = (
-        _build_partitions(session, plan)
-        if plan.transform is not None
-        else _build_filtered_rows(session, plan)
+        build_rows(session, plan)
+        if plan.transforms.transform is not None
+        else build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
     )
-    return _collect_results(
-        session,
-        plan,
-        rows.mapInArrow(
-            _make_row_writer(begin)
-            if plan.transform is not None
-            else _make_filtered_writer(plan, begin),
-            "said STRING",
-        ),
-        name,
+    frame = (
+        _repartition(rows, plan.writer_count)
+        .sortWithinPartitions("partition_number", "origin_number", "seq")
+        .mapInArrow(_make_writer(begin), "said STRING")
     )
+    return _collect_results(session, plan, frame, name)
 
 
 def _collect_results(
     session: SparkSession, plan: PartitionPlan, frame: DataFrame, name: str
 ) -> list[dict[str, Any]]:
     try:
-        results = [json.loads(row.said) for row in collect_plan_rows(session, frame, plan, name)]
+        results = [
+            json.loads(row.said) for row in collect_frame(session, frame, plan.transforms, name)
+        ]
     except UserFunctionError as error:
         origin = find_failing_message(plan, partial(_function_fails, session, name))
         raise RefusedError(
@@ -167,104 +160,104 @@ def _function_fails(session: SparkSession, name: str, plan: PartitionPlan) -> bo
     if not any(origin.spans for origin in plan.origin_tasks):
         return False
     try:
-        collect_plan_rows(
-            session,
-            build_transformed_rows(session, plan)
-            .mapInArrow(_make_row_checker(plan), _ROWS_DDL)
-            .groupBy()
-            .count(),
-            plan,
-            name,
-        )
+        collect_frame(session, build_rows(session, plan).groupBy().count(), plan.transforms, name)
     except UserFunctionError:
         return True
     return False
 
 
-def _build_partitions(session: SparkSession, plan: PartitionPlan) -> DataFrame:
-    """Build the rows to write, each partition in order in its own Spark partition."""
-    if plan.transform is not None:
-        frame = build_transformed_rows(session, plan).mapInArrow(_make_row_checker(plan), _ROWS_DDL)
-        return _repartition(frame, plan.writer_count).sortWithinPartitions(
-            "partition_number", "origin_number", "seq"
-        )
-    if plan.where is not None:
-        frame = _build_filtered_rows(session, plan).mapInArrow(_make_row_packer(plan), _BLOCKS_DDL)
-    else:
-        frame = _read_chunks(session, plan, _make_block_reader(plan), _BLOCKS_DDL)
-    return _repartition(frame, plan.writer_count).sortWithinPartitions(
-        "partition_number", "origin_number", "first"
-    )
+# --- rows -----------------------------------------------------------------------------------------
 
 
-def _build_filtered_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
-    """Build the rows that match the SQL, with raw header blocks, in order within each chunk."""
-    where = plan.where or "true"
-    headers = "headers" in where.lower()
-    rows = filter_rows(
-        _read_chunks(
-            session,
-            plan,
-            _make_row_reader(plan, hidden=True, headers=headers),
-            _row_ddl(headers=headers),
-        ),
-        where,
-    )
-    return rows.select(*_ROW_COLUMNS)
-
-
-def build_transformed_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
-    """Build the messages of a plan in the columns of users, after its SQL and its function.
-
-    With a function, the columns are `REQUIRED_COLUMNS`. Its rows are not checked. Raises
-    RefusedError for invalid SQL or an invalid function.
-    """
-    frame = _read_chunks(
-        session, plan, _make_row_reader(plan, hidden=False, headers=True), _MESSAGES_DDL
-    )
-    frame = filter_rows(frame, plan.where) if plan.where is not None else frame
-    return apply_function(frame, plan.transform) if plan.transform is not None else frame
-
-
-def build_expected_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
-    """Build the messages that should be stored: `origin_number` and `MESSAGE_SCHEMA`.
-
-    Without a function, the subject transform is not applied yet. Headers are those of the origin,
-    or what the function returned. Raises RefusedError.
-    """
-    if plan.transform is not None:
-        return (
-            build_transformed_rows(session, plan)
-            .mapInArrow(_make_row_checker(plan), _ROWS_DDL)
-            .drop("partition_number")
-        )
-    headers = "headers" in (plan.where or "").lower()
-    rows = _read_chunks(
-        session,
-        plan,
-        _make_row_reader(plan, hidden=True, headers=headers),
-        _row_ddl(headers=headers),
-    )
-    rows = filter_rows(rows, plan.where) if plan.where is not None else rows
-    return rows.selectExpr(
-        "_origin_number AS origin_number",
-        "seq",
-        "time",
-        "CAST(subject AS BINARY) AS subject",
-        "_block AS headers",
-        "data",
-    )
-
-
-def _read_chunks(
-    session: SparkSession, plan: PartitionPlan, reader: ChunkReader, schema: str
+def build_rows(
+    session: SparkSession,
+    plan: PartitionPlan,
+    then: BatchMapper | None = None,
+    schema: str = _ROWS_DDL,
 ) -> DataFrame:
-    """Read each chunk as messages. Many chunks share a task."""
+    """Build the messages to store, after SQL, function and subject transform.
+
+    They have the columns of `PARTITIONED_SCHEMA`, and are in order within each chunk unless there
+    is a function. `then` maps them on in the same process. Raises RefusedError for invalid SQL or
+    an invalid function.
+    """
+    transforms = plan.transforms
+    if transforms.transform is not None:
+        frame = _read_chunks(session, plan, TABLE_SCHEMA.names)
+        frame = filter_rows(frame, transforms.where) if transforms.where is not None else frame
+        frame, convert = apply_function(frame, transforms.transform), check_returned_rows
+    else:
+        frame, convert = _read_selected(session, plan, transforms.where), _convert_rows
+    return frame.mapInArrow(_make_converter(partial(convert, plan), then), schema)
+
+
+def _read_selected(session: SparkSession, plan: PartitionPlan, where: str | None) -> DataFrame:
+    """Read the messages that match the SQL, with raw header blocks."""
+    if where is None:
+        return _read_chunks(session, plan, _MESSAGE_COLUMNS)
+    names = [name for name in _COLUMN_TYPES if name != "headers" or name in where.lower()]
+    return filter_rows(_read_chunks(session, plan, names), where).select(*_MESSAGE_COLUMNS)
+
+
+def _make_converter(
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch], then: BatchMapper | None
+) -> BatchMapper:
+    def convert_all(batches: Batches) -> Batches:
+        try:
+            yield from (convert(batch) for batch in batches if batch.num_rows)
+        except JsplanError as error:
+            raise CarriedError(error) from None
+
+    return convert_all if then is None else lambda batches: then(convert_all(batches))
+
+
+def _convert_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert rows of `_MESSAGE_COLUMNS` to `PARTITIONED_SCHEMA`."""
+    number, *columns = (batch[name] for name in _MESSAGE_COLUMNS)
+    rows = pa.RecordBatch.from_arrays([to_bytes(one) for one in columns], schema=MESSAGE_SCHEMA)
+    return add_partition_numbers(plan, number.to_numpy(), rows)
+
+
+def _read_chunks(session: SparkSession, plan: PartitionPlan, names: Sequence[str]) -> DataFrame:
+    """Read each chunk as messages, with these columns. Many chunks share a task."""
     cores = session.sparkContext.defaultParallelism
     chunks = plan.split_into_chunks(2 * cores)
+
+    def read_all(batches: Batches) -> Batches:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            try:
+                for rows in read_chunk(plan, chunks[number], cores):
+                    yield _select_columns(plan, chunks[number].origin_number, rows, names)
+            except JsplanError as error:
+                raise CarriedError(error) from None
+
     return session.range(0, len(chunks), 1, max(1, min(len(chunks), 4 * cores))).mapInArrow(
-        partial(reader, chunks, cores), schema
+        read_all, ", ".join(f"{name} {_COLUMN_TYPES[name]}" for name in names)
     )
+
+
+def _select_columns(
+    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, names: Sequence[str]
+) -> pa.RecordBatch:
+    """Convert messages to these columns.
+
+    `origin` is their origin at the target, also for messages that were copied before.
+    """
+    task, count = plan.origin_tasks[origin_number], rows.num_rows
+    columns: dict[str, Any] = {name: rows[name] for name in ("seq", "time", "data")} | {
+        "domain": pa.repeat(pa.scalar(task.domain), count),
+        "stream": pa.repeat(pa.scalar(task.stream), count),
+        "subject": rows["subject"].view(pa.string()),
+        "_origin_number": pa.array([origin_number] * count, pa.int32()),
+        "_block": rows["headers"],
+    }
+    if "headers" in names:
+        columns["headers"] = parse_headers(rows["headers"])
+    if "origin" in names:
+        origins = format_origins(task.domain, task.stream, rows["seq"], rows["time"])
+        columns["origin"] = origins.view(pa.string())
+    fields = [_READ_SCHEMA.field(name) for name in names]
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=pa.schema(fields))
 
 
 def _repartition(frame: DataFrame, count: int) -> DataFrame:
@@ -276,218 +269,76 @@ def _repartition(frame: DataFrame, count: int) -> DataFrame:
     return frame.repartition(count, "partition_number")
 
 
-# --- readers ---
+def _pack_blocks(batches: Batches) -> Batches:
+    """Pack rows in order into blocks; many small values cost Spark twice the time."""
+    for partition, origin, rows in (part for batch in batches for part in split_rows(batch)):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
+            stream.write_batch(rows)
+        block = [partition, origin, rows["seq"][0].as_py(), sink.getvalue().to_pybytes()]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([value], kind.type)
+                for value, kind in zip(block, _BLOCK_SCHEMA, strict=True)
+            ],
+            schema=_BLOCK_SCHEMA,
+        )
 
 
-def _make_block_reader(plan: PartitionPlan) -> ChunkReader:
-    def read_all(chunks: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for chunk in (
-            chunks[number] for batch in batches for number in batch.column(0).to_pylist()
-        ):
-            packer = BlockPacker(plan, chunk.origin_number)
-            try:
-                for rows in read_chunk(plan, chunk, readers):
-                    yield from map(_to_block_batch, packer.pack(rows))
-                yield from map(_to_block_batch, packer.flush())
-            except JsplanError as error:
-                raise CarriedError(error) from None
-
-    return read_all
+def _unpack_blocks(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    for partition, origin, _, block in zip(*batch.columns, strict=True):
+        with pa.ipc.open_stream(block.as_buffer()) as stream:
+            yield from ((partition.as_py(), origin.as_py(), rows) for rows in stream)
 
 
-def _to_block_batch(block: RowBlock) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([value])
-            for value in (block.partition_number, block.origin_number, block.first_seq, block.rows)
-        ],
-        schema=_BLOCK_SCHEMA,
-    )
+def split_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Split rows of `PARTITIONED_SCHEMA` into runs of a partition and an origin."""
+    for partition, of_partition in _split_runs(batch, "partition_number"):
+        for origin, part in _split_runs(of_partition, "origin_number"):
+            columns = [to_bytes(part[name]) for name in MESSAGE_SCHEMA.names]
+            yield partition, origin, pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
-def _make_row_reader(plan: PartitionPlan, *, hidden: bool, headers: bool) -> ChunkReader:
-    def read_all(chunks: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for chunk in (
-            chunks[number] for batch in batches for number in batch.column(0).to_pylist()
-        ):
-            try:
-                for rows in read_chunk(plan, chunk, readers):
-                    yield _to_user_columns(
-                        plan, chunk.origin_number, rows, hidden=hidden, headers=headers
-                    )
-            except JsplanError as error:
-                raise CarriedError(error) from None
-
-    return read_all
-
-
-def _to_user_columns(
-    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool
-) -> pa.RecordBatch:
-    """Convert messages to the columns of users.
-
-    `origin` is their origin at the target, also for messages that were copied before.
-    """
-    task = plan.origin_tasks[origin_number]
-    table = to_table(task.domain, task.stream, rows) if headers else None
-    origins = format_origins(task.domain, task.stream, rows["seq"], rows["time"]).view(pa.string())
-    count = rows.num_rows
-    columns: dict[str, Any] = {
-        "domain": pa.repeat(pa.scalar(task.domain), count),
-        "stream": pa.repeat(pa.scalar(task.stream), count),
-        "seq": rows["seq"],
-        "time": rows["time"],
-        "subject": rows["subject"].view(pa.string()),
-        "headers": table["headers"] if table is not None else None,
-        "data": rows["data"],
-        "origin": origins,
-        "_origin_number": pa.array([origin_number] * count, pa.int32()),
-        "_block": rows["headers"],
-    }
-    fields = [
-        field
-        for field in (*TABLE_SCHEMA, *(_HIDDEN_FIELDS if hidden else ()))
-        if headers or field.name != "headers"
-    ]
-    return pa.RecordBatch.from_arrays(
-        [columns[field.name] for field in fields], schema=pa.schema(fields)
-    )
-
-
-def _row_ddl(*, headers: bool) -> str:
-    return (
-        _MESSAGES_DDL if headers else _MESSAGES_DDL.replace(f" {_HEADERS_DDL},", "")
-    ) + ", _origin_number INT, _block BINARY"
-
-
-def _make_row_packer(plan: PartitionPlan) -> Callable[[Batches], Batches]:
-    """Pack the remaining rows, which arrive in order, chunk by chunk."""
-
-    def pack(batches: Batches) -> Batches:
-        packers: dict[int, BlockPacker] = {}
-        try:
-            for batch in batches:
-                for number, part in split_by_runs(batch["_origin_number"], _to_messages(batch)):
-                    yield from map(
-                        _to_block_batch,
-                        packers.setdefault(number, BlockPacker(plan, number)).pack(part),
-                    )
-            for packer in packers.values():
-                yield from map(_to_block_batch, packer.flush())
-        except JsplanError as error:
-            raise CarriedError(error) from None
-
-    return pack
-
-
-def _to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert rows of `_ROW_COLUMNS` to the columns of `MESSAGE_SCHEMA`."""
-    return pa.RecordBatch.from_arrays(
-        [to_bytes(batch[name]) for name in _ROW_COLUMNS[1:]], schema=MESSAGE_SCHEMA
-    )
-
-
-def split_by_runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Split rows into consecutive runs of the same number."""
-    ends = pc.run_end_encode(numbers)
-    start = 0
+def _split_runs(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    ends, start = pc.run_end_encode(batch[name]), 0
     for number, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
-        yield number, rows.slice(start, end - start)
+        yield number, batch.slice(start, end - start)
         start = end
 
 
-def _make_row_checker(plan: PartitionPlan) -> Callable[[Batches], Batches]:
-    def check(batches: Batches) -> Batches:
+# --- writers --------------------------------------------------------------------------------------
+
+
+def _make_writer(begin: WriterFactory) -> BatchMapper:
+    """Make a mapper that writes the parts of the partitions, and yields the result of each."""
+
+    def write(batches: Batches) -> Batches:
+        writer, current = None, -1
         try:
-            for batch in batches:
-                if batch.num_rows:
-                    yield check_returned_rows(plan, batch)
+            parts = (part for batch in batches for part in _list_parts(batch))
+            for number, origin, rows in parts:
+                if is_retry():
+                    refuse_retry()
+                if number != current:
+                    if writer is not None:
+                        yield _to_result_batch(writer.finish())
+                        writer.close()
+                    writer, current = begin(number), number
+                assert writer is not None
+                writer.write(origin, rows)
+            if writer is not None:
+                yield _to_result_batch(writer.finish())
         except JsplanError as error:
-            raise CarriedError(error) from None
+            yield _to_result_batch(error_to_result(error))
+        finally:
+            if writer is not None:
+                writer.close()
 
-    return check
-
-
-# --- writers ---
-
-
-def _make_block_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
-    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        for batch in batches:
-            for partition, origin, block in zip(
-                *(batch[name] for name in ("partition_number", "origin_number", "rows")),
-                strict=True,
-            ):
-                for rows in unpack_rows(block.as_buffer()):
-                    yield partition.as_py(), origin.as_py(), rows
-
-    return partial(_write_parts, begin, parts)
+    return write
 
 
-def _make_filtered_writer(
-    plan: PartitionPlan, begin: WriterFactory
-) -> Callable[[Batches], Batches]:
-    transform = plan.subject_transform
-
-    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        compiled = transform.compile() if transform is not None else None
-        for batch in batches:
-            for number, messages in split_by_runs(batch["_origin_number"], _to_messages(batch)):
-                origin = plan.origin_tasks[number]
-                rows = rename_subjects(messages, compiled, origin.domain, origin.stream)
-                for partition, part in split_by_runs(
-                    pa.array(
-                        choose_partitions(plan, number, rows["seq"].to_numpy(), rows["subject"])
-                    ),
-                    rows,
-                ):
-                    yield partition, number, part
-
-    return partial(_write_parts, begin, parts)
-
-
-def _make_row_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
-    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        for batch in batches:
-            rows = pa.RecordBatch.from_arrays(
-                [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
-            )
-            start = 0
-            for number, of_partition in split_by_runs(batch["partition_number"], rows):
-                for origin, part in split_by_runs(
-                    batch["origin_number"].slice(start, of_partition.num_rows), of_partition
-                ):
-                    yield number, origin, part
-                start += of_partition.num_rows
-
-    return partial(_write_parts, begin, parts)
-
-
-def _write_parts(
-    begin: WriterFactory,
-    parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]],
-    batches: Batches,
-) -> Batches:
-    """Write the parts of the partitions, and yield the result of each."""
-    writer, current = None, -1
-    try:
-        for number, origin, rows in parts(batches):
-            if is_retry():
-                refuse_retry()
-            if number != current:
-                if writer is not None:
-                    yield _to_result_batch(writer.finish())
-                    writer.close()
-                writer, current = begin(number), number
-            assert writer is not None
-            writer.write(origin, rows)
-        if writer is not None:
-            yield _to_result_batch(writer.finish())
-    except JsplanError as error:
-        yield _to_result_batch(error_to_result(error))
-    finally:
-        if writer is not None:
-            writer.close()
+def _list_parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    return _unpack_blocks(batch) if "block" in batch.schema.names else split_rows(batch)
 
 
 def _to_result_batch(result: dict[str, Any]) -> pa.RecordBatch:

@@ -6,7 +6,6 @@ The task writes a file below `_jsplan/`, reads it back, and gives it the name of
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,17 +20,12 @@ from jsplan.backfill.message_schema import TABLE_SCHEMA, encode_headers, to_tabl
 from jsplan.backfill.parquet.manifest import DAMAGED_HINT, ArchiveFile, name_part
 from jsplan.backfill.parquet.reader import describe_file
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, NewFile
-from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.frames import BYTES
-from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.partition_writer import build_duplicate_error
-from jsplan.backfill.tasks.partitioning import TransformFunction
-from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
+from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, read_chunk
+from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, JsplanError, RefusedError
-from jsplan.identity import KnownObject
-from jsplan.planning.backfill.deadline import Deadline
 from jsplan.planning.backfill.model import SeqRange
 
 #: Columns of a file: those of the format `jetstream`, a standard timestamp, and header blocks that
@@ -45,60 +39,37 @@ _DICTIONARY_COLUMNS: Final = ["domain", "stream", "subject"]
 
 
 class ExportChunk(Struct, frozen=True):
-    """Input of one task.
+    """One chunk of an archive: its range, the name of its file, and the place."""
 
-    `domain` is the name of the origin's domain in `Jsplan-Origin`, `name` that of the file. `known`
-    is the stream that was pinned.
-    """
-
-    source: Endpoint
-    domain: str
-    stream: str
     span: SeqRange
     name: str
-    filters: tuple[str, ...]
     place: ArchiveStore
-    rate: int | None = None
-    transform: TransformFunction | None = None
-    subject_transform: SubjectTransform | None = None
-    deadline: Deadline | None = None
-    known: KnownObject | None = None
 
 
-def export_chunks(chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-    """Export the chunks, one after the other; yield the entry of each file in the manifest.
+def export_chunks(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
+    """Export chunks of the only origin of a plan; yield the entry of each file in the manifest.
 
-    A chunk whose file is there is not read again. Raises the errors of `read`, and RefusedError
-    where the folder is not writable.
+    A chunk whose file is there is not read again. Raises the errors of `read_chunk`, and
+    RefusedError where the folder is not writable.
     """
     for chunk in chunks:
         found = _describe_existing(chunk)
-        yield found if found is not None else _export_chunk(chunk)
+        yield found if found is not None else _export_chunk(plan, chunk)
 
 
-def _export_chunk(chunk: ExportChunk) -> dict[str, Any]:
-    started, transform = (
-        time.monotonic(),
-        chunk.subject_transform.compile() if chunk.subject_transform is not None else None,
-    )
-    request = ReadRequest(
-        chunk.source.api_prefix, chunk.stream, *chunk.span, chunk.filters, known=chunk.known
-    )
-    with contextlib.closing(ChunkWriter(chunk)) as writer:
-        for rows in read(chunk.source.open, request):
-            if chunk.deadline is not None:
-                chunk.deadline.require_open()
-            size = writer.write(0, rename_subjects(rows, transform, chunk.domain, chunk.stream))
-            if chunk.rate:
-                time.sleep(max(0.0, size / chunk.rate - (time.monotonic() - started)))
+def _export_chunk(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
+    origin, transform = plan.origin_tasks[0], plan.transforms.compile_subjects()
+    with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
+        for rows in read_chunk(plan, ReadChunk(0, (chunk.span,))):
+            writer.write(0, rename_subjects(rows, transform, origin.domain, origin.stream))
         return writer.finish()
 
 
 class ChunkWriter:
     """Writer of one chunk. Rows arrive sorted by sequence; a repeated sequence is refused."""
 
-    def __init__(self, chunk: ExportChunk) -> None:
-        self._chunk = chunk
+    def __init__(self, plan: PartitionPlan, chunk: ExportChunk) -> None:
+        self._plan, self._origin, self._chunk = plan, plan.origin_tasks[0], chunk
         self._hasher = BlockHasher()
         self._last = chunk.span.first - 1
         self._size = self._buffered_bytes = self._buffered_rows = 0
@@ -122,16 +93,16 @@ class ChunkWriter:
         """
         if not rows.num_rows:
             return self._size
-        chunk, seqs = self._chunk, rows["seq"].to_numpy()
+        chunk, origin, seqs = self._chunk, self._origin, rows["seq"].to_numpy()
         steps = np.diff(seqs, prepend=self._last)
         if (steps <= 0).any():
             seq = int(seqs[int(np.argmax(steps <= 0))])
-            raise build_duplicate_error(chunk.transform, chunk.domain, chunk.stream, seq)
+            raise build_duplicate_error(self._plan, 0, seq)
         self._last = int(seqs[-1])
         if self._last > chunk.span.last:
             raise JsplanError(f"message {self._last:,} is not in the chunk {chunk.span}")
         self._hasher.add(rows["subject"], rows["headers"], rows["data"])
-        self._buffered.append(to_file_schema(chunk.domain, chunk.stream, rows))
+        self._buffered.append(to_file_schema(origin.domain, origin.stream, rows))
         self._buffered_rows += rows.num_rows
         self._buffered_bytes += rows.nbytes
         if self._buffered_rows >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
@@ -159,8 +130,9 @@ class ChunkWriter:
             stored = BlockHasher()
             file = describe_file(place, self._part, chunk.name, stored.add)
             if (stored.count, stored.hashes()) != (self._hasher.count, self._hasher.hashes()):
+                written = place.locate(self._part)
                 raise JsplanError(
-                    f"{place.locate(self._part)} differs from the messages of {chunk.stream}",
+                    f"{written} differs from the messages of {self._origin.stream}",
                     hint="Check the disk.",
                 )
             with contextlib.suppress(FileExistsError):

@@ -1,6 +1,6 @@
 """Write one partition into its staging stream, in order, and report its origins.
 
-Rows come from a reader in the same process (`copy_partition`) or from Spark.
+Rows come from a reader in the same process (`copy_partitions`) or from Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from jsplan.backfill.tasks.hashes import BlockHasher
 from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
-    TransformFunction,
     choose_partitions,
     partition_rows,
     read_chunk,
@@ -134,8 +133,8 @@ class PartitionWriter:
         before = self._last_position[1] if self._last_position[0] == origin_number else 0
         steps = np.diff(seqs, prepend=before)
         if (steps <= 0).any():
-            task, seq = self._plan.origin_tasks[origin_number], int(seqs[np.argmax(steps <= 0)])
-            raise build_duplicate_error(self._plan.transform, task.domain, task.stream, seq)
+            seq = int(seqs[np.argmax(steps <= 0)])
+            raise build_duplicate_error(self._plan, origin_number, seq)
         self._last_position = (origin_number, int(seqs[-1]))
 
     def _oversize_filter(self, origin_number: int) -> OversizeFilter:
@@ -177,62 +176,42 @@ class PartitionWriter:
         self._connection.close()
 
 
-def build_duplicate_error(
-    transform: TransformFunction | None, domain: str, stream: str, seq: int
-) -> RefusedError:
+def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> RefusedError:
     """Build the error for a transform that returns several rows for one message."""
+    task, transform = plan.origin_tasks[origin_number], plan.transforms.transform
     subject = f"transform {transform}" if transform is not None else "the copy"
     return RefusedError(
-        f"{subject} makes more than one message of {domain}/{stream}/{seq}. A copied "
+        f"{subject} makes more than one message of {task.domain}/{task.stream}/{seq}. A copied "
         "message is identified by its origin, so the two cannot be distinguished. "
         "Nothing of this attempt was copied",
         hint="Return at most one row for each input row.",
     )
 
 
-def copy_partition(plan: PartitionPlan, number: int) -> Iterator[dict[str, Any]]:
-    """Copy a partition that reads for itself, and yield its result."""
-    writer, transform = (
-        PartitionWriter(plan, number),
-        plan.subject_transform.compile() if plan.subject_transform is not None else None,
-    )
-    try:
-        for chunk in plan.chunks_of_partition(number):
-            origin = plan.origin_tasks[chunk.origin_number]
-            for rows in read_chunk(plan, chunk, len(plan.partitions)):
-                writer.write(
-                    chunk.origin_number,
-                    rename_subjects(rows, transform, origin.domain, origin.stream),
-                )
-        yield writer.finish()
-    finally:
-        writer.close()
+def copy_partitions(plan: PartitionPlan, number: int | None = None) -> Iterator[dict[str, Any]]:
+    """Copy a partition that reads for itself, or without `number` all of them with one reader.
 
-
-def copy_all_partitions(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
-    """Copy all partitions with one reader, and yield the result of each that has messages.
-
-    Each batch is written to the partitions one after the other. If the process ends, each staging
-    stream therefore holds a prefix of its partition.
+    Yields the result of each partition that has messages. One reader writes each batch to the
+    partitions one after the other. If the process ends, each staging stream therefore holds a
+    prefix of its partition.
     """
-    writers, transform = (
-        dict[int, PartitionWriter](),
-        plan.subject_transform.compile() if plan.subject_transform is not None else None,
-    )
-    origin = plan.origin_tasks[0]
+    chunks, readers = plan.split_into_chunks(1), 1
+    if number is not None:
+        chunks, readers = plan.chunks_of_partition(number), len(plan.partitions)
+    transform, writers = plan.transforms.compile_subjects(), dict[int, PartitionWriter]()
     with contextlib.ExitStack() as opened:
-        for chunk in plan.split_into_chunks(1):
-            for batch in read_chunk(plan, chunk):
+        for chunk in chunks:
+            origin = plan.origin_tasks[chunk.origin_number]
+            for batch in read_chunk(plan, chunk, readers):
                 rows = rename_subjects(batch, transform, origin.domain, origin.stream)
-                for number, part_rows in partition_rows(
-                    rows,
-                    choose_partitions(
-                        plan, chunk.origin_number, rows["seq"].to_numpy(), rows["subject"]
-                    ),
-                ):
-                    if number not in writers:
-                        writers[number] = PartitionWriter(plan, number)
-                        opened.callback(writers[number].close)
-                    writers[number].write(chunk.origin_number, part_rows)
-        for number in sorted(writers):
-            yield writers[number].finish()
+                chosen = (
+                    choose_partitions(plan, chunk.origin_number, rows["seq"], rows["subject"])
+                    if number is None
+                    else np.full(rows.num_rows, number)
+                )
+                for partition, part in partition_rows(rows, chosen):
+                    if partition not in writers:
+                        writers[partition] = PartitionWriter(plan, partition)
+                        opened.callback(writers[partition].close)
+                    writers[partition].write(chunk.origin_number, part)
+        yield from (writers[partition].finish() for partition in sorted(writers))

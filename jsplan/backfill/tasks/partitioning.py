@@ -8,6 +8,7 @@ however often a copy is interrupted and resumed.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -29,11 +30,17 @@ from jsplan.backfill.tasks.origin_task import (
     RateLimiter,
     read_messages,
 )
-from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
+from jsplan.backfill.tasks.subject_transform import (
+    CompiledTransform,
+    SubjectTransform,
+    rename_subjects,
+)
 from jsplan.planning.backfill.model import SeqRange
 
-#: Approximate bytes of a block between a reader and a writer.
-BLOCK_SIZE: Final = 1 << 20
+#: A message with its partition and its origin.
+PARTITIONED_SCHEMA: Final = pa.schema(
+    [("partition_number", pa.int32()), ("origin_number", pa.int32()), *MESSAGE_SCHEMA]
+)
 #: Consecutive sequences that go to one partition with `order: none`.
 PARTITION_STRIDE: Final = 4096
 
@@ -67,6 +74,30 @@ class TransformFunction(Struct, frozen=True):
         return f"{self.path}:{self.name}"
 
 
+class TransformSpec(Struct, frozen=True):
+    """The order and the transforms of messages during a copy."""
+
+    order: str = "stream"
+    where: str | None = None
+    transform: TransformFunction | None = None
+    subject_transform: SubjectTransform | None = None
+
+    @property
+    def needs_rows(self) -> bool:
+        """True if Spark must process each message, for SQL or a function."""
+        return self.where is not None or self.transform is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the function, which distinguishes staged messages of an earlier version."""
+        text = self.transform.text if self.transform is not None else ""
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+    def compile_subjects(self) -> CompiledTransform | None:
+        """Compile the subject transform, if there is one."""
+        return self.subject_transform.compile() if self.subject_transform is not None else None
+
+
 class PartitionPlan(Struct, frozen=True):
     """Copy with several partitions.
 
@@ -78,11 +109,8 @@ class PartitionPlan(Struct, frozen=True):
 
     partitions: tuple[Partition, ...]
     origin_tasks: tuple[OriginTask, ...]
-    order: str = "stream"
+    transforms: TransformSpec = TransformSpec()
     assignments: tuple[int, ...] = ()
-    where: str | None = None
-    transform: TransformFunction | None = None
-    subject_transform: SubjectTransform | None = None
     rate: int | None = None
     chunk_starts: tuple[int, ...] = ()
 
@@ -94,7 +122,7 @@ class PartitionPlan(Struct, frozen=True):
     @property
     def is_fused(self) -> bool:
         """Return True if each partition can read for itself. No message then enters the JVM."""
-        return self.order != "subject" and self.where is None and self.transform is None
+        return self.transforms.order != "subject" and not self.transforms.needs_rows
 
     @property
     def has_one_origin(self) -> bool:
@@ -106,8 +134,8 @@ class PartitionPlan(Struct, frozen=True):
         return (
             len(self.partitions) == len(self.origin_tasks) == 1
             and self.is_fused
-            and self.order == "stream"
-            and self.subject_transform is None
+            and self.transforms.order == "stream"
+            and self.transforms.subject_transform is None
         )
 
     @property
@@ -118,11 +146,10 @@ class PartitionPlan(Struct, frozen=True):
         rest. Several origins are worth several readers.
         """
         return (
-            self.order == "subject"
+            self.transforms.order == "subject"
             and len(self.origin_tasks) == 1
             and not self.chunk_starts
-            and self.where is None
-            and self.transform is None
+            and not self.transforms.needs_rows
         )
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
@@ -143,7 +170,7 @@ class PartitionPlan(Struct, frozen=True):
 
     def chunks_of_partition(self, partition: int) -> list[ReadChunk]:
         """Return the chunks that a partition reads for itself, in the order of writing."""
-        if self.order == "stream":
+        if self.transforms.order == "stream":
             return [
                 ReadChunk(number, origin.spans)
                 for number, origin in enumerate(self.origin_tasks)
@@ -234,13 +261,14 @@ def _restrict_existing(known: ExistingMessages, spans: Sequence[SeqRange]) -> Ex
 
 
 def choose_partitions(
-    plan: PartitionPlan, origin_number: int, seqs: SeqArray, subjects: pa.BinaryArray
+    plan: PartitionPlan, origin_number: int, seq: pa.Array, subjects: pa.BinaryArray
 ) -> np.ndarray[Any, Any]:
     """Return the partition of each message. The choice is deterministic."""
+    seqs: SeqArray = seq.to_numpy()
     if plan.chunk_starts:
         return np.searchsorted(np.array(plan.chunk_starts, dtype=np.int64), seqs, side="right") - 1
     count = len(plan.partitions)
-    if plan.order == "subject":
+    if plan.transforms.order == "subject":
         encoded = pc.dictionary_encode(subjects)
         by_subject = np.fromiter(
             (zlib.crc32(subject) % count for subject in encoded.dictionary.to_pylist()),
@@ -250,65 +278,35 @@ def choose_partitions(
             by_subject[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
         )
         return chosen
-    if plan.order == "stream":
+    if plan.transforms.order == "stream":
         return np.full(len(seqs), plan.assignments[origin_number], dtype=np.int64)
     return (seqs // PARTITION_STRIDE) % count
 
 
-class RowBlock(Struct, frozen=True):
-    """Serialized rows of one origin for one partition; `first_seq` is that of the first row."""
+def add_partition_numbers(
+    plan: PartitionPlan, numbers: SeqArray, rows: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Rename the subjects of rows, and return them by origin and partition.
 
-    partition_number: int
-    origin_number: int
-    first_seq: int
-    rows: bytes
-
-
-class BlockPacker:
-    """Assign the rows of one chunk to partitions, and pack them into blocks.
-
-    A few large values cost Spark less than many small ones.
+    They keep their order within each. `numbers` are the origins of the rows. Raises RefusedError
+    for an invalid subject.
     """
-
-    def __init__(self, plan: PartitionPlan, origin_number: int) -> None:
-        self._plan = plan
-        self._origin_number = origin_number
-        self._subject_transform = (
-            plan.subject_transform.compile() if plan.subject_transform is not None else None
-        )
-        self._buffered: dict[int, list[pa.RecordBatch]] = {}
-        self._sizes: dict[int, int] = {}
-
-    def pack(self, rows: pa.RecordBatch) -> Iterator[RowBlock]:
-        """Add rows in the columns of `MESSAGE_SCHEMA`, in order, and yield the full blocks."""
-        origin = self._plan.origin_tasks[self._origin_number]
-        rows = rename_subjects(rows, self._subject_transform, origin.domain, origin.stream)
-        partitions = choose_partitions(
-            self._plan, self._origin_number, rows["seq"].to_numpy(), rows["subject"]
-        )
-        for partition, part in partition_rows(rows, partitions):
-            self._buffered.setdefault(partition, []).append(part)
-            self._sizes[partition] = self._sizes.get(partition, 0) + part.nbytes
-            if self._sizes[partition] >= BLOCK_SIZE:
-                yield self._block(partition)
-
-    def flush(self) -> Iterator[RowBlock]:
-        """Yield the remaining blocks."""
-        for partition in sorted(self._buffered):
-            yield self._block(partition)
-
-    def _block(self, partition: int) -> RowBlock:
-        batches, self._sizes[partition] = self._buffered.pop(partition), 0
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
-            for rows in batches:
-                stream.write_batch(rows)
-        return RowBlock(
-            partition,
-            self._origin_number,
-            int(batches[0]["seq"][0].as_py()),
-            sink.getvalue().to_pybytes(),
-        )
+    transform, parts = plan.transforms.compile_subjects(), []
+    for number in np.unique(numbers).tolist():
+        origin, mask = plan.origin_tasks[number], numbers == number
+        selected = rows if mask.all() else rows.filter(pa.array(mask))
+        selected = rename_subjects(selected, transform, origin.domain, origin.stream)
+        chosen = choose_partitions(plan, number, selected["seq"], selected["subject"])
+        for partition, of_partition in partition_rows(selected, chosen):
+            columns = [
+                *(
+                    pa.array(np.full(of_partition.num_rows, one), pa.int32())
+                    for one in (partition, number)
+                ),
+                *of_partition.columns,
+            ]
+            parts.append(pa.RecordBatch.from_arrays(columns, schema=PARTITIONED_SCHEMA))
+    return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
 def partition_rows(
@@ -325,9 +323,3 @@ def partition_rows(
     cuts = [0, *(np.flatnonzero(np.diff(sorted_)) + 1).tolist(), len(order)]
     for start, stop in pairwise(cuts):
         yield int(sorted_[start]), rows.slice(start, stop - start)
-
-
-def unpack_rows(rows: bytes) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a block."""
-    with pa.ipc.open_stream(rows) as stream:
-        yield from stream

@@ -17,14 +17,9 @@ from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.row_check import find_invalid_row
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.origin_task import find_existing, select_inside
-from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
-from jsplan.backfill.tasks.subject_transform import rename_subjects
+from jsplan.backfill.tasks.partitioning import PartitionPlan, add_partition_numbers
 from jsplan.errors import RefusedError
 
-#: A message with its partition and its origin.
-PARTITIONED_SCHEMA: Final = pa.schema(
-    [("partition_number", pa.int32()), ("origin_number", pa.int32()), *MESSAGE_SCHEMA]
-)
 _ORIGIN_PATTERN: Final = r"^(?P<stream>[^/]+/[^/]+)/(?P<seq>[0-9]{1,18})/(?P<time>[^/]+)$"
 
 
@@ -53,7 +48,7 @@ def check_returned_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.Record
         [pa.array(seqs), pa.array(times), subject, encode_headers(headers), data],
         schema=MESSAGE_SCHEMA,
     )
-    return _add_partition_numbers(plan, numbers, rows)
+    return add_partition_numbers(plan, numbers, rows)
 
 
 def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, SeqArray, SeqArray]:
@@ -77,30 +72,7 @@ def _build_refusal(
     origin = origins[row].as_py()
     shown = origin.decode(errors="replace") if origin is not None else "no origin"
     return RefusedError(
-        f"transform {plan.transform} returned a row ({shown}) with {problem}. "
+        f"transform {plan.transforms.transform} returned a row ({shown}) with {problem}. "
         "Nothing of this attempt was copied",
         hint=hint,
     )
-
-
-def _add_partition_numbers(
-    plan: PartitionPlan, numbers: SeqArray, rows: pa.RecordBatch
-) -> pa.RecordBatch:
-    """Rename the subjects of the rows, and add the partition of each."""
-    transform, parts = (
-        plan.subject_transform.compile() if plan.subject_transform is not None else None,
-        [],
-    )
-    for number in np.unique(numbers):
-        origin, selected = plan.origin_tasks[number], rows.filter(pa.array(numbers == number))
-        selected = rename_subjects(selected, transform, origin.domain, origin.stream)
-        partitions = choose_partitions(
-            plan, int(number), selected["seq"].to_numpy(), selected["subject"]
-        )
-        columns = [
-            pa.array(partitions, pa.int32()),
-            pa.array(np.full(selected.num_rows, number), pa.int32()),
-            *selected.columns,
-        ]
-        parts.append(pa.RecordBatch.from_arrays(columns, schema=PARTITIONED_SCHEMA))
-    return pa.concat_batches(parts) if len(parts) > 1 else parts[0]

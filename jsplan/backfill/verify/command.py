@@ -11,20 +11,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from jsplan.backfill.options import BackfillOptions, VerifyOptions
-from jsplan.backfill.pinned_ranges import complete_state
-from jsplan.backfill.pinning import export_endpoints, load_stored_state, pin_ranges, resolve_entry
-from jsplan.backfill.retry import gather_limited
+from jsplan.backfill.endpoints import export_endpoints
+from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
+from jsplan.backfill.options import VerifyOptions
+from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.spark_runner import SparkRunner
-from jsplan.backfill.task_runner import TaskRunner
-from jsplan.backfill.transforms import is_joint_copy, reads_archive
 from jsplan.backfill.verify.sides import build_comparison
 from jsplan.config.model import Backfill, LoadOptions
-from jsplan.context import Context, Session, open_context, open_pool
+from jsplan.context import Session, open_context, open_pool
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.backfill import COUNTED_KINDS, Difference, OriginCheck, Verification
-from jsplan.errors import ApiError, ConnectError, JsplanError
-from jsplan.jetstream import Pool
+from jsplan.errors import JsplanError
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.units import count_text
@@ -38,9 +35,7 @@ async def verify_backfill(
 ) -> Verification:
     """Open the workspace, and verify an entry."""
     async with open_context(load) as context, open_pool(context, read_only=True) as pool:
-        entry = resolve_entry(
-            context, BackfillOptions(options.name, options.origin, options.target)
-        )
+        entry = resolve_entry(context, options)
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
         await pool.open({context.workspace.domains[side.domain].connection for side in streams})
         export_endpoints(context, entry)
@@ -63,10 +58,8 @@ async def verify_entry(
     `build_comparison` and of the comparison.
     """
     context, pool = session.context, session.pool
-    record = await _load_state(context, pool, entry)
-    if is_joint_copy(entry) and not reads_archive(entry):
-        record = await _drop_unreachable(session, record)
-    comparison = await build_comparison(context, pool, entry, record)
+    record = await _load_reachable(session, entry)
+    comparison = await build_comparison(context, pool, entry, record.origins)
     await runner.start()
     session.observer.phase(f"Comparing both sides of {entry.name}")
     started = time.monotonic()
@@ -75,44 +68,27 @@ async def verify_entry(
     return build_verification(entry.name, record.origins, results, seconds, listed)
 
 
-async def _load_state(context: Context, pool: Pool, entry: Backfill) -> BackfillState:
-    """Return the range in state, or the one that a run would pin now."""
-    record = load_stored_state(context, entry) or await pin_ranges(context, pool, entry)
-    if record.planned:
-        await complete_state(context, pool, entry, record, whole=not is_joint_copy(entry))
-    return record
+async def _load_reachable(session: Session, entry: Backfill) -> BackfillState:
+    """Return the ranges in state, or those that a run would pin now.
 
-
-async def _drop_unreachable(session: Session, record: BackfillState) -> BackfillState:
-    """Leave out the origins that cannot be reached, with a warning; keep all if none can."""
-
-    async def is_reachable(key: str) -> bool:
-        try:
-            domain = session.context.workspace.domains[key]
-            await session.pool.api(domain).request("INFO")
-        except (ApiError, ConnectError):
-            return False
-        return True
-
-    keys = list(dict.fromkeys(state.origin_address.domain for state in record.origins))
-    reachable = dict(zip(keys, await gather_limited(keys, is_reachable), strict=True))
-    if not any(reachable.values()):
-        return record
-    for state in record.origins:
-        if not reachable[state.origin_address.domain]:
-            session.observer.warn(f"{state.origin} cannot be reached. It is not compared")
-    return replace(
-        record,
-        origins=[state for state in record.origins if reachable[state.origin_address.domain]],
-    )
+    Origins of a joint copy that cannot be reached are left out, with a warning.
+    """
+    context, pool, offline = session.context, session.pool, dict[str, str]()
+    if is_joint_copy(entry) and not reads_archive(entry):
+        offline = await find_offline_domains(context, pool, entry)
+    record, _ = await load_ranges(context, pool, entry, offline)
+    for side in entry.origins:
+        if side.domain in offline:
+            session.observer.warn(f"{side} cannot be reached. It is not compared")
+    reached = [state for state in record.origins if state.origin_address.domain not in offline]
+    return replace(record, origins=reached)
 
 
 async def require_equal_contents(
     session: Session,
     entry: Backfill,
-    record: BackfillState,
     states: Sequence[OriginState],
-    runner: TaskRunner,
+    runner: SparkRunner,
 ) -> None:
     """Compare what the target had before a copy with these origins.
 
@@ -120,18 +96,20 @@ async def require_equal_contents(
     JsplanError for one with another content than at the origin.
     """
     session.observer.phase(f"Comparing what {entry.target} had already with its origin")
-    wanted = replace(record, origins=list(states))
-    comparison = await build_comparison(session.context, session.pool, entry, wanted)
+    comparison = await build_comparison(session.context, session.pool, entry, states)
     results = await runner.compare(comparison, MAX_NAMED, f"jsplan backfill run {entry.name}")
-    for check in build_verification(entry.name, states, results, 0, MAX_NAMED).origins:
-        if count := check.counts["different"]:
-            found = [one.target_seq for one in check.listed if one.kind == "different"]
+    differing = [result for result in results if result["kind"] == "different"]
+    for number, state in enumerate(states):
+        own = [result for result in differing if result["origin_number"] == number]
+        count = sum(result["count"] for result in own if "count" in result)
+        found = sorted(result["place"] for result in own if "place" in result)[:MAX_NAMED]
+        if count:
             raise JsplanError(
-                f"{check.target} has {count_text(count, 'message')} with the header of a copy from "
-                f"{check.origin} and another content, at sequence "
+                f"{state.target} has {count_text(count, 'message')} with the header of a copy from "
+                f"{state.origin} and another content, at sequence "
                 f"{', '.join(f'{seq:,}' for seq in found)}. The originals were not copied",
                 hint="Another client wrote or changed them. Delete them: nats stream rmm "
-                f"{quote_shell(states[0].target_address.stream)} {found[0]}, then run the backfill "
+                f"{quote_shell(state.target_address.stream)} {found[0]}, then run the backfill "
                 f"again. See all of them: jsplan backfill verify {quote_shell(entry.name)}",
             )
 

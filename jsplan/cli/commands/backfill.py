@@ -124,7 +124,7 @@ def run(
     from jsplan.api import BackfillOptions, Workspace
 
     options = BackfillOptions(
-        name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master, until
+        name, origin, target, master, reset_range, fail_on_gap, allow_hazard, lock_timeout, until
     )
     result = Workspace(settings.load_options(), output.progress).backfill(options)
     output.progress.stop()
@@ -178,7 +178,7 @@ def verify(
     origin, target = _parse_endpoints(name, ends)
     from jsplan.api import VerifyOptions, Workspace
 
-    options = VerifyOptions(name, origin, target, limit, master)
+    options = VerifyOptions(name, origin, target, master, limit)
     found = Workspace(settings.load_options(), output.progress).verify_backfill(options)
     output.progress.stop()
     from jsplan.render import backfill_text

@@ -7,9 +7,9 @@ pending range: it reads the target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
@@ -20,40 +20,25 @@ from jsplan.planning.backfill.model import (
     OriginState,
     find_stored_state,
     hash_config,
+    list_bound_times,
     match_origin_states,
+    resolve_bounds,
 )
 from jsplan.planning.backfill.strategy import (
-    SNAPSHOT_REASON,
-    TAGGED_REASON,
     StrategyChoice,
     StrategyFacts,
     StreamTraits,
     choose_strategy,
     explain_obstacle,
-    find_read_obstacle,
 )
 from jsplan.topology.routes import is_import
-from jsplan.units import format_instant, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
-    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
     from jsplan.state.document import State
 
 IMPOSSIBLE_CODE: Final = "JS472"
-#: The choice for a copy that was begun: it resumes with the same strategy.
-RESUMED_CHOICES: Final = {
-    "snapshot": StrategyChoice("snapshot", f"{SNAPSHOT_REASON}; begun so"),
-}
-
-
-class PlannedRange(NamedTuple):
-    """Sequences `first` to `last`, both included, of the stream with this creation time."""
-
-    first: int
-    last: int
-    created: str
 
 
 def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
@@ -64,17 +49,9 @@ def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
     return [
         entry
         for entry in inputs.workspace.backfills.values()
-        if _is_targeted(inputs, entry) and not _is_done(inputs, entry)
+        if is_selected(str(entry.target), request.targets, request.excludes)
+        and not ((found := find_stored_state(inputs.state.backfills, entry)) and found.done_at)
     ]
-
-
-def _is_targeted(inputs: PlanInputs, entry: Backfill) -> bool:
-    return is_selected(str(entry.target), inputs.options.targets, inputs.options.excludes)
-
-
-def _is_done(inputs: PlanInputs, entry: Backfill) -> bool:
-    record = find_stored_state(inputs.state.backfills, entry)
-    return record is not None and bool(record.done_at)
 
 
 def list_streams(inputs: PlanInputs) -> set[Address]:
@@ -140,32 +117,19 @@ def _plan_entry(
     entry: Backfill,
     sides: Sequence[BackfillSide],
 ) -> dict[str, Any]:
-    record, choice = (
-        find_stored_state(inputs.state.backfills, entry),
-        choose_entry_strategy(inputs, entry),
-    )
-    states = match_origin_states(record, entry.origins)
-    ranges = [
-        _find_range(inputs, side, state)
-        for side, state in zip(entry.origins, states, strict=True)
-        if side in sides
-    ]
-    amounts = [
-        _estimate_amount(inputs, side, planned) for side, planned in zip(sides, ranges, strict=True)
-    ]
-    known = [amount for amount in amounts if amount is not None]
+    choice = choose_entry_strategy(inputs, entry)
+    record = find_stored_state(inputs.state.backfills, entry)
+    matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
+    planned = [_plan_side(inputs, decisions, *pair) for pair in matched if pair[0] in sides]
+    known = [amount for _, amount in planned if amount is not None]
     messages, size = (
         (sum(column) for column in zip((0, 0), *known, strict=True))
-        if len(known) == len(amounts)
+        if len(known) == len(planned)
         else (None, None)
     )
-    origins = [
-        side_to_document(side) | _range_to_document(inputs, decisions, side, planned)
-        for side, planned in zip(sides, ranges, strict=True)
-    ]
     return {
         "name": entry.name,
-        "from": origins,
+        "from": [document for document, _ in planned],
         "to": side_to_document(entry.target),
         "entry_hash": hash_config(entry),
         "strategy": choice.strategy,
@@ -202,22 +166,9 @@ def list_past_copies(state: State) -> list[OriginState]:
 def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice:
     """Choose the strategy of an entry. A begun copy keeps its strategy."""
     record = find_stored_state(inputs.state.backfills, entry)
-    if record is not None and not record.planned:
-        return (
-            RESUMED_CHOICES.get(record.origins[0].strategy, StrategyChoice("spark", TAGGED_REASON))
-            if record.origins
-            else StrategyChoice("spark", TAGGED_REASON)
-        )
     origins = [_build_traits(inputs, side) for side in entry.origins if side.parquet is None]
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
-    existing = [origin for origin in origins if origin.exists]
-    choice = choose_strategy(StrategyFacts(entry, tuple(existing), target, inputs.now))
-    declared = (
-        next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")
-        if choice.strategy == "spark"
-        else ""
-    )
-    return replace(choice, obstacle=choice.obstacle or declared)
+    return choose_strategy(entry, StrategyFacts(tuple(origins), target, inputs.now), record)
 
 
 def _build_traits(inputs: PlanInputs, side: BackfillSide) -> StreamTraits:
@@ -262,39 +213,32 @@ def side_to_document(side: BackfillSide) -> dict[str, Any]:
     }
 
 
-def _find_range(
-    inputs: PlanInputs, side: BackfillSide, state: OriginState | None
-) -> PlannedRange | None:
-    """Return the pinned range of an origin, else its bounds now; None if they are not known yet."""
-    if state is not None:
-        return PlannedRange(state.first, state.last, state.created)
-    live = (
-        inputs.live.get(Address.of_stream(side.domain, side.stream))
-        if side.parquet is None
-        else None
-    )
-    bounds = _resolve_bounds(inputs, side, live) if live is not None else None
-    return PlannedRange(*bounds, live.created) if live is not None and bounds is not None else None
-
-
-def _range_to_document(
+def _plan_side(
     inputs: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     side: BackfillSide,
-    planned: PlannedRange | None,
-) -> dict[str, Any]:
-    """Build the range that an apply pins.
+    states: Sequence[OriginState],
+) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Return an origin with the range that an apply pins, and its messages and bytes, if known.
 
-    Empty if the range has no message, or if the plan deletes or recreates the stream: its new
-    sequences would be those of another stream.
+    The range is the pinned one, else that of now. It is left out if it is not known yet, if it has
+    no message, or if the plan deletes or recreates the stream: its new sequences would be those of
+    another stream.
     """
-    if (
-        planned is None
-        or planned.first > planned.last
-        or is_recreated(inputs, decisions, Address.of_stream(side.domain, side.stream))
-    ):
-        return {}
-    return {"range": planned._asdict()}
+    document, address = side_to_document(side), Address.of_stream(side.domain, side.stream)
+    live = inputs.live.get(address) if side.parquet is None else None
+    span, created = None, ""
+    if states and side.parquet is None:
+        span, created = states[0].seq_range, states[0].created
+    elif live is not None:
+        known = inputs.measured.seqs_by_time
+        seqs = {time: seq for (stream, time), seq in known.items() if stream == live.address}
+        span, created = resolve_bounds(side, live.state, seqs), live.created
+    if span is not None and span.size > 0 and not is_recreated(inputs, decisions, address):
+        document["range"] = {"first": span.first, "last": span.last, "created": created}
+    if span is None or live is None:
+        return document, None
+    return document, estimate_between(live.state, span.first, span.last)
 
 
 def is_recreated(
@@ -305,66 +249,19 @@ def is_recreated(
     return decision is not None and decision.deletes
 
 
-def _estimate_amount(
-    inputs: PlanInputs, side: BackfillSide, planned: PlannedRange | None
-) -> tuple[int, int] | None:
-    """Estimate the messages and bytes of a range by the mean message size; None if unknown."""
-    live = (
-        inputs.live.get(Address.of_stream(side.domain, side.stream))
-        if side.parquet is None
-        else None
-    )
-    return (
-        estimate_between(live, planned.first, planned.last)
-        if live is not None and planned is not None
-        else None
-    )
-
-
-def _resolve_bounds(
-    inputs: PlanInputs, side: BackfillSide, live: LiveObject
-) -> tuple[int, int] | None:
-    """Return the first and last sequence (inclusive) that a run would pin.
-
-    None if a bound is a time whose sequence is not in `inputs.measured.seqs_by_time`.
-    """
-    end = int(live.state["last_seq"])
-    first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
-    for time, place in ((side.start_time, "start"), (_exclusive_end_time(side), "end")):
-        if time is None:
-            continue
-        seq = inputs.measured.seqs_by_time.get((live.address, time))
-        if seq is None:
-            return None
-        first, last = (seq, last) if place == "start" else (first, seq - 1)
-    return max(1, first), last
-
-
-def _exclusive_end_time(side: BackfillSide) -> str | None:
-    """Return the instant after the end of the range: `end_time` itself is included."""
-    return format_instant(parse_instant(side.end_time) + 1) if side.end_time is not None else None
-
-
 def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:
     """Collect each stream and time whose sequence planning needs."""
-    sides = [
-        side
+    return {
+        (Address.of_stream(side.domain, side.stream), time)
         for entry in list_open_entries(inputs)
         for side in entry.origins
         if side.parquet is None
-    ]
-    times = [
-        (side, time)
-        for side in sides
-        for time in (side.start_time, _exclusive_end_time(side))
-        if time is not None
-    ]
-    return {(Address.of_stream(side.domain, side.stream), time) for side, time in times}
+        for time in list_bound_times(side)
+    }
 
 
-def estimate_between(live: LiveObject, first: int, last: int) -> tuple[int, int]:
-    """Return at most how many messages, and about how many bytes, two sequences enclose."""
-    state = live.state
+def estimate_between(state: Mapping[str, Any], first: int, last: int) -> tuple[int, int]:
+    """Return at most how many messages of a stream, and how many bytes, two sequences enclose."""
     first, last = max(first, int(state["first_seq"])), min(last, int(state["last_seq"]))
     messages = min(max(0, last - first + 1), int(state["messages"]))
     return messages, int(state["bytes"]) * messages // max(1, int(state["messages"]))

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from jsplan.config.model import Backfill
 from jsplan.documents.parts import Estimate
 from jsplan.planning.backfill.model import OriginState
-from jsplan.planning.backfill.strategy import Strategy
+from jsplan.planning.backfill.strategy import METHODS, Strategy
 from jsplan.units import format_bytes
 
-_MIB: Final = 1 << 20
-#: Messages/s and bytes/s between servers on a small machine, and the seconds until it starts.
-ASSUMED_RATES: Final[Mapping[Strategy, tuple[int, int, int]]] = {
-    "spark": (60_000, 60 * _MIB, 10),
-    "snapshot": (150_000, 100 * _MIB, 0),
-}
 #: Copies of fewer messages are not used as samples.
 MIN_SAMPLE_MESSAGES: Final = 10_000
 
@@ -50,7 +44,7 @@ def estimate_copy(
         and origin.copied >= MIN_SAMPLE_MESSAGES
         and origin.seconds > 0
     ]
-    per_second, bytes_per_second, start = ASSUMED_RATES[strategy]
+    per_second, bytes_per_second, start = METHODS[strategy]
     if samples:
         last = samples[-1]
         per_second = max(1, round(last.copied / last.seconds))

@@ -14,6 +14,7 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.documents.reading import convert
 from jsplan.documents.state_parts import PinnedOrigin, PinnedRangeShape
 from jsplan.errors import StateError
+from jsplan.units import format_instant, parse_instant
 
 #: A gap list has the bounds of this many ranges at most; further gaps are only counted.
 MAX_LISTED_RANGES: Final = 1000
@@ -109,12 +110,47 @@ def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:
 
 def match_origin_states(
     record: BackfillState | None, sides: Iterable[BackfillSide]
-) -> list[OriginState | None]:
-    """Match each side with its origin state, or None.
+) -> list[list[OriginState]]:
+    """Match each side with its origin states: at most one of a stream, all of an archive.
 
     If a stream is named several times, its states are matched in order.
     """
     unmatched: dict[str, list[OriginState]] = {}
     for origin in record.origins if record is not None else ():
-        unmatched.setdefault(origin.origin, []).append(origin)
-    return [states.pop(0) if (states := unmatched.get(str(side))) else None for side in sides]
+        unmatched.setdefault(origin.archive or origin.origin, []).append(origin)
+    matched = []
+    for side in sides:
+        states = unmatched.get(str(side), [])
+        count = len(states) if side.parquet is not None else 1
+        matched.append(states[:count])
+        del states[:count]
+    return matched
+
+
+def list_bound_times(side: BackfillSide) -> list[str]:
+    """List the times whose sequences `resolve_bounds` needs."""
+    return [time for time in (side.start_time, _exclusive_end_time(side)) if time is not None]
+
+
+def resolve_bounds(
+    side: BackfillSide, state: Mapping[str, Any], seqs: Mapping[str, int]
+) -> SeqRange | None:
+    """Return the range of a side in a stream with this state. The default is the whole stream.
+
+    `seqs` has the sequence of the first message at or after each time of `list_bound_times`;
+    returns None where one is missing.
+    """
+    last_seq = int(state["last_seq"])
+    first, last = side.start_seq or int(state["first_seq"]), min(side.end_seq or last_seq, last_seq)
+    start, end = side.start_time, _exclusive_end_time(side)
+    if any(time not in seqs for time in list_bound_times(side)):
+        return None
+    return SeqRange(
+        max(1, first if start is None else seqs[start]),
+        last if end is None else min(last, seqs[end] - 1),
+    )
+
+
+def _exclusive_end_time(side: BackfillSide) -> str | None:
+    """Return the instant after the end of the range: `end_time` itself is included."""
+    return format_instant(parse_instant(side.end_time) + 1) if side.end_time is not None else None

@@ -168,7 +168,7 @@ def _describe_amount(
     not_begun = late.start_time and parse_instant(late.start_time) > instant_of(inputs.now)
     if not_begun and last == live.state["last_seq"]:
         return ""  # it has not begun, and how much it will leave out is not known yet
-    messages, _ = estimate_between(live, 1, last)
+    messages, _ = estimate_between(live.state, 1, last)
     if not messages:
         return ""
     most = "" if _is_exact(live, last) and not late.filters else "at most "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from jsplan.config.model import Backfill, BackfillSide
+from jsplan.config.model import Backfill
+from jsplan.planning.backfill.model import BackfillState
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
 
@@ -37,9 +38,8 @@ class StreamTraits(Struct, frozen=True):
 
 
 class StrategyFacts(Struct, frozen=True):
-    """One entry with the traits of its origins, in their order, and of its target; `now` is UTC."""
+    """The traits of origins that are streams, in order, and of the target; `now` is UTC."""
 
-    entry: Backfill
     origins: tuple[StreamTraits, ...]
     target: StreamTraits
     now: datetime
@@ -53,23 +53,51 @@ class StrategyChoice(Struct, frozen=True):
     obstacle: str = ""
 
 
-def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
-    """Choose the strategy. With `auto`, only `mode: exact` selects another one than Spark."""
-    asked, against_snapshot = facts.entry.strategy, _find_snapshot_obstacle(facts)
-    if asked == "snapshot":
+class Method(NamedTuple):
+    """One strategy, with its assumed speed between servers on a small machine.
+
+    It copies so many messages and bytes in a second, and takes some seconds to start.
+    """
+
+    messages_per_second: int
+    bytes_per_second: int
+    start_seconds: int
+
+
+METHODS: Final[Mapping[Strategy, Method]] = {
+    "snapshot": Method(150_000, 100 << 20, 0),
+    "spark": Method(60_000, 60 << 20, 10),
+}
+
+
+def choose_strategy(
+    entry: Backfill, facts: StrategyFacts | None = None, record: BackfillState | None = None
+) -> StrategyChoice:
+    """Choose the strategy. With `auto`, only `mode: exact` selects another one than Spark.
+
+    Without `facts` the target exists, and the origins are not known. A copy that was begun, of
+    which state has a `record`, resumes with the same strategy.
+    """
+    if record is not None and not record.planned:
+        if any(origin.strategy == "snapshot" for origin in record.origins[:1]):
+            return StrategyChoice("snapshot", f"{SNAPSHOT_REASON}; begun so")
+        return StrategyChoice("spark", TAGGED_REASON)
+    against_snapshot = _find_snapshot_obstacle(entry, facts)
+    if entry.strategy == "snapshot":
         return StrategyChoice("snapshot", SNAPSHOT_REASON, against_snapshot)
-    against = next(filter(None, (find_read_obstacle(one.config) for one in facts.origins)), "")
-    if asked == "spark":
-        return StrategyChoice("spark", "copied by Spark, as the entry says", against)
-    if facts.entry.mode != "exact":
-        return StrategyChoice("spark", TAGGED_REASON, against)
-    if not against_snapshot:
+    if entry.strategy == "auto" and not against_snapshot:
         return StrategyChoice("snapshot", SNAPSHOT_REASON)
+    origins = facts.origins if facts is not None else ()
+    against = next(filter(None, (find_read_obstacle(one.config) for one in origins)), "")
+    if entry.strategy == "spark":
+        return StrategyChoice("spark", "copied by Spark, as the entry says", against)
+    if entry.mode != "exact":
+        return StrategyChoice("spark", TAGGED_REASON, against)
     return StrategyChoice("spark", f"copied by Spark (no snapshot: {against_snapshot})", against)
 
 
-def has_strategy_choice(entry: Backfill) -> bool:
-    """Check whether another strategy than Spark is possible, which depends on the servers."""
+def may_need_no_spark(entry: Backfill) -> bool:
+    """Check whether a snapshot may copy the entry, which depends on the servers."""
     return entry.strategy == "snapshot" or (entry.strategy == "auto" and entry.mode == "exact")
 
 
@@ -126,9 +154,27 @@ def find_target_problem(config: Config) -> tuple[str, str]:
     return "", ""
 
 
-def _find_entry_obstacle(facts: StrategyFacts) -> str:
+def _find_snapshot_obstacle(entry: Backfill, facts: StrategyFacts | None) -> str:
+    """Return the reason why no snapshot is possible; empty if one is."""
+    if alone := _find_entry_obstacle(entry):
+        return alone
+    if facts is None or facts.target.exists:
+        return "the target exists already"
+    target = facts.target
+    if not target.config:
+        return "the target is in no file, so nothing says how it is to be configured"
+    if any(target.config.get(name) for name in ("mirror", "sources")):
+        return "the target has a mirror or sources of its own, which would bring messages again"
+    origin = facts.origins[0]
+    if not origin.exists:
+        return "the origin does not exist"
+    return _find_server_obstacle(entry, origin, target) or _find_limit_obstacle(
+        origin, target.config, facts.now
+    )
+
+
+def _find_entry_obstacle(entry: Backfill) -> str:
     """Return the reason why no snapshot is possible, from the entry alone."""
-    entry = facts.entry
     if entry.mode != "exact":
         return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
     if any(side.parquet is not None for side in (*entry.origins, entry.target)):
@@ -140,36 +186,15 @@ def _find_entry_obstacle(facts: StrategyFacts) -> str:
         return f"it keeps the order of the stream, and `order: {entry.order}` is Spark's"
     if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):
         return "the range has an end"
+    if len(entry.origins) > 1:
+        return "a snapshot is of one stream, and the entry has several origins"
+    side = entry.origins[0]
+    if side.start_seq is not None or side.start_time is not None or side.filters:
+        return "a snapshot is of the whole stream, and the entry has a start or filters"
     return ""
 
 
-def _find_snapshot_obstacle(facts: StrategyFacts) -> str:
-    if alone := _find_entry_obstacle(facts):
-        return alone
-    side, target = facts.entry.origins[0], facts.target
-    if len(facts.entry.origins) > 1:
-        return "a snapshot is of one stream, and the entry has several origins"
-    if not _is_whole_stream(side):
-        return "a snapshot is of the whole stream, and the entry has a start or filters"
-    if target.exists:
-        return "the target exists already"
-    if not target.config:
-        return "the target is in no file, so nothing says how it is to be configured"
-    if any(target.config.get(name) for name in ("mirror", "sources")):
-        return "the target has a mirror or sources of its own, which would bring messages again"
-    if not facts.origins:
-        return "the origin does not exist"
-    return _find_server_obstacle(facts) or _find_limit_obstacle(
-        facts.origins[0], target.config, facts.now
-    )
-
-
-def _is_whole_stream(side: BackfillSide) -> bool:
-    return side.start_seq is None and side.start_time is None and not side.filters
-
-
-def _find_server_obstacle(facts: StrategyFacts) -> str:
-    origin, target = facts.origins[0], facts.target
+def _find_server_obstacle(entry: Backfill, origin: StreamTraits, target: StreamTraits) -> str:
     if origin.imported or target.imported:
         return "snapshots do not come over another account's import"
     if origin.api_level >= RESTORE_ANY_NAME_LEVEL > target.api_level:
@@ -178,7 +203,7 @@ def _find_server_obstacle(facts: StrategyFacts) -> str:
             "and cannot read the origin's snapshot"
         )
     if origin.api_level < RESTORE_ANY_NAME_LEVEL:
-        if origin.config.get("name") != facts.entry.target.stream:
+        if origin.config.get("name") != entry.target.stream:
             return "servers before 2.15 restore a stream under its own name only"
         if {origin.config.get("storage", "file"), target.config.get("storage", "file")} != {"file"}:
             return "servers before 2.15 make and restore snapshots of file storage only"

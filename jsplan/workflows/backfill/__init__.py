@@ -44,10 +44,10 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
 def plan(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
     """Preview an entry: its pending messages, the strategy and the estimated time.
 
-    Starts no Spark, takes no lock and writes nothing; counting creates consumers in memory. Raises
-    UsageError, ConnectError, ApiError and NotAvailableError.
+    Starts no Spark, takes no lock and writes nothing; counting creates consumers in memory. Without
+    the extra the numbers are upper bounds. Raises UsageError, ConnectError, ApiError and
+    NotAvailableError.
     """
-    require_spark()
     from jsplan.backfill.preview import preview_backfill  # noqa: PLC0415
 
     return run_workflow(preview_backfill(load, options))
