@@ -244,6 +244,7 @@ class DriftSettings:
     ignore: tuple[str, ...] = ()
     mute: tuple[Mute, ...] = ()
     sinks: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    watermarks: str | None = None
 
 
 class BackfillSide(Struct, frozen=True):

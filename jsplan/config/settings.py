@@ -49,6 +49,7 @@ def read_drift(
         tuple(glob for glob in ignore if glob is not None),
         tuple(mutes),
         tuple(sink for sink in sinks if sink is not None),
+        values["watermarks"],
     )
 
 

@@ -10,8 +10,9 @@ from jsplan.address import Address
 from jsplan.context import Context, Session, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
+from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.facts.live import Live
-from jsplan.facts.lost_messages import read_losses
+from jsplan.facts.lost_messages import read_losses, read_marked
 from jsplan.facts.reader import read_into
 from jsplan.facts.unmanaged import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.options import DriftOptions
@@ -24,11 +25,18 @@ from jsplan.server_reader import ServerReader, read_domain_names, with_parent_st
 from jsplan.units import count_text
 
 
-async def check_drift(session: Session, options: DriftOptions) -> Drift:
-    """Check everything selected over guarded connections, for `drift` and the drift job."""
+async def check_drift(
+    session: Session, options: DriftOptions, marks: WatermarkFile | None = None
+) -> Drift:
+    """Check everything selected over guarded connections, for `drift` and the drift job.
+
+    `marks` are compared with the streams, and then take what these have.
+    """
     context, pool = session.context, session.pool
     selection = PlanningOptions(targets=options.targets, excludes=options.excludes)
     inputs = await look_for_holder(context, build_inputs(context, selection))
+    if marks is not None:
+        inputs = replace(inputs, watermarks=marks.known(context.state.serial))
     checked = _list_checked(context, inputs, inputs.selected)
     session.observer.phase(f"Reading {count_text(len(checked), 'resource')}")
     needed, domains = (
@@ -42,6 +50,7 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     )
     live = await ServerReader(session).read(needed, also)
     await read_losses(pool, domains, live, checked)
+    await read_marked(pool, domains, live, list_marked(replace(inputs, live=live)))
     inputs = recover_interrupted(replace(inputs, live=live))
     inputs = await read_domain_names(inputs, pool)
     unmanaged = (
@@ -52,6 +61,8 @@ async def check_drift(session: Session, options: DriftOptions) -> Drift:
     managed = [a for a in checked if a in inputs.entries]
     flows = await _check_flows(session, inputs, managed) if options.replication else ()
     inputs = await _read_contents(session, inputs, inputs.selected)
+    if marks is not None:
+        marks.update(inputs, managed)
     return build_document(inputs, managed, unmanaged, options, flows)
 
 

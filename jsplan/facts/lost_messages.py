@@ -9,14 +9,17 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE_ERRORS
+from jsplan.errors import OFFLINE_ERRORS, ApiError
 from jsplan.facts.domains import mark_offline, require_reachable
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import read_into
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.units import parse_instant
 
 #: Servers name lost messages only together with each deleted sequence; of more, they are not asked.
 MAX_DELETED: Final = 20_000
+#: Streams of which a message is read at once.
+MAX_ASKED: Final = 200
 _DETAILS: Final = b'{"deleted_details":true}'
 
 
@@ -56,6 +59,35 @@ async def _read_domain(api: DomainApi, live: Live, addresses: Iterable[Address])
     for address, lost in found.items():
         stream = known[address]
         live.objects[address] = dataclasses.replace(stream, state=stream.state | {"lost": lost})
+
+
+async def read_marked(
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    live: Live,
+    marked: Mapping[Address, tuple[int, str]],
+) -> None:
+    """Add `replaced_seq` to the state of streams in `live` that have another message there.
+
+    `marked` are sequences with the times that their messages had (RFC 3339). A stream that went
+    back and received new messages since has others at these sequences. A message that is not there
+    says nothing. Domains that do not answer are left out.
+    """
+
+    async def look(address: Address) -> None:
+        stream, (seq, time) = live.objects[address], marked[address]
+        api = pool.api(domains[address.domain])
+        try:
+            message = await api.get_message(address.stream, {"seq": seq})
+        except ApiError:  # it may also be too large for an answer, or this user may not read it
+            return
+        if message is not None and parse_instant(message["time"]) != parse_instant(time):
+            state = stream.state | {"replaced_seq": seq}
+            live.objects[address] = dataclasses.replace(stream, state=state)
+
+    asked = [a for a in marked if live.get(a) is not None and live.is_reachable(a.domain)]
+    for start in range(0, len(asked), MAX_ASKED):
+        await asyncio.gather(*(look(address) for address in asked[start : start + MAX_ASKED]))
 
 
 def _may_have_lost(found: LiveObject) -> bool:

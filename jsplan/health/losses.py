@@ -18,13 +18,24 @@ from jsplan.units import SECOND, count_text, format_bytes, format_instant, parse
 MISSED, PAUSED = "jsplan.missed", "jsplan.paused"
 UNREADABLE, RETURNED = f"{LOST_KEY}-messages", f"{LOST_KEY}-sequences"
 _PAUSE: Final = "pause_until"
+REMOVED: Final = f"{LOST_KEY}-interior"
+#: Fields with which a server deletes messages by itself, or lets a publisher do it.
+_LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+_DELETES: Final = ("allow_rollup_hdrs", "allow_msg_ttl")
 
 
 class LastApplied(Struct, frozen=True):
-    """The knowledge of state: the last sequence (0: none), and the pause that the files say."""
+    """The knowledge of an object: its last sequence (0: none), and the pause that the files say.
+
+    `seen_at` is the time of the last check that remembered it (empty: the last apply), with its
+    first sequence then and the number of deleted messages after that.
+    """
 
     last_seq: int = 0
     pause: str | None = None
+    seen_at: str = ""
+    first_seq: int = 0
+    deleted: int = 0
 
 
 #: Of an object that state does not have.
@@ -46,7 +57,7 @@ def find_losses(
         found = [_find_missed(live, stream) if stream is not None else None]
         found.append(_find_pause(live, now, last.pause))
     else:
-        found = [_find_unreadable(live), _find_return(live, last.last_seq)]
+        found = [_find_unreadable(live), _find_return(live, last), _find_removed(live, last)]
     return [breach for breach in found if breach is not None]
 
 
@@ -66,15 +77,47 @@ def _find_unreadable(live: LiveObject) -> Breach | None:
     )
 
 
-def _find_return(live: LiveObject, last_seq: int) -> Breach | None:
+def _find_return(live: LiveObject, last: LastApplied) -> Breach | None:
     now = int(live.state.get("last_seq") or 0)
-    if now >= last_seq:
+    if (seq := live.state.get("replaced_seq")) is not None:
+        text = (
+            f"its server lost messages: message {seq:,} is another one than at {last.seen_at}. The "
+            "stream went back, and has received new messages at the lost sequences"
+        )
+        return _critical(RETURNED, text)
+    if now >= last.last_seq:
         return None
+    when = f"at {last.seen_at}" if last.seen_at else "when it was last applied"
     text = (
-        f"its server lost {count_text(last_seq - now, 'message')}: it ended at sequence "
-        f"{last_seq:,} when it was last applied, and ends at {now:,} now"
+        f"its server lost {count_text(last.last_seq - now, 'message')}: it ended at sequence "
+        f"{last.last_seq:,} {when}, and ends at {now:,} now. New messages get the sequences "
+        f"{now + 1:,} to {last.last_seq:,} again"
     )
     return _critical(RETURNED, text)
+
+
+def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
+    """Return a finding for messages that are gone although no client may delete any.
+
+    That is a stream without limits that denies purges and deletions.
+    """
+    config, state = live.compact, live.state
+    if not last.seen_at or config.get("retention", "limits") != "limits":
+        return None
+    if any(int(config.get(name) or 0) > 0 for name in _LIMITS) or any(map(config.get, _DELETES)):
+        return None
+    gone = 0
+    if config.get("deny_purge"):
+        gone += max(0, int(state.get("first_seq") or 0) - max(last.first_seq, 1))
+    if config.get("deny_delete") and config.get("deny_purge"):
+        gone += max(0, int(state.get("num_deleted") or 0) - last.deleted)
+    if not gone:
+        return None
+    return _critical(
+        REMOVED,
+        f"its server lost {count_text(gone, 'message')} since {last.seen_at}: it has no limits and "
+        "denies purges and deletions",
+    )
 
 
 def _find_missed(live: LiveObject, stream: LiveObject) -> Breach | None:

@@ -23,15 +23,21 @@ _RESUME_DETAIL = "The plan does not change that. To resume it: nats consumer res
 
 
 def last_applied(inputs: PlanInputs, live: LiveObject) -> LastApplied:
-    """Return what state has of the live object; nothing of another object, or one in memory.
+    """Return what state and drift know of the object; nothing of another one, or one in memory.
 
     A stream in memory begins again when its server restarts.
     """
     entry = inputs.entries.get(live.address)
     if entry is None or entry.created != live.created:
         return LastApplied()
-    kept = live.raw.get("storage") != "memory"
-    return LastApplied(entry.last_seq if kept else 0, entry.declared.get(PAUSE))
+    pause = entry.declared.get(PAUSE)
+    if live.raw.get("storage") == "memory":
+        return LastApplied(pause=pause)
+    mark = inputs.watermarks.get(live.address)
+    if mark is None or mark.created != live.created:
+        return LastApplied(entry.last_seq, pause)
+    newest = max(entry.last_seq, mark.last_seq)
+    return LastApplied(newest, pause, mark.at, mark.first_seq, mark.deleted)
 
 
 def find_health(

@@ -15,6 +15,7 @@ from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED, Action
+from jsplan.documents.watermarks import Watermark
 from jsplan.facts.flow_requests import FlowCount
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Answer, Measurement
@@ -101,6 +102,7 @@ class PlanInputs(Struct, frozen=True):
     `relocations`: the relocations that are not done yet, by target.
     `backup`: the saved streams that a restore creates; empty for every other plan.
     `now`: the time of the plan (UTC).
+    `watermarks`: how far streams were when drift last looked.
     """
 
     workspace: Workspace
@@ -118,6 +120,7 @@ class PlanInputs(Struct, frozen=True):
     relocations: Mapping[Address, Transfer] = field(default_factory=dict)
     backup: Backup = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    watermarks: Mapping[Address, Watermark] = field(default_factory=dict)
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
     _indexes: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
 

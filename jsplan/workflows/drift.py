@@ -6,6 +6,7 @@ from jsplan.config.model import LoadOptions
 from jsplan.context import open_session
 from jsplan.documents.drift import Drift
 from jsplan.drift.check import check_drift
+from jsplan.drift.watermarks import WatermarkFile
 from jsplan.event_loop import run_until_complete
 from jsplan.options import DriftOptions, Observer
 
@@ -20,4 +21,7 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
     async with open_session(load, observer) as session:
-        return await check_drift(session, options)
+        marks = WatermarkFile(session.context.workspace).read()
+        found = await check_drift(session, options, marks)
+        marks.save()
+        return found

@@ -13,11 +13,12 @@ from jsplan.applying.transfer.read_progress import read_transfers
 from jsplan.config.model import LoadOptions
 from jsplan.context import known_domains, open_session, open_stateless_context, state_bucket
 from jsplan.documents.status import Status
+from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.leaderless import name_silent_servers
 from jsplan.facts.live import LiveObject
-from jsplan.facts.lost_messages import read_losses
+from jsplan.facts.lost_messages import read_losses, read_marked
 from jsplan.facts.reader import read_object
 from jsplan.facts.refresh import list_live
 from jsplan.facts.unmanaged import is_state_bucket
@@ -83,6 +84,8 @@ async def _status(
     async with open_session(load, observer, open_stateless_context) as session:
         context, pool = session.context, session.pool
         inputs = await look_for_holder(context, build_inputs(context))
+        marks = WatermarkFile(context.workspace).read()
+        inputs = replace(inputs, watermarks=marks.known(context.state.serial))
         domains = context.workspace.domains
         named = sum(1 for domain in domains.values() if domain.same_as is None)
         observer.phase(f"Asking {count_text(named, 'domain')}")
@@ -95,6 +98,7 @@ async def _status(
             on_read=ReadCounter(observer),
         )
         await read_losses(pool, domains, live, [*live.objects])
+        await read_marked(pool, domains, live, list_marked(replace(inputs, live=live)))
         await name_silent_servers(pool, domains, live, wanted)
         inputs = await _read_transfers(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)

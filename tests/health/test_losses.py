@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.errors import JsplanError
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
@@ -84,6 +86,88 @@ def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) ->
     plan, _ = space.apply()
     assert [(d.code, d.summary) for d in plan.diagnostics] == [("JS476", fell)]
     assert attention(space) == [(address, "jsplan.lost-messages", "critical")]
+
+
+def restore_older_copy(server: Server, then: str) -> None:
+    """Do what a restored backup of a disk does: put the store of an earlier time back."""
+    server.kill()
+    store, kept = server.store_path, server.store_path.with_name("kept")
+    if then == "keep":
+        shutil.copytree(store, kept)
+    else:
+        shutil.rmtree(store)
+        shutil.move(kept, store)
+    server.start()
+
+
+def test_messages_that_are_lost_between_two_checks(make_server: MakeServer, tmp_path: Path) -> None:
+    """A store that goes back is named at each check, with its range, until an apply accepts it.
+
+    What age, purges and deletions by clients remove is no loss.
+    """
+    server = make_server()
+    space = single_space(tmp_path, server)
+    streams: list[dict[str, Any]] = [
+        {"name": "K", "subjects": ["k.>"]},
+        {"name": "N", "subjects": ["n.>"], "deny_purge": True, "deny_delete": True},
+        {"name": "P", "subjects": ["p.>"], "max_msgs": 50},
+    ]
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+
+    def publish(count: int, subjects: str = "knp") -> None:
+        with Raw(server.url) as raw:
+            for number in range(count):
+                for subject in subjects:
+                    raw.request(f"{subject}.a", b"%d" % number)
+
+    publish(100)
+    assert attention(space) == []
+    restore_older_copy(server, "keep")
+    publish(30)
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.PURGE.K", {"seq": 20})
+        raw.api_ok("$JS.API.STREAM.MSG.DELETE.K", {"seq": 60})
+    assert attention(space) == []
+    restore_older_copy(server, "restore")
+    publish(10, "k")  # at sequences that were lost
+
+    for _ in range(2):
+        assert attention(space) == [
+            (f"main/stream/{name}", "jsplan.lost-sequences", "critical") for name in "KNP"
+        ]
+    found = causes(space)
+    assert "lost 20 messages: it ended at sequence 130 at 20" in found[0]
+    assert "and ends at 110 now. New messages get the sequences 111 to 130 again" in found[0]
+    publish(30, "knp")
+    assert len(attention(space)) == 3
+    assert "message 130 is another one than at 20" in causes(space)[0]
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+    streams[0]["description"] = "accepts what is there"
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+    assert attention(space) == []
+    restore_older_copy(server, "keep")
+    server.kill()
+    for block in server.store_path.rglob("streams/N/msgs/*.blk"):
+        block.write_bytes(b"")
+    server.start()
+    assert ("main/stream/N", "jsplan.lost-sequences", "critical") in attention(space)
+    streams[0]["description"] = "accepts it again"
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+    assert attention(space) == []
+
+
+def test_a_file_of_watermarks_that_is_not_ours(tmp_path: Path, server: Server) -> None:
+    """A damaged file, and that of another workspace, are refused with a way out."""
+    space = single_space(tmp_path, server)
+    space.write(streams=[{"name": "K"}], drift={"watermarks": "marks.json"}).apply()
+    for content, words in {
+        "{": "marks.json is no JSON",
+        '{"format_version": "1.0", "kind": "watermarks", "workspace": "other"}': "of workspace other",
+        '{"format_version": "1.0", "kind": "watermarks", "workspace": "test", "streams": {"x": 1}}': "is damaged",
+    }.items():
+        (tmp_path / "marks.json").write_text(content)
+        with pytest.raises(JsplanError, match=words):
+            drift(space.load, DriftOptions(), RecordingObserver())
 
 
 LIMITED = {"name": "L", "subjects": ["l.>"], "max_msgs": 5}

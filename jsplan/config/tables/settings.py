@@ -69,6 +69,7 @@ DRIFT: Final = Section("drift", "`drift`", (
     Key("ignore", written("list of addresses", list_of(ref("address"))), "Addresses and globs that are neither drift nor unmanaged."),
     Key("mute", written_list(MUTE), "Known drift that is not reported, until a day."),
     Key("sinks", _SINKS, "Who is [informed of drift](../how-to/drift-watch.md)."),
+    Key("watermarks", PATH, "The file in which drift remembers [how far each stream was](../how-to/status.md#lost-messages-missed-messages-pauses)."),
 ), nullable=True)  # fmt: skip
 OWNERSHIP: Final = Section("ownership", "`ownership`", (
     Key("marker", FLAG, "Write an owner into metadata, so that two workspaces cannot fight.", default=False),

@@ -35,6 +35,7 @@ from jsplan.drift.service.outputs import DriftOutputs
 from jsplan.drift.service.own_change_filter import OwnChangeFilter, has_changed_between
 from jsplan.drift.service.schedule import Schedule
 from jsplan.drift.service.worker import Worker
+from jsplan.drift.watermarks import WatermarkFile
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.options import DriftOptions, NullObserver
@@ -82,6 +83,7 @@ class DriftChecker:
         self._reload_context = reload_context
         self._on_ready = on_ready
         self._file_worker = Worker("workspace")
+        self._marks = WatermarkFile(context.workspace).read()
         self._schedule: Schedule = options.schedule
         self._state: State | None = None
         self._own_changes = OwnChangeFilter()
@@ -237,7 +239,8 @@ class DriftChecker:
         pool = self._pool = self._pool or open_pool(context, read_only=True, guarded=True)
         session, options = Session(context, pool, NullObserver()), DriftOptions(replication=False)
         if addresses is None:
-            drift = await check_drift(session, options)
+            drift = await check_drift(session, options, self._marks)
+            await self._save_marks()
         else:
             drift = await check_addresses(session, addresses, options)
         self._state = await context.backend.read()
@@ -296,8 +299,20 @@ class DriftChecker:
             return
         await self._close_pool()
         old, self.context, self._state = self.context, reloaded, None
+        if reloaded.workspace.drift.watermarks != old.workspace.drift.watermarks:
+            self._marks = WatermarkFile(reloaded.workspace).read()
         await old.backend.close()
         self.listener.update_workspace(reloaded.workspace, reloaded.environ)
+
+    async def _save_marks(self) -> None:
+        """Write the watermarks. Raises JsplanError."""
+        try:
+            await self._file_worker.run(self._marks.save, RELOAD_TIMEOUT)
+        except TimeoutError:
+            raise JsplanError(
+                f"the watermarks could not be written within {RELOAD_TIMEOUT:g} s",
+                hint="Does their disk answer?",
+            ) from None
 
     async def _close_pool(self) -> None:
         pool, self._pool = self._pool, None

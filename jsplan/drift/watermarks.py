@@ -1,0 +1,112 @@
+"""The watermarks that drift remembers from one check to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import orjson
+
+from jsplan.address import Address
+from jsplan.config.model import Workspace
+from jsplan.disk import display_path, read_regular, write_private
+from jsplan.documents.base import DocumentError, dumps
+from jsplan.documents.reading import read_document
+from jsplan.documents.watermarks import Watermark, Watermarks
+from jsplan.errors import JsplanError
+from jsplan.planning.model import PlanInputs
+from jsplan.units import format_timestamp
+
+#: Bytes of a file of watermarks: about 150 for a stream.
+MAX_BYTES: Final = 64 << 20
+_HINT: Final = "Delete it to begin again: what was lost before is then not seen."
+
+
+def list_marked(inputs: PlanInputs) -> dict[Address, tuple[int, str]]:
+    """Return sequence and time of the watermark of each stream that may have gone back.
+
+    That is a stream which has received messages since.
+    """
+    found: dict[Address, tuple[int, str]] = {}
+    for address, mark in inputs.watermarks.items():
+        live = inputs.live.get(address)
+        if live is None or live.created != mark.created or not mark.last_time:
+            continue
+        state = live.state
+        first, last = (int(state.get(name) or 0) for name in ("first_seq", "last_seq"))
+        if first <= mark.last_seq <= last and state.get("last_ts") != mark.last_time:
+            found[address] = (mark.last_seq, mark.last_time)
+    return found
+
+
+class WatermarkFile:
+    """The watermarks of a workspace: in the file of `drift.watermarks`, or only in memory."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        path = workspace.drift.watermarks
+        self._path = workspace.root / path if path is not None else None
+        self._marks = Watermarks(workspace=workspace.name, environment=workspace.environment)
+
+    def read(self) -> WatermarkFile:
+        """Read the file, if there is one. Raises DocumentError and JsplanError."""
+        path = self._path
+        if path is None:
+            return self
+        try:
+            raw = orjson.loads(read_regular(path, MAX_BYTES))
+        except FileNotFoundError:
+            return self
+        except OSError as error:
+            raise JsplanError(f"cannot read {display_path(path)}: {error.strerror}") from None
+        except orjson.JSONDecodeError:
+            raise DocumentError(f"{display_path(path)} is no JSON", hint=_HINT) from None
+        found = read_document(Watermarks, raw, display_path(path), _HINT)
+        own = (self._marks.workspace, self._marks.environment)
+        if (found.workspace, found.environment) != own:
+            raise JsplanError(
+                f"{display_path(path)} has the watermarks of workspace {found.workspace}",
+                hint="Name another file for each workspace and environment.",
+            )
+        self._marks = found
+        return self
+
+    def known(self, serial: int) -> Mapping[Address, Watermark]:
+        """Return the watermarks that no apply has accepted another state of the stream since."""
+        found = self._marks.streams.items()
+        return {Address.parse(key): mark for key, mark in found if mark.serial == serial}
+
+    def update(self, inputs: PlanInputs, checked: Collection[Address]) -> None:
+        """Take the state of each stream that was read. One that went back keeps its watermark."""
+        now, serial = format_timestamp(), inputs.state.serial
+        for address in checked:
+            live = inputs.live.get(address)
+            if live is None or not address.is_stream or live.raw.get("storage") == "memory":
+                continue
+            last, first, deleted = (
+                int(live.state.get(name) or 0) for name in ("last_seq", "first_seq", "num_deleted")
+            )
+            known = inputs.watermarks.get(address)
+            if (
+                known is not None
+                and known.created == live.created
+                and (known.last_seq > last or "replaced_seq" in live.state)
+            ):
+                continue
+            time = str(live.state.get("last_ts") or "") if last else ""
+            self._marks.streams[str(address)] = Watermark(
+                live.created, now, serial, last, time, first, deleted
+            )
+
+    def save(self) -> None:
+        """Write the file, if there is one. Raises JsplanError."""
+        if self._path is None:
+            return
+        part = self._path.with_name(f"{self._path.name}.part")
+        try:
+            write_private(part, dumps(self._marks.to_json()))
+            part.replace(self._path)
+        except OSError as error:
+            raise JsplanError(
+                f"cannot write {display_path(self._path)}: {error.strerror}",
+                hint="It is `watermarks` in `drift:` of the workspace.",
+            ) from None
