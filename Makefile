@@ -58,12 +58,13 @@ pytest: spark-classes ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) || \
 		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-test-matrix: spark-classes ## the release, the reports in a browser, and the tests marked `matrix` against every supported nats-server
+test-matrix: spark-classes ## the release, the reports in a browser, the tests marked `matrix` against every supported nats-server, and Spark 4.0 and 4.1
 	$(PYTEST) -m download tests/install tests/sandbox tests/facts tests/planning tests/workflows tests/render tests/examples
 	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
 	done
+	@$(BIN)/python -m tools.spark_releases
 
 compat: spark-classes ## every rule against one release, and the page of releases: make compat VERSION=2.15.2
 	server="$$($(BIN)/python -m jsplan.sandbox.versions $(VERSION))" && \

