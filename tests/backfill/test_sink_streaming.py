@@ -127,9 +127,13 @@ def test_rows_of_a_repeated_task(server: Server, monkeypatch: pytest.MonkeyPatch
 
 
 def test_streams_that_cannot_store_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target without a duplicate window is refused."""
+    """A target without a duplicate window, or one that consumers empty, is refused."""
     monkeypatch.setattr(sink, "_current_task", lambda: sink._Task("a", 0, 0))  # noqa: SLF001
+    make_target(server, retention="workqueue")
+    with pytest.raises(SourceError, match="stream T has workqueue retention"):
+        StreamSink(Options.parse({"url": server.url, "stream": "T"})).store([rows([1])])
     with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.DELETE.T")
         raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
         raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "sources": [{"name": "S"}]})
         info = raw.api_ok("$JS.API.STREAM.INFO.T")

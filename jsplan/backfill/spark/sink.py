@@ -182,6 +182,12 @@ class StreamSink:
                 "its rows twice",
                 hint="Set duplicate_window, 2m for instance.",
             )
+        if info.config.get("retention", "limits") != "limits":
+            raise RefusedError(
+                f"stream {options.stream} has {info.config['retention']} retention: its consumers "
+                "delete messages, so a repeated task could store its rows twice",
+                hint="Write into a stream with limits retention, and source that.",
+            )
         found, end, size = set[bytes](), info.last, FIRST_SEARCH
         while end >= max(info.first, 1) and info.messages:
             begin = max(info.first, end - size + 1, 1)
