@@ -33,6 +33,20 @@ VALUES = {
     "WAVES": "Labels, names or globs of domains and shares of all domains, separated by commas: "
     "label:canary,10%,100%.",
 }  # fmt: skip
+#: Headings of the options of a command that has more than `MOST_UNGROUPED`.
+THEMES = {
+    "Selection": frozenset(
+        {"--target", "--exclude", "--replace", "--refresh-only", "--adopt", "--no-backfill",
+         "--stage", "--destroy"}
+    ),
+    "Approval": frozenset({"--auto-approve", "--no-input", "--allow-hazard", "--backup"}),
+    "Checks": frozenset({"--safe-below", "--measure-limit", "--rehearse", "--server-version"}),
+    "Offline domains": frozenset({"--offline", "--deferred", "--reinstalled"}),
+    "Fleets and clusters": frozenset(
+        {"--wave", "--max-failures", "--moves", "--no-wait", "--parallelism"}
+    ),
+}  # fmt: skip
+MOST_UNGROUPED = 14
 _ENVIRONMENT_HINT = """\
 Each option can also be set in the environment, as JSPLAN_<COMMAND>_<OPTION>:
 JSPLAN_PLAN_PARALLELISM=20, JSPLAN_DRIFT_FAIL_ON=changed. Global options need no command:
@@ -58,16 +72,29 @@ def write_options(
     """Write the options of the command itself, and their values."""
     # Newer releases of click would list arguments without a description among the options.
     own = [p for p in command.get_params(ctx) if isinstance(p, click.Option)]
-    found = [p.get_help_record(ctx) for p in own if not isinstance(p, GlobalOption)]
-    rows = [record for record in found if record is not None]
-    with formatter.section("Options"):
-        formatter.write_dl(rows)
+    records = [
+        (_theme_of(p), record)
+        for p in own
+        if not isinstance(p, GlobalOption) and (record := p.get_help_record(ctx)) is not None
+    ]
+    rows = [record for _, record in records]
+    grouped = len(rows) > MOST_UNGROUPED
+    for theme in ("", *THEMES) if grouped else ("",):
+        listed = [record for name, record in records if name == theme or not grouped]
+        if listed:
+            with formatter.section(theme or "Options"):
+                formatter.write_dl(listed)
     shown = " ".join([*command.collect_usage_pieces(ctx), *(names for names, _ in rows)])
     words = set(re.findall(r"[A-Z]{2,}", shown))
     values = [(name, text) for name, text in VALUES.items() if name in words]
     if values:
         with formatter.section("Values"):
             formatter.write_dl(values)
+
+
+def _theme_of(option: click.Option) -> str:
+    """Return the heading of an option; empty for one that stands under `Options`."""
+    return next((theme for theme, names in THEMES.items() if names & {*option.opts}), "")
 
 
 def write_end(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
