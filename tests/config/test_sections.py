@@ -84,7 +84,7 @@ _EXAMPLES: Final[dict[str, _Example]] = {
          "subject_transform": it}]}, [
         {"src": "a", "dest": "b"},
     ]),
-    "drift": (lambda it: {"drift": it}, [{"ignore": ["hub/T_*"], "mute": [], "sinks": [{"file": "d.jsonl"}], "watermarks": "w.json"}]),
+    "drift": (lambda it: {"drift": it}, [{"ignore": ["hub/**"], "mute": [], "sinks": [{"file": "d.jsonl"}], "watermarks": "w.json"}]),
     "drift.mute": (lambda it: {"drift": {"mute": [it]}}, [
         {"address": "hub/stream/A", "reason": "r", "owner": "o", "until": "2026-12-31", "fields": ["max_age"]},
     ]),
