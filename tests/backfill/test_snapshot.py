@@ -84,6 +84,21 @@ def test_apply_creates_the_target_with_all_messages(pair: Pair) -> None:
     require_same(pair, others=1)
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_snapshot_of_a_queue(pair: Pair, retention: str) -> None:
+    """An origin that consumers empty keeps all of its messages, and the target gets them."""
+    pair.stream("leaf", "S", retention=retention)
+    config = {"durable_name": "W", "ack_policy": "explicit"}
+    pair.ask("leaf", "CONSUMER.CREATE.S.W", {"stream_name": "S", "config": config})
+    pair.publish("leaf", numbered_rows(30))
+
+    _, result = apply(pair)
+
+    assert result.exit_code == 0
+    assert pair.stored("hub", "T") == pair.stored("leaf", "S")
+    assert pair.state("leaf", "S")["messages"] == 30
+
+
 def test_a_target_over_messages_of_a_deleted_stream(pair: Pair) -> None:
     """A target whose name had a stream that the server did not delete has only the copy."""
     pair.stream("leaf", "S", numbered_rows(30))
