@@ -8,7 +8,6 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA
-from jsplan.backfill.spark.pushdown import HAS_FILTERS
 from jsplan.backfill.spark.source_ranges import split_range
 from jsplan.backfill.spark.source_streams import SourceStream
 from jsplan.identity import KnownObject
@@ -136,7 +135,7 @@ FILTERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(not HAS_FILTERS, reason="before Spark 4.1")
+@pytest.mark.since_spark_4_1
 @pytest.mark.parametrize(("condition", "expected"), FILTERS)
 def test_filters_that_are_pushed_down(
     spark: SparkSession, server: Server, condition: str, expected: list[int]
@@ -148,7 +147,7 @@ def test_filters_that_are_pushed_down(
     assert seqs(load_frame(spark, server).filter(condition)) == expected
 
 
-@pytest.mark.skipif(not HAS_FILTERS, reason="before Spark 4.1")
+@pytest.mark.since_spark_4_1
 def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None:
     """Without pushdown a frame has all of its rows again after it was filtered.
 

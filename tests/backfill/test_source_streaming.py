@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Spark and its first Python worker are slow to start.
 pytestmark = pytest.mark.timeout(300)
-#: These play the driver of Spark 4.2 and newer; the others run on each release.
-with_limits = pytest.mark.skipif(not HAS_LIMITS, reason="its batches have no limit")
 
 
 def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
@@ -79,7 +77,7 @@ def position(offset: Offset) -> Position:
     return found
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 def test_the_end_of_a_query(server: Server) -> None:
     """A streaming query reads nothing after `endSeq` and `endTime`, also later."""
     create_numbered_stream(server, 8)
@@ -93,7 +91,7 @@ def test_the_end_of_a_query(server: Server) -> None:
         assert next_batch(reader, end) == (end, [])
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 def test_an_empty_stream_is_followed(server: Server) -> None:
     """A query of a stream that never had a message waits for the first one."""
     store(server, [])
@@ -126,7 +124,7 @@ LOSSES: list[tuple[Callable[[Raw], Any], str, list[int]]] = [
 ]  # fmt: skip
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 @pytest.mark.parametrize(("change", "message", "rest"), LOSSES, ids=["3", "12", "part", "all"])
 def test_messages_that_a_query_could_not_read(
     server: Server, change: Callable[[Raw], Any], message: str, rest: list[int]
@@ -145,7 +143,7 @@ def test_messages_that_a_query_could_not_read(
     assert position(next_batch(reader, end)[0])["created"] == position(end)["created"]
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 def test_messages_that_expire_while_a_batch_is_read(server: Server) -> None:
     """A batch whose first messages are deleted after it was planned ends the query."""
     create_numbered_stream(server, 15)
@@ -164,7 +162,7 @@ def test_messages_that_expire_while_a_batch_is_read(server: Server) -> None:
     assert sum(batch.num_rows for batch in follow(server, failOnDataLoss="false").read(part)) == 5
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 def test_values_that_newer_ones_replace_are_no_loss(server: Server) -> None:
     """A stream that keeps the last message of each subject loses none when its begin moves."""
     store(server, [(b"s.a", b"", b"%d" % n) for n in range(5)], max_msgs_per_subject=1)
@@ -243,7 +241,7 @@ def test_streams_of_a_workspace_are_one_table(
     }
 
 
-@with_limits
+@pytest.mark.since_spark_4_2
 def test_a_stream_that_appears_and_an_offline_domain(
     two_domains: dict[str, str], clean_hub_leaf: Sandbox
 ) -> None:
