@@ -307,4 +307,10 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "The origin cannot be read, and neither files nor state say what it is.",
         "Check its retention. With `workqueue` or `interest` it gives up what is copied.",
     ),
+    "JS449": CodeText(
+        "An interest stream stores nothing for a stream that is recreated.",
+        "Its server acknowledges messages that no consumer wants, and drops them. A stream that is "
+        "recreated, or whose sources are detached, does not read meanwhile.",
+        "Change the origin to limits retention before, or stop its publishers for that time.",
+    ),
 }  # fmt: skip

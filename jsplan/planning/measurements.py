@@ -100,7 +100,7 @@ def list_measurements(
     released = requested | {change.stream.address for change in changing.values()}
     for address in touched:
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
-        left = set(_find_left_origins(inputs, decisions, decisions[address])) - released
+        left = set(find_left_origins(inputs, decisions, decisions[address])) - released
         found += (
             MeasurementRequest(address, origin, DeletionRequest(interest="is", was_interest=True))
             for origin in sorted(left)
@@ -387,7 +387,7 @@ def _list_for_origins(
             yield _origin_measurement(decision.address, edge.origin, new)
 
 
-def _find_left_origins(
+def find_left_origins(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
 ) -> Iterator[Address]:
     """Yield the interest streams that stay and that this stream does not read for a while.

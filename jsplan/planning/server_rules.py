@@ -27,7 +27,7 @@ from jsplan.planning.unmanaged import (
     has_acknowledging_consumers,
     written_decisions,
 )
-from jsplan.planning.unreadable_origins import check_unreadable_origins
+from jsplan.planning.unreadable_origins import check_left_origins, check_unreadable_origins
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
@@ -89,6 +89,7 @@ def check_server_rules(
         yield from _to_diagnostics(inputs, decision, iter([problem]))
     yield from _check_unlisted_domains(inputs)
     yield from check_unreadable_origins(inputs, decisions)
+    yield from check_left_origins(inputs, decisions)
 
 
 def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:

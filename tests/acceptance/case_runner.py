@@ -247,6 +247,9 @@ class Case:
         }
         for address, wanted in expect.get("numbers", {}).items():
             assert {code: numbers.get(address, {}).get(code) for code in wanted} == wanted
+        codes = {(d.address, d.code) for d in plan.diagnostics}
+        warned = expect.get("warnings", {})
+        assert {(address, code) for address in warned for code in warned[address]} <= codes
         text = json.dumps(plan.to_json())
         assert not [hidden for hidden in expect.get("hidden", ()) if hidden in text]
         for address, fields in expect.get("fields", {}).items():
