@@ -50,7 +50,7 @@ def create_numbered_stream(server: Server, count: int = 40) -> None:
 )
 def test_split_ranges_cover_every_sequence_once(first: int, last: int, count: int) -> None:
     """Each sequence is in exactly one part, and there are no more parts than asked for."""
-    stream = SourceStream("", "S", "$JS.API")
+    stream = SourceStream("/S", "", "S", "$JS.API")
     found = split_range(stream, first, last, count, KnownObject("", ""))
 
     assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(

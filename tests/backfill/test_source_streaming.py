@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jsplan.sandbox import Sandbox, Server
+    from tests.conftest import MakeServer
 
 #: Spark and its first Python worker are slow to start.
 pytestmark = pytest.mark.timeout(300)
@@ -266,6 +267,55 @@ def test_a_stream_that_appears_and_an_offline_domain(
         raw.api_ok("$JS.hub.API.STREAM.DELETE.A2")
     with pytest.raises(SourceError, match="stream A2 was deleted"):
         next_batch(reader, later)
+
+
+@pytest.mark.since_spark_4_2
+def test_a_domain_that_is_offline_once_a_batch_is_planned(
+    two_domains: dict[str, str], clean_hub_leaf: Sandbox
+) -> None:
+    """A batch with messages of a domain that does not answer any more fails: none is left out."""
+    reader = make_stream_reader(Options.parse(two_domains))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    leaf = clean_hub_leaf["leaf"]
+    leaf.pause()
+    try:
+        with pytest.raises(SourceError, match=r"\$JS.leaf.API"):
+            reader.partitions(start, end)
+    finally:
+        leaf.resume()
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        raw.api_ok("$JS.leaf.API.STREAM.DELETE.A")
+    with pytest.raises(SourceError, match="stream A was deleted"):
+        reader.partitions(start, end)
+    rest = make_stream_reader(Options.parse(two_domains | {"failOnDataLoss": "false"}))
+    read = {part.source.key for part in rest.partitions(start, end)}
+    assert read == {"hub/A", "hub/AB"}
+
+
+@pytest.mark.since_spark_4_2
+def test_domains_of_one_name_in_two_systems(make_server: MakeServer, tmp_path: Path) -> None:
+    """Streams keep apart by the domain of the files, where both systems name it alike."""
+    servers = {name: make_server(domain="site") for name in ("a", "b")}
+    for count, server in enumerate(servers.values(), 1):
+        with Raw(server.url) as raw:
+            raw.api_ok("$JS.site.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+            for _ in range(count):
+                raw.request("s.x")
+    files = {
+        "jsplan": 1,
+        "workspace": "w",
+        "connections": {name: {"url": server.url} for name, server in servers.items()},
+        "domains": {name: {"connection": name, "js_domain": "site"} for name in servers},
+    }
+    (tmp_path / "jsplan.yaml").write_text(json.dumps(files))
+    reader = make_stream_reader(
+        Options.parse({"workspace": str(tmp_path), "streams": "*/stream/S"})
+    )
+    end, found = next_batch(reader, reader.initialOffset())
+
+    assert {key: place["seq"] for key, place in end.items()} == {"a/S": 2, "b/S": 3}
+    assert sorted(found) == [1, 1, 2]
 
 
 def test_no_secret_of_a_workspace_is_in_a_plan(

@@ -31,7 +31,7 @@ from jsplan.backfill.spark.source_ranges import (
     split_range,
     to_rows,
 )
-from jsplan.backfill.spark.source_streams import find_streams
+from jsplan.backfill.spark.source_streams import Source
 from jsplan.backfill.spark.stream_source import make_stream_reader
 from jsplan.errors import UsageError
 from jsplan.identity import KnownObject
@@ -112,15 +112,18 @@ class JetStreamReader(DataSourceReader):
         self._pushed = PushedBounds(filters=options.filters)
 
     @plain_errors
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[RangePartition]:
         """Return the ranges of the tasks, for the current streams."""
-        count, found = self._options.number("partitions") or DEFAULT_PARTITIONS, []
-        for source in find_streams(self._options).require_answers():
+        count, found = (
+            self._options.number("partitions") or DEFAULT_PARTITIONS,
+            list[RangePartition](),
+        )
+        for source in Source(self._options).find().require_answers():
             with source.open(self._options) as (connection, info):
                 first, last = find_range(connection, self._options, source, info, self._pushed)
             known = KnownObject(info.created, info.seen_at)
             found += split_range(source, first, last, count, known)
-        return list(found) if not self._pushed.is_empty else []
+        return found if not self._pushed.is_empty else []
 
     @plain_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

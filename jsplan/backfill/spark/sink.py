@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -47,26 +48,20 @@ _ID_HEADER: Final = b"Nats-Msg-Id: "
 Columns = tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]
 
 
-class _Rows:
-    """Rows of a frame as the columns of messages: subject, headers, data."""
-
-    def __init__(self, options: Options) -> None:
-        self._prefix = (options["subjectPrefix"] or "").encode()
-
-    def columns(self, batch: pa.RecordBatch) -> Columns:
-        """Return the columns. Raises RefusedError for a row that is no message."""
-        subject = batch["subject"].cast(pa.string()).view(BYTES)
-        fields = batch["headers"] if "headers" in batch.schema.names else None
-        if (found := find_invalid_row(subject, fields)) is not None:
-            raise RefusedError(f"row {found[0] + 1:,} of a batch has {found[1]}")
-        headers = (
-            neutralize_control_headers(encode_headers(fields))
-            if fields is not None
-            else pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)
-        )
-        if self._prefix:
-            subject = concat_rows(self._prefix, subject)
-        return subject, headers, batch["data"].cast(BYTES).fill_null(b"")
+def _to_columns(options: Options, batch: pa.RecordBatch) -> Columns:
+    """Return rows as the columns of messages. Raises RefusedError for a row that is no message."""
+    subject = batch["subject"].cast(pa.string()).view(BYTES)
+    fields = batch["headers"] if "headers" in batch.schema.names else None
+    if (found := find_invalid_row(subject, fields)) is not None:
+        raise RefusedError(f"row {found[0] + 1:,} of a batch has {found[1]}")
+    headers = (
+        neutralize_control_headers(encode_headers(fields))
+        if fields is not None
+        else pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)
+    )
+    if prefix := options["subjectPrefix"]:
+        subject = concat_rows(prefix.encode(), subject)
+    return subject, headers, batch["data"].cast(BYTES).fill_null(b"")
 
 
 class JetStreamWriter(DataSourceArrowWriter):
@@ -90,21 +85,17 @@ class JetStreamWriter(DataSourceArrowWriter):
         Raises SourceError for a row that is no message, for another stream or domain than that of
         the options, and for duplicates without `dedupe`.
         """
-        rows = _Rows(self._options)
-        connection = RawConnection(self._options.target())
-        try:
+        with contextlib.closing(RawConnection(self._options.target())) as connection:
             publish(
                 connection,
-                (self._with_origin(batch, rows) for batch in iterator if batch.num_rows),
+                (self._with_origin(batch) for batch in iterator if batch.num_rows),
                 destination=Destination(self._options.stream, self._options.domain),
                 deduplicates=self._deduplicates,
             )
-        finally:
-            connection.close()
         return WriterCommitMessage()
 
-    def _with_origin(self, batch: pa.RecordBatch, rows: _Rows) -> Columns:
-        subject, headers, data = rows.columns(batch)
+    def _with_origin(self, batch: pa.RecordBatch) -> Columns:
+        subject, headers, data = _to_columns(self._options, batch)
         if self._deduplicates:
             headers = append_header_lines(headers, _ID_HEADER, _origins(batch), b"\r\n")
         return subject, headers, data
@@ -152,24 +143,17 @@ class StreamSink:
     @plain_errors
     def store(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task that are not stored yet. Raises SourceError."""
-        task, rows = _current_task(), _Rows(self._options)
-        connection = RawConnection(self._options.target())
-        try:
+        task, seen = _current_task(), Counter[bytes]()
+        with contextlib.closing(RawConnection(self._options.target())) as connection:
             stored = self._find_stored(connection, task)
-            seen = Counter[bytes]()
+            rows = (_to_columns(self._options, batch) for batch in batches if batch.num_rows)
+            new = (_new_rows(task, columns, seen, stored) for columns in rows)
             publish(
                 connection,
-                (
-                    new
-                    for batch in batches
-                    if batch.num_rows
-                    and len((new := _new_rows(task, rows.columns(batch), seen, stored))[0])
-                ),
+                (columns for columns in new if len(columns[0])),
                 destination=Destination(self._options.stream, self._options.domain),
                 deduplicates=True,
             )
-        finally:
-            connection.close()
         return WriterCommitMessage()
 
     def _find_stored(self, connection: RawConnection, task: _Task) -> frozenset[bytes]:

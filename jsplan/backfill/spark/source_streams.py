@@ -25,34 +25,28 @@ from jsplan.jetstream.contexts import resolve_settings
 class SourceStream:
     """One stream, as the driver and each executor reach it.
 
-    `domain` is its JetStream domain, as the column `domain` has it; empty: none. Without an
-    `endpoint`, the options of the read say how to connect.
+    `key` is its name in an offset: DOMAIN/STREAM, with the domain of the files or of the options.
+    `domain` is its JetStream domain, as the column has it; empty: none. Without an `endpoint`, the
+    options of the read say how to connect.
     """
 
+    key: str
     domain: str
     stream: str
     api_prefix: str
     endpoint: Endpoint | None = None
 
-    @property
-    def key(self) -> str:
-        """The name of the stream in an offset."""
-        return f"{self.domain}/{self.stream}"
+    @contextlib.contextmanager
+    def open(self, options: Options) -> Iterator[tuple[RawConnection, StreamInfo]]:
+        """Open a connection, and fetch the state. Raises ApiError, ConnectError and UsageError."""
+        with contextlib.closing(self.connect(options)) as connection:
+            yield connection, fetch_stream_info(connection, self.api_prefix, self.stream)
 
     def connect(self, options: Options) -> RawConnection:
         """Open a connection. Raises ConnectError and UsageError."""
         if self.endpoint is not None:
             return self.endpoint.open()
         return RawConnection(options.target())
-
-    @contextlib.contextmanager
-    def open(self, options: Options) -> Iterator[tuple[RawConnection, StreamInfo]]:
-        """Open a connection, and fetch the state. Raises ApiError, ConnectError and UsageError."""
-        connection = self.connect(options)
-        try:
-            yield connection, fetch_stream_info(connection, self.api_prefix, self.stream)
-        finally:
-            connection.close()
 
 
 class SourceStreams(NamedTuple):
@@ -68,32 +62,58 @@ class SourceStreams(NamedTuple):
         return self.streams
 
 
-def find_streams(options: Options) -> SourceStreams:
-    """Return the stream of the options, or the streams of a workspace that `streams` selects.
+class Source:
+    """The stream of the options, or the streams of a workspace that `streams` selects.
 
-    Raises ConfigError, UsageError and ConnectError.
+    The files of the workspace are read once. Raises ConfigError, UsageError and ConnectError.
     """
-    if options["workspace"] is None:
-        one = SourceStream(options.domain, options.stream, options.api_prefix)
-        return SourceStreams([one], {})
-    environ = dict(os.environ)
-    workspace = load(LoadOptions(Path(options["workspace"]), environ=environ))
-    globs, found = options.globs, SourceStreams([], {})
-    for domain in workspace.domains.values():
-        selects = [glob for glob in globs if matches(glob.partition("/")[0], domain.key)]
-        if domain.same_as is not None or not selects:
-            continue
-        endpoint, name = _export(workspace, domain, environ), domain.js_domain or domain.key
-        try:
-            listed = _list_streams(domain, endpoint, selects)
-        except (ApiError, ConnectError) as error:
-            found.silent[name] = error.full_text
-            continue
-        found.streams.extend(
-            SourceStream(name, stream, domain.api_prefix, endpoint) for stream in listed
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._domains: dict[str, tuple[Domain, Endpoint]] = {}
+        if options["workspace"] is not None:
+            environ = dict(os.environ)
+            workspace = load(LoadOptions(Path(options["workspace"]), environ=environ))
+            for domain in workspace.domains.values():
+                if domain.same_as is None and self._globs_of(domain):
+                    endpoint = _export(workspace, domain, environ)
+                    self._domains[domain.key] = (domain, endpoint)
+
+    def _globs_of(self, domain: Domain) -> list[str]:
+        """Return the globs that select streams of a domain."""
+        globs = self._options.globs
+        return [glob for glob in globs if matches(glob.partition("/")[0], domain.key)]
+
+    def get(self, key: str) -> SourceStream:
+        """Return the stream of a key of an offset. Raises SourceError without its domain."""
+        name, _, stream = key.partition("/")
+        options = self._options
+        if options["workspace"] is None:
+            return SourceStream(key, options.domain, options.stream, options.api_prefix)
+        if name not in self._domains:
+            raise SourceError(
+                f"stream {key} was read before, and streams={options['streams']} selects no domain "
+                f"{name} in {options['workspace']}. Start with a new checkpoint"
+            )
+        domain, endpoint = self._domains[name]
+        return SourceStream(
+            key, domain.js_domain or domain.key, stream, domain.api_prefix, endpoint
         )
-    found.streams.sort(key=lambda one: one.key)
-    return found
+
+    def find(self) -> SourceStreams:
+        """Return the streams that there are now."""
+        if self._options["workspace"] is None:
+            return SourceStreams([self.get(f"{self._options.domain}/{self._options.stream}")], {})
+        found = SourceStreams([], {})
+        for name, (domain, endpoint) in self._domains.items():
+            try:
+                listed = _list_streams(domain, endpoint, self._globs_of(domain))
+            except (ApiError, ConnectError) as error:
+                found.silent[name] = error.full_text
+            else:
+                found.streams.extend(self.get(f"{name}/{stream}") for stream in listed)
+        found.streams.sort(key=lambda one: one.key)
+        return found
 
 
 def _export(workspace: Workspace, domain: Domain, environ: dict[str, str]) -> Endpoint:
@@ -105,17 +125,14 @@ def _export(workspace: Workspace, domain: Domain, environ: dict[str, str]) -> En
 
 def _list_streams(domain: Domain, endpoint: Endpoint, globs: list[str]) -> list[str]:
     """Return the names of the streams of a domain that a glob matches, by STREAM.NAMES."""
-    connection = endpoint.open()
-    try:
-        names, total = list[str](), 1
+    names, total = list[str](), 1
+    with contextlib.closing(endpoint.open()) as connection:
         while len(names) < total:
             page = request_api(
                 connection, domain.api_prefix, "STREAM.NAMES", {"offset": len(names)}
             )
             listed = page.get("streams") or []
             total, names = int(page.get("total") or 0) if listed else 0, names + listed
-    finally:
-        connection.close()
     return [
         name
         for name in names

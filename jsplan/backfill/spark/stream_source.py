@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple, TypedDict
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_stream_info
+from jsplan.backfill.protocol.stream_info import StreamInfo
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
 from jsplan.backfill.spark.pushdown import PushedBounds
@@ -22,9 +23,10 @@ from jsplan.backfill.spark.source_ranges import (
     split_range,
     to_rows,
 )
-from jsplan.backfill.spark.source_streams import SourceStream, find_streams
-from jsplan.errors import OFFLINE_ERRORS, ConnectError, RefusedError
+from jsplan.backfill.spark.source_streams import Source, SourceStream
+from jsplan.errors import OFFLINE_ERRORS, ConnectError, RefusedError, ServerRefusedError
 from jsplan.identity import KnownObject, is_same_object
+from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
 #: Before Spark 4.2 a batch has all that is there, and a call for the newest offset has no start.
 HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
@@ -61,6 +63,11 @@ class StreamReader(DataSourceStreamReader):
         self._ends: dict[str, int] | None = None
         self._newest: Offset = {}
 
+    @cached_property
+    def _source(self) -> Source:
+        """The streams of the query. Only the driver needs them."""
+        return Source(self._options)
+
     @plain_errors
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the first message of each stream, or the position of the options."""
@@ -72,7 +79,7 @@ class StreamReader(DataSourceStreamReader):
         Raises RefusedError for messages that were lost since `start`. A domain of a workspace that
         does not answer is left out where Spark gives each call the start: its positions stay.
         """
-        found = find_streams(self._options)
+        found = self._source.find()
         streams = found.streams if HAS_LIMITS else found.require_answers()
         for key in sorted(start.keys() - {source.key for source in streams}) if self._fails else ():
             if key.partition("/")[0] not in found.silent:
@@ -113,27 +120,45 @@ class StreamReader(DataSourceStreamReader):
         return self._newest
 
     @plain_errors
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[RangePartition]:
         """Return the ranges of the tasks. A recreated stream is read from its beginning.
 
         Raises SourceError for lost messages, with their range.
         """
-        count, found = self._options.number("partitions") or DEFAULT_PARTITIONS, []
-        for source in find_streams(self._options).streams:
-            before, after = start.get(source.key), end.get(source.key)
-            if after is None or before == after:
+        count, found = (
+            self._options.number("partitions") or DEFAULT_PARTITIONS,
+            list[RangePartition](),
+        )
+        for key, after in sorted(end.items()):
+            before = start.get(key)
+            if before == after:
                 continue
-            with source.open(self._options) as (connection, info):
-                if before is not None:
-                    self._require_readable(source, before, info)
-                first, _ = find_range(connection, self._options, source, info, PushedBounds())
-            if not _is_same(after, info):  # the batch is of a stream that is gone
-                continue
-            if before is not None:
-                first = int(before["seq"]) if before["created"] == after["created"] else 1
+            source = self._source.get(key)
+            first = self._find_first(source, before, after)
             known = KnownObject(after["created"], after["seen"])
             found += split_range(source, first, int(after["seq"]) - 1, count, known)
-        return list(found)
+        return found
+
+    def _find_first(self, source: SourceStream, before: Position | None, after: Position) -> int:
+        """Return the first sequence of a batch; its end, if the stream of the batch is gone.
+
+        Raises RefusedError for lost messages, ApiError and ConnectError.
+        """
+        begin, end = int(before["seq"]) if before is not None else 1, int(after["seq"])
+        try:
+            with source.open(self._options) as (connection, info):
+                if before is None:
+                    begin, _ = find_range(connection, self._options, source, info, PushedBounds())
+        except ServerRefusedError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            if self._fails:
+                raise _loss(source.stream, "was deleted", begin) from None
+            return end
+        self._require_readable(source, before or {**after, "seq": begin}, info)
+        if not _is_same(after, info):
+            return end
+        return begin if before is None or before["created"] == after["created"] else 1
 
     @plain_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,11 +177,8 @@ class StreamReader(DataSourceStreamReader):
             missing = position
         if missing is None or not self._fails:
             return
-        connection = source.connect(self._options)
-        try:
-            info = fetch_stream_info(connection, source.api_prefix, source.stream)
-        finally:
-            connection.close()
+        with source.open(self._options) as (_, info):
+            pass
         if info.first > missing and not _supersedes(info):
             last = min(partition.last, info.first - 1)
             raise _loss(source.stream, f"begins at sequence {info.first:,}", missing, last)
@@ -221,10 +243,14 @@ def make_stream_reader(options: Options) -> StreamReader:
 class _UnlimitedReader(StreamReader):
     """A reader before Spark 4.2, which asks for the newest offset without a start or a limit."""
 
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._last: Offset = {}
+
     @plain_errors
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         """Return the ends of the streams."""
-        self._last = self._advance(getattr(self, "_last", {}), None)
+        self._last = self._advance(self._last, None)
         return self._last
 
 
