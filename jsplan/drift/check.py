@@ -12,7 +12,7 @@ from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
 from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.facts.live import Live
-from jsplan.facts.lost_messages import read_losses, read_marked
+from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_into
 from jsplan.facts.unmanaged import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.options import DriftOptions
@@ -49,8 +49,8 @@ async def check_drift(
         else [key for key, domain in domains.items() if domain.same_as is None]
     )
     live = await ServerReader(session).read(needed, also)
-    await read_losses(pool, domains, live, checked)
-    await read_marked(pool, domains, live, list_marked(replace(inputs, live=live)))
+    marked = list_marked(replace(inputs, live=live))
+    await read_losses(pool, domains, live, checked, marked)
     inputs = recover_interrupted(replace(inputs, live=live))
     inputs = await read_domain_names(inputs, pool)
     unmanaged = (

@@ -14,6 +14,7 @@ from jsplan.documents.base import DocumentError, dumps
 from jsplan.documents.reading import read_document
 from jsplan.documents.watermarks import Watermark, Watermarks
 from jsplan.errors import JsplanError
+from jsplan.planning.losses import has_lost_since
 from jsplan.planning.model import PlanInputs
 from jsplan.units import format_timestamp
 
@@ -76,22 +77,17 @@ class WatermarkFile:
         return {Address.parse(key): mark for key, mark in found if mark.serial == serial}
 
     def update(self, inputs: PlanInputs, checked: Collection[Address]) -> None:
-        """Take the state of each stream that was read. One that went back keeps its watermark."""
+        """Take the state of each stream that was read. One with a loss keeps its watermark."""
         now, serial = format_timestamp(), inputs.state.serial
         for address in checked:
             live = inputs.live.get(address)
             if live is None or not address.is_stream or live.raw.get("storage") == "memory":
                 continue
+            if address in inputs.watermarks and has_lost_since(inputs, live):
+                continue
             last, first, deleted = (
                 int(live.state.get(name) or 0) for name in ("last_seq", "first_seq", "num_deleted")
             )
-            known = inputs.watermarks.get(address)
-            if (
-                known is not None
-                and known.created == live.created
-                and (known.last_seq > last or "replaced_seq" in live.state)
-            ):
-                continue
             time = str(live.state.get("last_ts") or "") if last else ""
             self._marks.streams[str(address)] = Watermark(
                 live.created, now, serial, last, time, first, deleted

@@ -24,9 +24,17 @@ _DETAILS: Final = b'{"deleted_details":true}'
 
 
 async def read_losses(
-    pool: Pool, domains: Mapping[str, Domain], live: Live, addresses: Collection[Address]
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    live: Live,
+    addresses: Collection[Address],
+    marked: Mapping[Address, tuple[int, str]],
 ) -> None:
-    """Add `state.lost` to streams in `live`; read consumers behind their stream again.
+    """Add what streams in `live` lost to their state; read consumers behind their stream again.
+
+    `state.lost` is what its server says. `marked` are sequences with the times that their messages
+    had (RFC 3339): a stream with another message there (`state.replaced_seq`) went back, and has
+    received new ones since.
 
     A consumer that was read before its stream may only look as if it were behind the first message.
     A domain that stops answering is offline from here on. Raises ApiError, and ConnectError where
@@ -39,6 +47,7 @@ async def read_losses(
             for key in sorted(reachable)
         )
     )
+    await _read_marked(pool, domains, live, marked)
     require_reachable(pool, live)
 
 
@@ -61,18 +70,13 @@ async def _read_domain(api: DomainApi, live: Live, addresses: Iterable[Address])
         live.objects[address] = dataclasses.replace(stream, state=stream.state | {"lost": lost})
 
 
-async def read_marked(
+async def _read_marked(
     pool: Pool,
     domains: Mapping[str, Domain],
     live: Live,
     marked: Mapping[Address, tuple[int, str]],
 ) -> None:
-    """Add `replaced_seq` to the state of streams in `live` that have another message there.
-
-    `marked` are sequences with the times that their messages had (RFC 3339). A stream that went
-    back and received new messages since has others at these sequences. A message that is not there
-    says nothing. Domains that do not answer are left out.
-    """
+    """Read the messages at these sequences. One that is not there or not readable says nothing."""
 
     async def look(address: Address) -> None:
         stream, (seq, time) = live.objects[address], marked[address]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsplan.facts.live import LiveObject
 from jsplan.health.assessment import Assessment, assess
-from jsplan.health.losses import NOTHING_KNOWN, LastApplied, find_losses
+from jsplan.health.losses import NOTHING_KNOWN, SINCE_CHECK, LastApplied, find_losses
 from jsplan.health.replicas import (
     describe_cluster,
     find_replica_breach,
@@ -14,6 +14,7 @@ from jsplan.health.report import build_replication_element
 from jsplan.health.thresholds import Breach, find_exceeded_thresholds
 
 __all__ = [
+    "SINCE_CHECK",
     "Assessment",
     "LastApplied",
     "assess",

@@ -19,9 +19,11 @@ MISSED, PAUSED = "jsplan.missed", "jsplan.paused"
 UNREADABLE, RETURNED = f"{LOST_KEY}-messages", f"{LOST_KEY}-sequences"
 _PAUSE: Final = "pause_until"
 REMOVED: Final = f"{LOST_KEY}-interior"
-#: Fields with which a server deletes messages by itself, or lets a publisher do it.
+#: Losses since a watermark.
+SINCE_CHECK: Final = (RETURNED, REMOVED)
+#: Fields with which a server deletes or leaves out messages by itself, or for a publisher.
 _LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
-_DELETES: Final = ("allow_rollup_hdrs", "allow_msg_ttl")
+_DELETES: Final = ("allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_schedules", "mirror")
 
 
 class LastApplied(Struct, frozen=True):
@@ -99,18 +101,17 @@ def _find_return(live: LiveObject, last: LastApplied) -> Breach | None:
 def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
     """Return a finding for messages that are gone although no client may delete any.
 
-    That is a stream without limits that denies purges and deletions.
+    That is a stream without limits that denies purges and deletions. A mirror has gaps of its own.
     """
     config, state = live.compact, live.state
-    if not last.seen_at or config.get("retention", "limits") != "limits":
+    if not last.seen_at or not (config.get("deny_purge") and config.get("deny_delete")):
         return None
-    if any(int(config.get(name) or 0) > 0 for name in _LIMITS) or any(map(config.get, _DELETES)):
+    if config.get("retention", "limits") != "limits" or any(map(config.get, _DELETES)):
         return None
-    gone = 0
-    if config.get("deny_purge"):
-        gone += max(0, int(state.get("first_seq") or 0) - max(last.first_seq, 1))
-    if config.get("deny_delete") and config.get("deny_purge"):
-        gone += max(0, int(state.get("num_deleted") or 0) - last.deleted)
+    if any(int(config.get(name) or 0) > 0 for name in _LIMITS):
+        return None
+    first, deleted = (int(state.get(name) or 0) for name in ("first_seq", "num_deleted"))
+    gone = max(0, first - max(last.first_seq, 1)) + max(0, deleted - last.deleted)
     if not gone:
         return None
     return _critical(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
-from jsplan.health import LastApplied, find_breaches, find_losses
+from jsplan.health import SINCE_CHECK, LastApplied, find_breaches, find_losses
 from jsplan.health.thresholds import OWN_PREFIX, Breach
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import PAUSE
@@ -55,6 +55,12 @@ def find_health(
     busy = not {live.address, parent}.isdisjoint(interrupted)
     busy = busy or _is_interrupted(inputs, live.address)
     return [b for b in found if not (busy and b.key.startswith(OWN_PREFIX))]
+
+
+def has_lost_since(inputs: PlanInputs, stream: LiveObject) -> bool:
+    """Check whether a stream lost messages since the last check or apply."""
+    found = find_losses(stream, instant_of(inputs.now), None, last_applied(inputs, stream))
+    return any(breach.key in SINCE_CHECK for breach in found)
 
 
 def changed_last_seqs(inputs: PlanInputs, domain: str) -> dict[str, int]:

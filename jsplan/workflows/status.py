@@ -18,7 +18,7 @@ from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.leaderless import name_silent_servers
 from jsplan.facts.live import LiveObject
-from jsplan.facts.lost_messages import read_losses, read_marked
+from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
 from jsplan.facts.refresh import list_live
 from jsplan.facts.unmanaged import is_state_bucket
@@ -97,8 +97,8 @@ async def _status(
             wanted,
             on_read=ReadCounter(observer),
         )
-        await read_losses(pool, domains, live, [*live.objects])
-        await read_marked(pool, domains, live, list_marked(replace(inputs, live=live)))
+        marked = list_marked(replace(inputs, live=live))
+        await read_losses(pool, domains, live, [*live.objects], marked)
         await name_silent_servers(pool, domains, live, wanted)
         inputs = await _read_transfers(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)

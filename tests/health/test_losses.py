@@ -156,6 +156,64 @@ def test_messages_that_are_lost_between_two_checks(make_server: MakeServer, tmp_
     assert attention(space) == []
 
 
+def test_what_clients_delete_is_no_loss(server: Server, tmp_path: Path) -> None:
+    """Deletions are no loss where a stream allows them, nor is what a mirror leaves out."""
+    space = single_space(tmp_path, server)
+    mirror = {"name": "O", "filter_subject": "o.a"}
+    streams: list[dict[str, Any]] = [
+        {"name": "K", "subjects": ["k.>"], "deny_purge": True},
+        {"name": "O", "subjects": ["o.>"]},
+        {"name": "M", "mirror": mirror, "deny_purge": True, "deny_delete": True},
+    ]
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+
+    with Raw(server.url) as raw:
+
+        def publish(total: int) -> None:
+            for _ in range(3):
+                for subject in ("k.a", "o.b", "o.a"):
+                    raw.request(subject, b"x")
+            server.wait_until(
+                lambda: raw.api_ok("$JS.API.STREAM.INFO.M")["state"]["messages"] == total,
+                f"have {total} messages in the mirror",
+            )
+
+        publish(3)
+        assert attention(space) == []
+        raw.api_ok("$JS.API.STREAM.MSG.DELETE.K", {"seq": 1})
+        publish(6)
+    assert attention(space) == []
+
+
+def test_messages_that_are_gone_from_a_stream_that_keeps_them(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    """Messages that no client may delete stay a finding until an apply accepts the stream."""
+    server = make_server()
+    space = single_space(tmp_path, server)
+    keeps = {"deny_purge": True, "deny_delete": True}
+    stream: dict[str, Any] = {"name": "K", "subjects": ["k.>"]} | keeps
+    space.write(streams=[stream], drift={"watermarks": "marks.json"}).apply()
+    with Raw(server.url) as raw:
+        for _ in range(200):
+            raw.request("k.a", b"payload")
+    assert attention(space) == []
+    server.kill()
+    for index in server.store_path.rglob("streams/K/msgs/index.db"):
+        index.unlink()
+    for block in server.store_path.rglob("streams/K/msgs/*.blk"):
+        content = block.read_bytes()
+        block.write_bytes(content[len(content) // 4 :])  # the first 50 are gone
+    server.start()
+
+    for _ in range(2):
+        assert attention(space) == [("main/stream/K", "jsplan.lost-interior", "critical")]
+        assert "its server lost 50 messages since 20" in causes(space)[0]
+    stream["description"] = "accepts it"
+    space.write(streams=[stream], drift={"watermarks": "marks.json"}).apply()
+    assert attention(space) == []
+
+
 def test_a_file_of_watermarks_that_is_not_ours(tmp_path: Path, server: Server) -> None:
     """A damaged file, and that of another workspace, are refused with a way out."""
     space = single_space(tmp_path, server)

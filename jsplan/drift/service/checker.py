@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -43,6 +43,8 @@ from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, format_timestamp
 
+Result = TypeVar("Result")
+
 #: Seconds in which advisories of one change may arrive, and between two partial checks.
 DEBOUNCE: Final = 0.02
 MIN_INTERVAL: Final = 0.1
@@ -52,7 +54,7 @@ RETRY: Final = (1.0, 30.0)
 MIN_FULL_INTERVAL: Final = 1.0
 #: Seconds of one turn of the loop at most, so that a changed system clock is noticed.
 MAX_WAIT: Final = 30.0
-#: Seconds for reading the files of the workspace.
+#: Seconds for reading the files of the workspace, or writing the watermarks.
 RELOAD_TIMEOUT: Final = 60.0
 #: Kinds that need a second check, since the first may have been in the middle of a change.
 _KINDS_TO_CONFIRM: Final = ("changed", "missing", "unmanaged")
@@ -240,7 +242,7 @@ class DriftChecker:
         session, options = Session(context, pool, NullObserver()), DriftOptions(replication=False)
         if addresses is None:
             drift = await check_drift(session, options, self._marks)
-            await self._save_marks()
+            await self._use_disk(self._marks.save, "the watermarks could not be written")
         else:
             drift = await check_addresses(session, addresses, options)
         self._state = await context.backend.read()
@@ -288,13 +290,9 @@ class DriftChecker:
 
     async def _reload_workspace(self) -> None:
         """Load changed files. Raises ConfigError."""
-        try:
-            reloaded = await self._file_worker.run(self._reload_context, RELOAD_TIMEOUT)
-        except TimeoutError:
-            raise JsplanError(
-                f"the files of the workspace could not be read within {RELOAD_TIMEOUT:g} s",
-                hint="Does their disk answer?",
-            ) from None
+        reloaded = await self._use_disk(
+            self._reload_context, "the files of the workspace could not be read"
+        )
         if reloaded is None:
             return
         await self._close_pool()
@@ -304,14 +302,13 @@ class DriftChecker:
         await old.backend.close()
         self.listener.update_workspace(reloaded.workspace, reloaded.environ)
 
-    async def _save_marks(self) -> None:
-        """Write the watermarks. Raises JsplanError."""
+    async def _use_disk(self, work: Callable[[], Result], failure: str) -> Result:
+        """Read or write files, in bounded time. Raises what `work` raises, and JsplanError."""
         try:
-            await self._file_worker.run(self._marks.save, RELOAD_TIMEOUT)
+            return await self._file_worker.run(work, RELOAD_TIMEOUT)
         except TimeoutError:
             raise JsplanError(
-                f"the watermarks could not be written within {RELOAD_TIMEOUT:g} s",
-                hint="Does their disk answer?",
+                f"{failure} within {RELOAD_TIMEOUT:g} s", hint="Does their disk answer?"
             ) from None
 
     async def _close_pool(self) -> None:
