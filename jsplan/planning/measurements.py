@@ -6,7 +6,7 @@ Where the state of the stream rules that out now, nothing is counted before the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -25,11 +25,10 @@ from jsplan.documents.plan_types import Op
 from jsplan.facts.interest import build_change
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
-from jsplan.flows.graph import list_origins
 from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
+from jsplan.planning.left_origins import find_left_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import find_interest_origins
 from jsplan.planning.stranded import list_filter_measurements
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import finishing_consumers
@@ -84,6 +83,12 @@ def list_measurements(
         lead, unwanted = change.reporting_consumer, unwanted_measurement(inputs, parent, change)
         if change.stream.address not in requested and lead is not None and unwanted is not None:
             found.append(MeasurementRequest(lead, change.stream.address, unwanted))
+    known = requested | by_stream.keys()
+    for address in touched:
+        left = set(find_left_origins(inputs, decisions, decisions[address])) - known
+        counts = DeletionRequest(interest="is", was_interest=True)
+        found += (MeasurementRequest(address, origin, counts) for origin in sorted(left))
+        known |= left
     found = [
         replace(
             request,
@@ -97,15 +102,8 @@ def list_measurements(
         else request
         for request in found
     ]
-    released = requested | {change.stream.address for change in changing.values()}
     for address in touched:
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
-        left = set(find_left_origins(inputs, decisions, decisions[address])) - released
-        found += (
-            MeasurementRequest(address, origin, DeletionRequest(interest="is", was_interest=True))
-            for origin in sorted(left)
-        )
-        released |= left
     return [*found, *list_filter_measurements(inputs, decisions)]
 
 
@@ -385,32 +383,6 @@ def _list_for_origins(
         new = added.get(origin_key(dict(edge.config)))
         if new is not None and _is_consumable(inputs, edge.origin):
             yield _origin_measurement(decision.address, edge.origin, new)
-
-
-def find_left_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
-) -> Iterator[Address]:
-    """Yield the interest streams that stay and that this stream does not read for a while.
-
-    The server deletes its consumer there, and the messages that no other consumer wants.
-    """
-    live, after = decision.live, decision.after or {}
-    if live is None or not decision.address.is_stream or not (decision.writes or decision.deletes):
-        return
-    kept = (
-        {}
-        if decision.deletes or decision.replaces
-        else {origin_key(f): f for _, f in list_origins(after)}
-    )
-    left = [
-        f
-        for _, f in list_origins(live.compact)
-        if kept.get(origin_key(f)) != f or origin_key(f) in decision.sources_to_detach
-    ]
-    for origin in find_interest_origins(inputs, decision.address, left):
-        planned = decisions.get(inputs.topology.find_declared(origin))
-        if planned is None or not planned.deletes:
-            yield origin
 
 
 def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:

@@ -17,6 +17,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_refused_copies, starts_copying
+from jsplan.planning.left_origins import check_left_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
@@ -27,7 +28,7 @@ from jsplan.planning.unmanaged import (
     has_acknowledging_consumers,
     written_decisions,
 )
-from jsplan.planning.unreadable_origins import check_left_origins, check_unreadable_origins
+from jsplan.planning.unreadable_origins import check_unreadable_origins
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (

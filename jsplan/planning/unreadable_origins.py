@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
-from jsplan.planning.measurements import find_left_origins, new_origins
+from jsplan.planning.measurements import new_origins
 from jsplan.planning.model import PlanInputs, ResourceDecision
 
 
@@ -116,24 +116,3 @@ def check_unreadable_origins(
                     str(address),
                     declared.range if declared else None,
                 )
-
-
-def check_left_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
-    """Warn about each interest stream that a stream does not read for a while.
-
-    It acknowledges messages that no consumer wants, and does not store them (measured on 2.15).
-    """
-    for address, decision in sorted(decisions.items()):
-        if not (decision.replaces or decision.sources_to_detach) or decision.preserves:
-            continue
-        for origin in sorted(set(find_left_origins(inputs, decisions, decision))):
-            text = (
-                f"{origin} has interest retention, and stores nothing for it until it reads again: "
-                "acknowledged messages that no other consumer wants are lost meanwhile"
-            )
-            detail = f"Change {origin} to limits retention before, or let publishers wait."
-            declared = inputs.declared(address)
-            place = declared.range if declared else None
-            yield Diagnostic("warning", "JS449", text, detail, str(address), place)
