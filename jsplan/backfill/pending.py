@@ -29,7 +29,7 @@ from jsplan.backfill.tasks.target_scan import (
 )
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange
-from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, read_level
 from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
 from jsplan.units import parse_instant
@@ -169,7 +169,7 @@ class PendingScan(Struct):
                 first = min(first, sourced.last + 1)
         if existing.former:
             info = await self.origin.endpoints.target.request("INFO")
-            if int((info.get("api") or {}).get("level") or 0) < ORIGIN_IDENTITY_LEVEL:
+            if read_level(info) < ORIGIN_IDENTITY_LEVEL:
                 first = max(first, existing.former + 1)
         return SourceCoverage(first, filters)
 

@@ -36,6 +36,7 @@ from jsplan.planning.backfill.model import (
     match_origin_states,
 )
 from jsplan.planning.backfill.strategy import StrategyFacts, StreamTraits, choose_strategy
+from jsplan.resources.server_features import read_level
 from jsplan.topology.routes import is_import
 
 Info = dict[str, Any]
@@ -108,7 +109,7 @@ class _PreviewBuilder(Struct):
             account = await side_api(world, self.pool, side).request("INFO")
         except JsplanError:
             return StreamTraits(exists=False)
-        level = int((account.get("api") or {}).get("level") or 0)
+        level = read_level(account)
         if info is not None:
             return StreamTraits(info["config"], info["state"], level, imported=imported)
         declared = address in world.workspace.resources

@@ -43,6 +43,7 @@ from jsplan.planning.backfill.strategy import (
     find_read_obstacle,
     find_target_problem,
 )
+from jsplan.resources.server_features import read_level
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ async def _find_bounds(api: DomainApi, side: BackfillSide, info: StreamInfo) -> 
     """Return the range of a side now. Raises ApiError, and JsplanError for a time not found."""
     seqs: dict[str, int] = {}
     times = list_bound_times(side)
-    level = int(((await api.request("INFO")).get("api") or {}).get("level") or 0) if times else 0
+    level = read_level(await api.request("INFO")) if times else 0
     for time in times:
         if (seq := await find_seq_at(api, info, time, level)) is not None:
             seqs[time] = seq

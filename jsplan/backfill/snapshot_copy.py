@@ -29,7 +29,8 @@ from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
-from jsplan.planning.backfill.model import OriginState
+from jsplan.planning.backfill.model import OriginState, SeqRange
+from jsplan.resources.server_features import read_level
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
 #: Settings that are applied last: they add or remove messages.
@@ -158,18 +159,9 @@ async def require_same_messages(origin_state: OriginState, endpoints: Endpoints)
 
     Raises ApiError too. Messages that only the target has were deleted from the origin since.
     """
-    first, last = origin_state.first, origin_state.last
-    sides = (
-        (endpoints.source_endpoint, origin_state.origin_address.stream),
-        (endpoints.target_endpoint, origin_state.target_address.stream),
-    )
-    requests = [
-        (endpoint, ReadRequest(endpoint.api_prefix, stream, first, last))
-        for endpoint, stream in sides
-    ]
     info = await require_stream_info(endpoints.origin, origin_state.origin_address.stream)
     if info["config"].get("retention", "limits") == "limits":
-        different = await asyncio.to_thread(_find_difference, *requests)
+        different = await asyncio.to_thread(_find_difference, origin_state, endpoints)
     else:  # its consumers would lose messages to one more, or the server refuses that
         different = await _find_difference_by_pages(origin_state, endpoints, info)
     if different is not None:
@@ -186,7 +178,7 @@ async def _find_difference_by_pages(
     """Do what `_find_difference` does without a consumer, which takes ten times as long."""
     target = await require_stream_info(endpoints.target, origin_state.target_address.stream)
     origin, copy = [
-        (api, found, int((await api.request("INFO")).get("api", {}).get("level", 0)))
+        (api, found, read_level(await api.request("INFO")))
         for api, found in ((endpoints.origin, info), (endpoints.target, target))
     ]
     try:
@@ -206,8 +198,8 @@ async def _find_difference_by_pages(
 class _Side:
     """The messages of one side that are not compared yet: the rest of one batch, then others."""
 
-    def __init__(self, endpoint: Endpoint, request: ReadRequest) -> None:
-        self._batches = read(endpoint.open, request)
+    def __init__(self, endpoint: Endpoint, stream: str, span: SeqRange) -> None:
+        self._batches = read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, *span))
         self._rows: pa.RecordBatch | None = None
 
     def last(self) -> float:
@@ -230,11 +222,16 @@ class _Side:
         self._batches.close()
 
 
-def _find_difference(
-    origin: tuple[Endpoint, ReadRequest], target: tuple[Endpoint, ReadRequest]
-) -> int | None:
+def _find_difference(state: OriginState, endpoints: Endpoints) -> int | None:
     """Return the first message of the origin that the target lacks or has otherwise, or None."""
-    with contextlib.closing(_Side(*origin)) as left, contextlib.closing(_Side(*target)) as right:
+    origin, target = (
+        contextlib.closing(_Side(endpoint, address.stream, state.seq_range))
+        for endpoint, address in (
+            (endpoints.source_endpoint, state.origin_address),
+            (endpoints.target_endpoint, state.target_address),
+        )
+    )
+    with origin as left, target as right:
         while (end := left.last()) != math.inf:
             end = min(end, right.last())
             wanted = left.take(end)

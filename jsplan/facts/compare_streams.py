@@ -173,37 +173,26 @@ async def compare_streams(
     messages, or with one that is larger than a leaf node link lets pass: in an answer to MSG.GET a
     message has a third more bytes, and the server sends none that exceeds `max_payload`.
     """
+    found = Comparison()
     try:
-        return await _compare(origin, copy, first, last)
+        async with AsyncExitStack() as opened:
+            sides = []
+            for api, info, level in (origin, copy):
+                reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
+                reader.budget, reader.last = ReadBudget(sys.maxsize), min(reader.last, last)
+                sides.append(_Side(reader, first))
+                opened.push_async_callback(sides[-1].close)
+            await _merge(found, *sides)
     except ReadLimitExceeded:
-        raise IncomparableError(
-            "too many deleted messages to be compared without allow_direct"
-        ) from None
+        why = "too many deleted messages to be compared without allow_direct"
+        raise IncomparableError(why) from None
     except ApiTimeoutError:
         if all(info["config"].get("allow_direct") for _, info, _ in (origin, copy)):
             raise
         for api, info, _ in (origin, copy):
             await api.request(f"STREAM.INFO.{info['config']['name']}")
-        raise IncomparableError(
-            "a message that is too large to be read over the link without allow_direct"
-        ) from None
-
-
-async def _compare(
-    origin: tuple[DomainApi, Mapping[str, Any], int],
-    copy: tuple[DomainApi, Mapping[str, Any], int],
-    first: int,
-    last: int,
-) -> Comparison:
-    found = Comparison()
-    async with AsyncExitStack() as opened:
-        sides = []
-        for api, info, level in (origin, copy):
-            reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
-            reader.budget, reader.last = ReadBudget(sys.maxsize), min(reader.last, last)
-            sides.append(_Side(reader, first))
-            opened.push_async_callback(sides[-1].close)
-        await _merge(found, *sides)
+        why = "a message that is too large to be read over the link without allow_direct"
+        raise IncomparableError(why) from None
     return found
 
 

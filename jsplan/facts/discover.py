@@ -21,6 +21,7 @@ from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NotPermittedEr
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.read_only import ACCOUNT_PING
+from jsplan.resources.server_features import read_level
 
 #: Seconds after the last answer until no more are expected.
 NEXT_ANSWER_TIMEOUT: Final = 1.0
@@ -169,7 +170,7 @@ async def _probe_api(link: NatsConnection, visible: VisibleDomain) -> None:
         visible.failure = str(error)
         return
     visible.streams = int(info.get("streams") or 0)
-    visible.level = int((info.get("api") or {}).get("level") or 0)
+    visible.level = read_level(info)
 
 
 async def _domains_in_origins(

@@ -23,6 +23,7 @@ from jsplan.resources.error_codes import (
     NOT_ENABLED,
     NOT_ENABLED_FOR_ACCOUNT,
 )
+from jsplan.resources.server_features import read_level
 from jsplan.topology.routes import is_import
 
 #: Seconds to wait for the connected server, after a domain behind it did not answer in time.
@@ -123,7 +124,7 @@ def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFact
         for name, key in (("name", "server_name"), ("cluster", "cluster"))
         if own and server.get(key)
     }
-    level = int((info.get("api") or {}).get("level") or 0)
+    level = read_level(info)
     return DomainFacts(
         domain.key,
         True,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 #: The first nats-server of each API level. Level 0 is 2.10 and older.
 SERVER_VERSIONS: Final = {0: "2.10", 1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
@@ -89,6 +90,11 @@ ORIGIN_IDENTITY_LEVEL: Final = 5
 OWN_CONSUMER_LEVEL: Final = 5
 #: A stream without max_consumers has at most 1,000 consumers.
 DEFAULT_MAX_CONSUMERS_LEVEL: Final = 5
+
+
+def read_level(account: Mapping[str, Any]) -> int:
+    """Return the API level of a domain from its answer to `INFO`; 0 before nats-server 2.11."""
+    return int((account.get("api") or {}).get("level") or 0)
 
 
 def find_level(version: str) -> int:
