@@ -10,9 +10,8 @@ import base64
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -20,6 +19,7 @@ from msgspec import Struct, field
 from jsplan.errors import ApiTimeoutError
 from jsplan.facts.messages import open_pages
 from jsplan.facts.pages import (
+    NO_HEADERS,
     OWN_HEADERS,
     PageReader,
     ReadBudget,
@@ -34,8 +34,9 @@ from jsplan.units import parse_instant
 PAGE_MESSAGES: Final = 4_000
 #: Bytes of a payload above which its digest is kept.
 LONG_PAYLOAD: Final = 4 << 10
+#: The lines that a server adds to a message: its stream, subject, sequence and time.
 _OWN_LINES: Final = re.compile(
-    rb"\r\nNats-Stream: [^\r]+\r\nNats-Subject: ([^\r]+)\r\nNats-Sequence: (\d{1,20})\r\n"
+    rb"\r\nNats-Stream: ([^\r]+)\r\nNats-Subject: ([^\r]+)\r\nNats-Sequence: (\d{1,20})\r\n"
     rb"Nats-Time-Stamp: ([^\r]+)\r\n"
 )
 #: Deleted sequences whose list is requested. A stream with more is compared in batches only.
@@ -69,10 +70,14 @@ class IncomparableError(Exception):
 
 
 class Content(NamedTuple):
-    """All that is stored of one message. `time` is ns; a long payload is kept as its digest."""
+    """All that is stored of one message.
+
+    `time` is RFC 3339. A long payload is kept as its digest. `size` is 0: a comparison has no limit
+    of reads.
+    """
 
     seq: int
-    time: int
+    time: bytes
     subject: bytes
     payload: bytes | str
     headers: bytes
@@ -84,19 +89,32 @@ class ContentReader(PageReader[Content]):
 
     page_messages = PAGE_MESSAGES
 
+    def _charge(self, messages: list[Content]) -> None:
+        """Count nothing: each message is read."""
+
     def _from_json(self, message: dict[str, Any]) -> Content:
         payload = base64.b64decode(message.get("data") or "")
         time, subject = message["time"].encode(), message["subject"].encode()
         headers = message_headers(message)
-        return Content(message["seq"], _instant(time), subject, _short(payload), headers)
+        return Content(message["seq"], time, subject, _short(payload), headers)
 
     def _from_batch(self, block: bytes, payload: bytes) -> Content:
-        at = block.rfind(OWN_HEADERS)
-        own = _OWN_LINES.match(block, at) if at > 0 else None
-        if own is None:
-            raise ValueError(block[:80])
-        subject, seq, time = own.groups()
-        return Content(int(seq), _instant(time), subject, _short(payload), stored_headers(block))
+        return self._parse_batch([(block, payload)])[0][0]
+
+    def _parse_batch(self, answers: Sequence[tuple[bytes, bytes]]) -> tuple[list[Content], bool]:
+        """Parse a batch in one loop: this is most of the time of a comparison."""
+        found, streams, match = list[Content](), set[bytes](), _OWN_LINES.match
+        for block, payload in answers:
+            at = block.rfind(OWN_HEADERS)
+            own = match(block, at) if at > 0 else None
+            if own is None:
+                raise ValueError(block[:80])
+            stream, subject, seq, time = own.groups()
+            streams.add(stream)
+            kept = payload if len(payload) <= LONG_PAYLOAD else _short(payload)
+            headers = stored_headers(block) if at > NO_HEADERS else b""
+            found.append(Content(int(seq), time, subject, kept, headers))
+        return found, streams <= {self.stream.encode()}
 
 
 def _short(payload: bytes) -> bytes | str:
@@ -106,25 +124,22 @@ def _short(payload: bytes) -> bytes | str:
     return hashlib.blake2b(payload, digest_size=32).hexdigest()
 
 
-def _instant(time: bytes) -> int:
-    """Return RFC 3339 as ns since 1970. Raises ValueError."""
-    second, _, fraction = time.partition(b".")
-    if fraction.endswith(b"Z") and fraction[:-1].isdigit() and len(fraction) <= 10:
-        return _second(second) + int(fraction[:-1].ljust(9, b"0"))
-    return parse_instant(time.decode())
-
-
-@lru_cache(maxsize=1024)
-def _second(time: bytes) -> int:
-    return parse_instant(f"{time.decode()}Z")
-
-
 def _are_equal(one: Content, other: Content) -> bool:
     """Compare two messages of one sequence, with the headers that servers keep in a mirror."""
     return one == other or (
-        one[:4] == other[:4]
+        (one.subject, one.payload) == (other.subject, other.payload)
+        and _have_same_time(one, other)
         and _without_conditions(one.headers) == _without_conditions(other.headers)
     )
+
+
+def _have_same_time(one: Content, other: Content) -> bool:
+    try:
+        return one.time == other.time or parse_instant(one.time.decode()) == parse_instant(
+            other.time.decode()
+        )
+    except ValueError:
+        return False
 
 
 def _without_conditions(headers: bytes) -> bytes:
@@ -226,6 +241,10 @@ def _compare_pages(
     found: Comparison, left: list[Content], at: int, right: list[Content], other_at: int
 ) -> tuple[int, int]:
     """Compare two pages from these places on until one ends. Return the new places."""
+    count = min(len(left) - at, len(right) - other_at)
+    if left[at : at + count] == right[other_at : other_at + count]:
+        found.messages += count
+        return at + count, other_at + count
     while at < len(left) and other_at < len(right):
         one, other = left[at], right[other_at]
         if one.seq < other.seq:

@@ -26,6 +26,8 @@ BATCH_ATTEMPTS: Final = 4
 READ_BYTES: Final = 16 << 10
 #: The first of the headers that a server adds to a message of DIRECT.GET.
 OWN_HEADERS: Final = b"\r\nNats-Stream: "
+#: Where they begin in a message that has none of its own.
+NO_HEADERS: Final = len(b"NATS/1.0")
 
 
 class ReadLimitExceeded(Exception):
@@ -88,6 +90,14 @@ class PageReader(ABC, Generic[M]):
     def _from_batch(self, block: bytes, payload: bytes) -> M:
         """Parse a message of a batch. Raises KeyError or ValueError for one that is none."""
 
+    def _parse_batch(self, answers: Sequence[tuple[bytes, bytes]]) -> tuple[list[M], bool]:
+        """Parse the messages of a batch, and return whether all are of this stream.
+
+        Raises KeyError or ValueError for one that is none.
+        """
+        own = all(answering_stream(block) == self.stream for block, _ in answers)
+        return [self._from_batch(block, payload) for block, payload in answers], own
+
     async def read_page(self, start: int, end: int) -> tuple[list[M], int]:
         """Read the messages of one page within the range; return the start of the next one too.
 
@@ -128,8 +138,7 @@ class PageReader(ABC, Generic[M]):
             if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
                 raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
             try:
-                own = all(answering_stream(block) == self.stream for block, _ in answers)
-                messages = [m for m in (self._from_batch(*a) for a in answers) if m.seq <= end]
+                messages, own = self._parse_batch(answers)
             except (KeyError, ValueError) as error:
                 raise ApiError(
                     f"{self.stream} cannot be read: "
@@ -139,6 +148,8 @@ class PageReader(ABC, Generic[M]):
                 break
         else:
             return None
+        while messages and messages[-1].seq > end:
+            messages.pop()
         after = messages[-1].seq + 1 if messages and len(messages) == len(answers) else end + 1
         if not self._is_complete(messages, start, after):
             return None
@@ -163,4 +174,4 @@ def answering_stream(block: bytes) -> str:
 def stored_headers(block: bytes) -> bytes:
     """Return the stored header block of a message, without what the server adds."""
     at = block.rfind(OWN_HEADERS)
-    return block[:at] + b"\r\n\r\n" if at > len(b"NATS/1.0") else b""
+    return block[:at] + b"\r\n\r\n" if at > NO_HEADERS else b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +62,7 @@ def check_answer(api: str, answer: dict[str, Any]) -> None:
         _require_same_name(verb, api.removeprefix(verb), answer)
 
 
+@lru_cache(maxsize=1024)
 def _find_verb(api: str) -> str:
     """Return the verb of another length whose answer has a type; empty if there is none."""
     verbs = answer_types(closed=True)

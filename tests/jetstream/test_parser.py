@@ -53,6 +53,42 @@ async def test_answers_arrive_whole(piece: int) -> None:
     assert not parser.buf
 
 
+class EndedClient(Client):
+    """A client that forgets what it has read at an error, as it does before it connects again."""
+
+    async def _process_err(self, err_msg: str) -> None:  # noqa: ARG002 - nats-py calls it so
+        self._ps.reset()
+
+
+async def test_a_new_connection_begins_with_nothing_of_the_last_one() -> None:
+    """An incomplete message of an ended connection is forgotten, and all behind its error."""
+    client = EndedClient(ConnectionSettings(key="x", url="nats://x", shown="x"))
+    client.answers_of[7] = answers = ManyAnswers(9)
+    parser, message = client._ps, frame(7, b"i.0", HEADERS, b"x")  # noqa: SLF001 - as above
+
+    await parser.parse(message[:-5])
+    parser.reset()
+    await parser.parse(message + b"-ERR 'stale connection'\r\n" + message)
+    await parser.parse(message)
+
+    assert len(answers.messages) == 2
+
+
+async def test_a_head_with_more_spaces_is_read_too() -> None:
+    """nats-py reads heads that other servers may write, and this parser what comes after them."""
+    client, answers = Client(ConnectionSettings(key="x", url="nats://x", shown="x")), ManyAnswers(9)
+    client.answers_of[7] = answers
+    odd = b"MSG  i.0 7  3\r\nabc\r\nHMSG i.0  7 %d %d\r\n%sx\r\n"
+    odd %= len(HEADERS), len(HEADERS) + 1, HEADERS
+
+    for piece in (1, 7, 1000):
+        received = odd + frame(7, b"i.0", HEADERS, b"y")
+        for at in range(0, len(received), piece):
+            await client._ps.parse(received[at : at + piece])  # noqa: SLF001 - as above
+
+    assert answers.messages == [(b"", b"abc"), (HEADERS, b"x"), (HEADERS, b"y")] * 3
+
+
 @pytest.mark.parametrize("line", [b"MSG i.1 x 5\r\n", b"HMSG i.1 7 5\r\n", b"MSG i.1 7 5x\r\n"])
 async def test_a_malformed_line_ends_the_connection(line: bytes) -> None:
     """A line that no server sends is left to nats-py, which names it."""
