@@ -164,18 +164,31 @@ class StreamReader(Struct):
         return PendingRanges(tuple(subtract(wanted, find_skippable_runs(existing))), existing)
 
     async def _is_origin_of(self, existing: ExistingMessages) -> bool:
-        """Check that all existing messages come from this origin, not from a deleted stream.
+        """Check that all existing messages come from this origin.
 
-        Times grow with sequences in both, and every message of the deleted stream is older.
+        Others are of a deleted stream, which are older, or of the time after both streams parted: a
+        restored target, or an origin that lost messages and gave their sequences to new ones. Times
+        grow with sequences in all of them, so that both ends show it.
         """
         times = existing.time[existing.time > 0]
         if not len(times):
             return True
         if (np.diff(existing.seq) == 0).any() or (np.diff(times) < 0).any():
             return False
-        return await self._has_same_message(existing)
+        return await self._has_same_first(existing) and await self._has_same_last(existing)
 
-    async def _has_same_message(self, existing: ExistingMessages) -> bool:
+    async def _has_same_last(self, existing: ExistingMessages) -> bool:
+        """Compare the last existing message that the origin still has; False if none is found."""
+        state = (await self.fetch_info())["state"]
+        known = (existing.time > 0) & (existing.seq <= int(state["last_seq"]))
+        known &= existing.seq >= int(state["first_seq"])
+        seqs, times = existing.seq[known], existing.time[known]
+        for seq, time in [*zip(seqs[-MAX_TRIES:], times[-MAX_TRIES:], strict=True)][::-1]:
+            if (found := await self.fetch_time(int(seq))) is not None:
+                return bool(found == time)
+        return not len(seqs)
+
+    async def _has_same_first(self, existing: ExistingMessages) -> bool:
         """Compare the first existing message that the origin still has."""
         dated = existing.time > 0
         seqs, times = existing.seq[dated], existing.time[dated]

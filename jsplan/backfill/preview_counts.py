@@ -71,6 +71,8 @@ async def _preview(origin: CopyOrigin, pending: PendingRanges | None) -> OriginP
         messages = await asyncio.to_thread(_count_messages, origin, pending)
         preview.measured, existing = COMPARED, pending.existing.seq
         preview.in_target = int(((existing >= state.first) & (existing <= state.last)).sum())
+        if not pending.is_exact:  # some of those are not of this origin
+            preview.in_target = max(0, await reader.count_messages() - messages)
     preview.messages = messages
     preview.bytes = messages * int(stored["bytes"]) // max(1, int(stored["messages"]))
     return preview

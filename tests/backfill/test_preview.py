@@ -75,6 +75,35 @@ def test_an_empty_target_is_counted_by_the_server(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.since_2_12
+@pytest.mark.parametrize("longer", ["S", "T"])
+def test_streams_with_a_common_beginning(longer: str, pair: Pair) -> None:
+    """A sequence means another message in each from where they part: none is there already.
+
+    So it is with a promoted mirror whose origin lost messages, and got new ones at their sequences.
+    """
+    pair.stream("leaf", "S", numbered_rows(20))
+    external = {"api": "$JS.leaf.API"}
+    mirror = {"name": "T", "mirror": {"name": "S", "external": external}}
+    pair.ask("hub", "STREAM.CREATE.T", mirror)
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 20, "copy all")
+    pair.update("hub", "T", mirror=None, subjects=["t.>"])
+    for domain, name in (("leaf", "S"), ("hub", "T")):
+        count = 12 if name == longer else 7
+        subject = f"{name.lower()}.own".encode()
+        pair.publish(domain, [(subject, b"", b"own %d" % n) for n in range(count)])
+    pair.update("hub", "T", subjects=["t.>", "s.>"])
+
+    found = preview_document(pair).origins[0]
+    pair.run()
+
+    own = 12 if longer == "S" else 7
+    assert (found.first, found.last, found.messages, found.in_target) == (1, 20 + own, own, 20)
+    stored = [m.data for m in pair.stored("hub", "T") if m.subject == "s.own"]
+    assert stored == [b"own %d" % n for n in range(own)]
+
+
+@pytest.mark.matrix
 def test_a_partial_target_is_compared(pair: Pair) -> None:
     """With copies in the target both sides are compared by message, with headers only."""
     pair.stream("leaf", "S", numbered_rows(20))
