@@ -40,6 +40,7 @@ SECTIONS = {
     "Data": {
         "backup": CommandEntry("Save configuration, messages and consumers.", "backup"),
         "restore": CommandEntry("Restore a backup.", "restore"),
+        "compare": CommandEntry("Compare two streams, message by message.", "compare"),
         "backfill": CommandEntry("Copy messages of one stream to another.", "backfill"),
     },
     "State": {

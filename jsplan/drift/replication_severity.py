@@ -7,7 +7,7 @@ from typing import Any, Final
 from jsplan.documents.plan_types import Severity
 
 #: First words of causes that lose messages; the others only delay them.
-_LOSING_CAUSES: Final = ("origin re-created", "draining a workqueue")
+_LOSING_CAUSES: Final = ("origin re-created", "origin went back", "draining a workqueue")
 
 
 def with_severity(flow: dict[str, Any]) -> dict[str, Any]:

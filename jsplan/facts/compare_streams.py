@@ -129,7 +129,7 @@ def _are_equal(one: Content, other: Content) -> bool:
     return one == other or (
         (one.subject, one.payload) == (other.subject, other.payload)
         and _have_same_time(one, other)
-        and _without_conditions(one.headers) == _without_conditions(other.headers)
+        and without_conditions(one.headers) == without_conditions(other.headers)
     )
 
 
@@ -142,7 +142,7 @@ def _have_same_time(one: Content, other: Content) -> bool:
         return False
 
 
-def _without_conditions(headers: bytes) -> bytes:
+def without_conditions(headers: bytes) -> bytes:
     """Return headers without the conditions of the publish, which servers remove in a mirror."""
     head, *lines = headers.split(b"\r\n")
     kept = [line for line in lines if line and not line.startswith(b"Nats-Expected-")]

@@ -18,7 +18,7 @@ from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
 from jsplan.health import causes
 from jsplan.resources.error_codes import FLOW_CONTROL_WAIT
-from jsplan.units import SECOND, parse_moment
+from jsplan.units import SECOND, parse_instant, parse_moment
 
 #: ns without a heartbeat, of which there is one per second, before a flow counts as silent.
 SILENT_AFTER: Final = 3 * SECOND
@@ -145,9 +145,25 @@ def _detect_recreated_origin(flow: Flow, samples: Sequence[ReplicationSample]) -
         and position >= flow.start
         and (last.position or 0) > last.origin.last
     )
+    if beyond and _is_same_stream(flow, last):
+        return Assessment(False, causes.origin_went_back(flow))
     if beyond:
         return Assessment(False, causes.origin_recreated(flow))
     return _INCONCLUSIVE if (last.position or 0) > max(last.origin.last, flow.start - 1) else None
+
+
+def _is_same_stream(flow: Flow, sample: ReplicationSample) -> bool:
+    """Return True if the origin was there when the last message of its mirror was stored.
+
+    A mirror keeps the times of its origin. What it has of a deleted stream is older than the new
+    one.
+    """
+    assert sample.origin is not None
+    return (
+        flow.kind == "mirror"
+        and bool(sample.messages and sample.last_ts and sample.origin.created)
+        and parse_instant(sample.last_ts) > parse_instant(sample.origin.created)
+    )
 
 
 def _has_mixed_messages(flow: Flow, sample: ReplicationSample) -> bool:

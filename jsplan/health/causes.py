@@ -17,6 +17,7 @@ DOMAIN_UNKNOWN: Final = "domain unknown"
 EXPORT_MISSING: Final = "export missing"
 FLOW_CONTROL_STALLED: Final = "flow control stalled"
 ORIGIN_RECREATED: Final = "origin re-created"
+ORIGIN_WENT_BACK: Final = "origin went back"
 DRAINING_WORKQUEUE: Final = "draining a workqueue"
 STOPPED: Final = "stopped"
 UNKNOWN: Final = "not known"
@@ -95,6 +96,14 @@ def origin_recreated(flow: Flow) -> str:
     return (
         f"{ORIGIN_RECREATED}: the downstream has messages of a deleted stream {flow.name},"
         f" and receives only higher sequences of the new one; {fix}"
+    )
+
+
+def origin_went_back(flow: Flow) -> str:
+    """Return the sentence: the origin lost messages, and the mirror may be their only copy."""
+    return (
+        f"{ORIGIN_WENT_BACK}: its server lost messages that {flow.downstream} has, maybe as their"
+        f" only copy; to see them: jsplan compare {flow.source} {flow.downstream}"
     )
 
 

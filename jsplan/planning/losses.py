@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from msgspec.structs import replace
+
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, quote_shell
+from jsplan.documents.drift import LOST_KEY
 from jsplan.facts.live import LiveObject
 from jsplan.health import SINCE_CHECK, LastApplied, find_breaches, find_losses
 from jsplan.health.thresholds import OWN_PREFIX, Breach
@@ -54,7 +57,24 @@ def find_health(
     )
     busy = not {live.address, parent}.isdisjoint(interrupted)
     busy = busy or _is_interrupted(inputs, live.address)
-    return [b for b in found if not (busy and b.key.startswith(OWN_PREFIX))]
+    return [
+        _with_copy(inputs, live.address, breach)
+        for breach in found
+        if not (busy and breach.key.startswith(OWN_PREFIX))
+    ]
+
+
+def _with_copy(inputs: PlanInputs, address: Address, breach: Breach) -> Breach:
+    """Add to a loss which other stream may still have the messages, and how to see that."""
+    if not breach.key.startswith(LOST_KEY):
+        return breach
+    topology = inputs.topology
+    others = [edge.downstream for edge in topology.edges_from(address)]
+    others += [edge.origin for edge in topology.edges_into(address)]
+    if not others:
+        return breach
+    command = f"jsplan compare {quote_shell(str(address))} {quote_shell(str(others[0]))}"
+    return replace(breach, cause=f"{breach.cause}. {others[0]} may still have them: {command}")
 
 
 def has_lost_since(inputs: PlanInputs, stream: LiveObject) -> bool:
@@ -90,7 +110,8 @@ def note_losses(inputs: PlanInputs) -> Iterator[Diagnostic]:
         for breach in find_losses(live, now, None, last_applied(inputs, live)):
             if breach.level == "critical":
                 detail = _RESUME_DETAIL if address.kind == "consumer" else _DETAIL
-                yield Diagnostic("warning", LOSS, breach.cause, detail, str(address))
+                cause = _with_copy(inputs, address, breach).cause
+                yield Diagnostic("warning", LOSS, cause, detail, str(address))
 
 
 def _is_interrupted(inputs: PlanInputs, address: Address) -> bool:

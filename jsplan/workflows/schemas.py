@@ -7,6 +7,7 @@ from jsplan.documents.alert import AlertEvent
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
 from jsplan.documents.backfill_preview import BackfillPreview
+from jsplan.documents.comparison import Comparison
 from jsplan.documents.drift import Drift
 from jsplan.documents.graph import Graph
 from jsplan.documents.history import History
@@ -20,7 +21,7 @@ from jsplan.state import State
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     documents = (
-        AlertEvent, ApplyResult, BackfillPreview, BackfillResult, BackfillStatus, Drift, Graph,
-        History, Lint, Manifest, Plan, State, Status, Verification,
+        AlertEvent, ApplyResult, BackfillPreview, BackfillResult, BackfillStatus, Comparison, Drift,
+        Graph, History, Lint, Manifest, Plan, State, Status, Verification,
     )  # fmt: skip
     return {f"{kind.__struct_config__.tag}-v1.json": schema_of(kind) for kind in documents}

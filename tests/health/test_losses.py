@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +11,7 @@ from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.applying.consumer_helpers import pull
+from tests.support.older_store import keep_store, put_store_back
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
@@ -88,18 +88,6 @@ def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) ->
     assert attention(space) == [(address, "jsplan.lost-messages", "critical")]
 
 
-def restore_older_copy(server: Server, then: str) -> None:
-    """Do what a restored backup of a disk does: put the store of an earlier time back."""
-    server.kill()
-    store, kept = server.store_path, server.store_path.with_name("kept")
-    if then == "keep":
-        shutil.copytree(store, kept)
-    else:
-        shutil.rmtree(store)
-        shutil.move(kept, store)
-    server.start()
-
-
 def test_messages_that_are_lost_between_two_checks(make_server: MakeServer, tmp_path: Path) -> None:
     """A store that goes back is named at each check, with its range, until an apply accepts it.
 
@@ -122,13 +110,13 @@ def test_messages_that_are_lost_between_two_checks(make_server: MakeServer, tmp_
 
     publish(100)
     assert attention(space) == []
-    restore_older_copy(server, "keep")
+    keep_store(server)
     publish(30)
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.PURGE.K", {"seq": 20})
         raw.api_ok("$JS.API.STREAM.MSG.DELETE.K", {"seq": 60})
     assert attention(space) == []
-    restore_older_copy(server, "restore")
+    put_store_back(server)
     publish(10, "k")  # at sequences that were lost
 
     for _ in range(2):
@@ -145,7 +133,7 @@ def test_messages_that_are_lost_between_two_checks(make_server: MakeServer, tmp_
     streams[0]["description"] = "accepts what is there"
     space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
     assert attention(space) == []
-    restore_older_copy(server, "keep")
+    keep_store(server)
     server.kill()
     for block in server.store_path.rglob("streams/N/msgs/*.blk"):
         block.write_bytes(b"")

@@ -150,6 +150,17 @@ def test_a_mirror_ahead_of_its_origin_is_sampled_twice() -> None:
     assert cause(assess(flow(), [ahead, replace(ahead, at=0.6)])) == "origin re-created"
 
 
+def test_an_origin_that_lost_messages_is_not_recreated() -> None:
+    """A mirror that is ahead has times after the creation of its origin: it is the only copy."""
+    ahead = replace(SAMPLE, position=101, stored=101, messages=101, last_ts="2026-02-01T00:00:00Z")
+    for created, expected in (
+        ("2026-01-01", "origin went back"),
+        ("2026-03-01", "origin re-created"),
+    ):
+        look = replace(ahead, origin=replace(ORIGIN, created=f"{created}T00:00:00Z"))
+        assert cause(assess(flow(), [look, replace(look, at=0.6)])) == expected
+
+
 @pytest.mark.parametrize(
     "look", [replace(SAMPLE, messages=108), replace(SAMPLE, first_ts="2026-01-02T00:00:00Z")]
 )

@@ -50,8 +50,8 @@ class ReplicationSample(Struct, frozen=True):
     not be asked. `position` is the last sequence of the origin that is known to be copied, None
     where unknown. `lag` and `active` are from the downstream server: messages, and ns since it last
     heard of the origin (-1: never since it began to listen); `error` is its error. `stored` (its
-    last sequence), `first`, `messages` and `first_ts` are the downstream stream's own state.
-    `waiting`: the origin has a message that passes and was not copied at the sample before (None:
+    last sequence), `first`, `messages`, `first_ts` and `last_ts` are the downstream stream's own
+    state. `waiting`: the origin has a message that passes and was not copied at the sample before (None:
     not asked). `answers`: the origin's API answers the downstream account (None: not asked, or it
     proves nothing). `apart`: a link may be between the two. `searched`: the position was looked for
     in the downstream messages.
@@ -73,6 +73,7 @@ class ReplicationSample(Struct, frozen=True):
     apart: bool = True
     unread: str = ""
     searched: bool = False
+    last_ts: str = ""
 
 
 def build_sample(
@@ -99,6 +100,7 @@ def build_sample(
         int(info.get("lag") or 0),
         int(info.get("active", -1)),
         error=info.get("error") or {},
+        last_ts=str(state.get("last_ts", "")),
         **fields,
     )
 

@@ -1,0 +1,73 @@
+"""`jsplan compare`: two streams, message by message. Read-only."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath, AddressGlob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@declare(
+    "compare",
+    connects=True,
+    examples=[
+        "jsplan compare hub/stream/ORDERS leaf/stream/ORDERS",
+        "jsplan compare hub/stream/A leaf/stream/A --since a.json -o a.json",
+    ],
+)
+@click.argument("one", type=AddressGlob(), metavar="ADDRESS")
+@click.argument("other", type=AddressGlob(), metavar="ADDRESS")
+@click.option(
+    "--first-seq",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compare from this sequence of the origin on.",
+)
+@click.option(
+    "--last-seq",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compare up to this sequence of the origin.",
+)
+@click.option(
+    "--since",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Read only what came after this kept result, if it still holds.",
+)
+@click.option(
+    "-o", "--out", type=AbsolutePath(), metavar="FILE", help="Keep the result in this file."
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    one: str,
+    other: str,
+    first_seq: int | None,
+    last_seq: int | None,
+    since: Path | None,
+    out: Path | None,
+) -> int:
+    """Compare two streams, message by message. Exits with 2 where they differ. Read-only.
+
+    A mirror is compared with its origin by sequence, and what a source or a backfill copied by the
+    origin that each message names; other streams by sequence. With the extra `spark` it is ten
+    times as fast.
+    """
+    settings, output = start(ctx)
+    from jsplan.render import compare_text
+    from jsplan.workflows.compare import CompareOptions, compare
+
+    options = CompareOptions(one, other, first_seq, last_seq, since, out)
+    found = compare(settings.load_options(), options, output.progress)
+    output.progress.stop()
+    output.result(found.to_json, partial(compare_text.render, found))
+    return found.exit_code

@@ -1,0 +1,1 @@
+"""Comparison of two streams, message by message: `jsplan compare`."""

@@ -1,0 +1,124 @@
+"""Comparison of a stream with a copy whose messages name their origin, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from msgspec import field
+
+from jsplan.comparing.relation import Relation
+from jsplan.errors import RefusedError
+from jsplan.facts.compare_streams import MAX_GAPS, Comparison, Content, ContentReader
+from jsplan.facts.messages import open_pages
+from jsplan.facts.pages import ReadBudget
+from jsplan.jetstream import DomainApi
+from jsplan.resources.source_header import parse_source_header
+from jsplan.subjects import passes_filters
+from jsplan.units import count_text
+
+#: The API of a domain, INFO of the stream, and the API level of its server.
+Side = tuple[DomainApi, Mapping[str, Any], int]
+
+#: Messages of a copy that are kept in memory, about 150 bytes each.
+MAX_KEPT: Final = 10_000_000
+_TAG: Final = re.compile(rb"\r\nJsplan-Origin: ?([^/\r]+/[^/\r]+)/(\d{1,18})/")
+#: Lines that a copy adds, or that servers remove in one, and the begin of those that it renamed.
+_LEFT_OUT: Final = (
+    b"Nats-Stream-Source:", b"Jsplan-Origin:", b"Jsplan-Kept-Origin:", b"Nats-Expected-",
+)  # fmt: skip
+_KEPT: Final = b"Jsplan-Kept-"
+
+
+class OriginComparison(Comparison):
+    """Differences by the sequences of the origin.
+
+    `twice` are those that the copy has again. `places` are the sequences in the copy of those that
+    only the copy has.
+    """
+
+    twice: list[int] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+
+
+async def compare_by_header(
+    relation: Relation, origin: Side, copy: Side, first: int, last: int, copy_first: int = 1
+) -> OriginComparison:
+    """Compare the messages `first` to `last` of the origin with those that name them.
+
+    Those of the copy are read from `copy_first` on. Raises RefusedError for too many messages,
+    ReadLimitExceeded and ApiError.
+    """
+    found, known = OriginComparison(), dict[int, tuple[bytes, int]]()
+    async for message in _read(copy, copy_first, sys.maxsize):
+        seq = _origin_seq(message, relation)
+        if seq is None or not first <= seq <= last:
+            continue
+        if seq in known:
+            found.add(found.twice, seq)
+            continue
+        if len(known) == MAX_KEPT:
+            raise RefusedError(
+                f"{relation.copy.address} has more than {count_text(MAX_KEPT, 'message')} of "
+                f"{relation.origin.address}",
+                hint="Compare them in parts: --first-seq and --last-seq are those of the origin.",
+            )
+        known[seq] = _digest(message, relation), message.seq
+    async for message in _read(origin, first, last):
+        copied = known.pop(message.seq, None)
+        if copied is not None:
+            found.messages += 1
+            if copied[0] != _digest(message, relation):
+                found.add(found.different, message.seq)
+        elif passes_filters(message.subject.decode(), relation.filters):
+            found.add(found.missing, message.seq)
+    for seq in sorted(known):
+        found.add(found.extra, seq)
+    found.places = {seq: known[seq][1] for seq in found.extra}
+    return found
+
+
+async def _read(side: Side, first: int, last: int) -> AsyncIterator[Content]:
+    api, info, level = side
+    reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
+    reader.budget, last = ReadBudget(sys.maxsize), min(last, reader.last)
+    first = max(first, reader.first)
+    while first <= last:
+        page, first = await reader.read_page(first, last)
+        for message in page:
+            yield message
+
+
+def _origin_seq(message: Content, relation: Relation) -> int | None:
+    """Return the sequence of the origin that a message of the copy names, or None."""
+    tag = _TAG.search(message.headers)
+    if tag is not None:
+        return int(tag[2]) if tag[1] == relation.tag.encode() else None
+    header = parse_source_header(message.headers)
+    return header.seq if header is not None and header.source.stream in relation.names else None
+
+
+def _digest(message: Content, relation: Relation) -> bytes:
+    """Return a digest of subject, headers and payload: a copy has another time."""
+    payload = message.payload
+    parts = (
+        b"" if relation.renames else message.subject,
+        *_own_lines(message.headers),
+        payload if isinstance(payload, bytes) else payload.encode(),
+    )
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(b"%d:" % len(part) + part)
+    return found.digest()
+
+
+def _own_lines(headers: bytes) -> list[bytes]:
+    lines = [line for line in headers.split(b"\r\n")[1:] if line and not _is_left_out(line)]
+    return [own for line in lines if not _is_left_out(own := line.removeprefix(_KEPT))]
+
+
+def _is_left_out(line: bytes) -> bool:
+    return line.startswith(_LEFT_OUT)

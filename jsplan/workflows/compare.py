@@ -1,0 +1,248 @@
+"""compare: two streams, message by message. Read-only, without a lock and without the state."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from jsplan.address import Address
+from jsplan.backfill.spark_extra import list_missing_packages
+from jsplan.comparing.by_header import OriginComparison, Side, compare_by_header
+from jsplan.comparing.explain import explain
+from jsplan.comparing.kept import read_kept, why_unusable, write_kept
+from jsplan.comparing.relation import Relation, relate
+from jsplan.config.model import LoadOptions
+from jsplan.context import Session, open_session, open_stateless_context
+from jsplan.documents.comparison import ComparedSide
+from jsplan.documents.comparison import Comparison as Result
+from jsplan.errors import RefusedError, UsageError
+from jsplan.event_loop import run_until_complete
+from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
+from jsplan.facts.live import LiveObject
+from jsplan.facts.pages import ReadLimitExceeded
+from jsplan.facts.reader import parse_stream
+from jsplan.jetstream import DomainApi
+from jsplan.options import Observer
+from jsplan.planning.backfill.model import SeqRange
+from jsplan.resources.server_features import read_level
+from jsplan.units import format_timestamp, parse_instant
+
+#: Seconds for a mirror or source to copy the newest messages, and between two looks.
+CATCH_UP_TIMEOUT: Final = 10.0
+_PAUSE: Final = 0.2
+#: Sequences from which on it is faster to load Arrow.
+MIN_ROWS: Final = 50_000
+
+
+class CompareOptions(Struct, frozen=True):
+    """Two addresses of streams.
+
+    `first_seq` and `last_seq` are sequences of the origin. `since` is the file of a kept result,
+    and `out` that of this one.
+    """
+
+    one: str
+    other: str
+    first_seq: int | None = None
+    last_seq: int | None = None
+    since: Path | None = None
+    out: Path | None = None
+
+
+def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
+    """Compare two streams.
+
+    Raises UsageError, ConfigError, ConnectError, ApiError, RefusedError for what cannot be
+    compared, and DocumentError for a damaged kept result.
+    """
+    return run_until_complete(_compare(load, options, observer))
+
+
+async def _compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
+    begun = time.monotonic()
+    kept = read_kept(options.since) if options.since is not None else None
+    async with open_session(load, observer, open_stateless_context) as session:
+        relation = await _relate(session, options)
+        origin, copy = [session.pool.api(_domain(session, side)) for side in _sides(relation)]
+        first = options.first_seq or 1
+        unusable = await why_unusable(kept, relation, (origin, copy), first) if kept else ""
+        used = kept if not unusable else None
+        last = min(options.last_seq or _last(relation.origin), _last(relation.origin))
+        relation = await _wait_for_copy(relation, copy, last)
+        observer.phase(f"Comparing {relation.origin.address} with {relation.copy.address}")
+        found = await _find(session, relation, (first, last), used)
+        # A message that expired meanwhile is before the first one then.
+        now = replace(
+            relation,
+            origin=await _read_again(origin, relation.origin),
+            copy=await _read_again(copy, relation.copy),
+        )
+        parts = explain(now, found, forked=await _is_forked(now, origin, found))
+        result = Result(
+            timestamp=format_timestamp(),
+            origin=_describe(relation.origin),
+            copy=_describe(relation.copy),
+            relation=relation.role,
+            by=relation.by,
+            first=first,
+            last=last,
+            equal=found.messages - len(found.different) + (used.equal if used else 0),
+            parts=parts,
+            since=used.timestamp if used else "",
+            kept=unusable,
+            seconds=round(time.monotonic() - begun, 1),
+        )
+    if options.out is not None:
+        write_kept(options.out, result)
+    return result
+
+
+async def _relate(session: Session, options: CompareOptions) -> Relation:
+    """Read both streams. Raises UsageError, RefusedError, ConnectError and ApiError."""
+    addresses = [_parse(session, text) for text in (options.one, options.other)]
+    if addresses[0] == addresses[1]:
+        raise UsageError("both addresses are the same stream")
+    one, other = [await _read(session, address) for address in addresses]
+    return relate(session.context.workspace, one, other)
+
+
+def _parse(session: Session, text: str) -> Address:
+    try:
+        address = Address.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not address.is_stream or address.is_content:
+        raise UsageError(f"{text} is no stream or bucket", hint="Write DOMAIN/stream/NAME.")
+    if address.domain not in session.context.workspace.domains:
+        raise UsageError(f"{text} is in no declared domain", hint="Write DOMAIN/stream/NAME.")
+    return address
+
+
+def _domain(session: Session, stream: LiveObject) -> Any:
+    return session.context.workspace.domains[stream.address.domain]
+
+
+def _sides(relation: Relation) -> tuple[LiveObject, LiveObject]:
+    return relation.origin, relation.copy
+
+
+def _last(stream: LiveObject) -> int:
+    return int(stream.state.get("last_seq") or 0)
+
+
+async def _read(session: Session, address: Address) -> LiveObject:
+    domain = session.context.workspace.domains[address.domain]
+    await session.pool.open([domain.connection])
+    info = await session.pool.api(domain).stream_info(address.stream)
+    if info is None:
+        raise RefusedError(f"{address} does not exist", hint="See what there is: jsplan status")
+    return parse_stream(address, info)
+
+
+async def _wait_for_copy(relation: Relation, api: DomainApi, last: int) -> Relation:
+    """Return the relation once the copy has what the origin had, or after some seconds."""
+    end, before = time.monotonic() + CATCH_UP_TIMEOUT, -1
+    while True:
+        copy = await _read_again(api, relation.copy)
+        follows = _last(copy) >= last if relation.role == "mirror" else _last(copy) == before
+        if relation.role == "source":  # a new one has not heard of its origin, and reports no lag
+            flows = [f for f in copy.flows if f.get("name") == relation.origin.address.stream]
+            follows = follows and not any(f.get("lag") or f.get("active", -1) < 0 for f in flows)
+        if not relation.role or follows or time.monotonic() > end:
+            return replace(relation, copy=copy)
+        before = _last(copy)
+        await asyncio.sleep(_PAUSE)
+
+
+async def _read_again(api: DomainApi, stream: LiveObject) -> LiveObject:
+    return parse_stream(stream.address, await _info(api, stream))
+
+
+async def _info(api: DomainApi, stream: LiveObject) -> dict[str, Any]:
+    return await api.request(f"STREAM.INFO.{stream.address.stream}")
+
+
+async def _find(
+    session: Session, relation: Relation, span: tuple[int, int], kept: Result | None
+) -> OriginComparison:
+    """Return the differences by sequences of the origin."""
+    first, last = span
+    start = max(first, kept.last + 1) if kept else first
+    origin, copy = [await _open_side(session, stream) for stream in _sides(relation)]
+    try:
+        if relation.by == "header":
+            copy_first = kept.copy.last_seq + 1 if kept else 1
+            end = last if last < _last(relation.origin) else sys.maxsize
+            return await compare_by_header(relation, origin, copy, start, end, copy_first)
+        end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
+        if start > end:
+            return OriginComparison()
+        found = (
+            await _compare_rows(session, relation, SeqRange(start, end))
+            if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation)
+            else await compare_streams(origin, copy, start, end)
+        )
+        return OriginComparison(**asdict(found))
+    except IncomparableError as error:
+        raise RefusedError(
+            f"{relation.origin.address} or {relation.copy.address} has {error}",
+            hint="Set allow_direct: true there, apply, and compare again.",
+        ) from None
+    except ReadLimitExceeded:
+        raise RefusedError(
+            f"{relation.origin.address} or {relation.copy.address} has too many deleted messages "
+            "to be read without allow_direct",
+            hint="Set allow_direct: true there, apply, and compare again.",
+        ) from None
+
+
+async def _open_side(session: Session, stream: LiveObject) -> Side:
+    api = session.pool.api(_domain(session, stream))
+    return api, await _info(api, stream), read_level(await api.request("INFO"))
+
+
+def _can_be_read_by_consumers(relation: Relation) -> bool:
+    """Check whether Arrow is installed, and a consumer more changes nothing in either stream."""
+    retentions = {side.compact.get("retention", "limits") for side in _sides(relation)}
+    return retentions == {"limits"} and not list_missing_packages()
+
+
+async def _compare_rows(session: Session, relation: Relation, span: SeqRange) -> Comparison:
+    from jsplan.backfill.compare_rows import compare_rows  # noqa: PLC0415
+    from jsplan.backfill.endpoints import Endpoints  # noqa: PLC0415
+
+    domains = [_domain(session, side) for side in _sides(relation)]
+    ends = Endpoints.of_domains(session.context, session.pool, *domains)
+    return await asyncio.to_thread(
+        compare_rows,
+        (ends.source_endpoint, relation.origin.address.stream),
+        (ends.target_endpoint, relation.copy.address.stream),
+        span,
+    )
+
+
+def _describe(stream: LiveObject) -> ComparedSide:
+    first, last, messages = (
+        int(stream.state.get(name) or 0) for name in ("first_seq", "last_seq", "messages")
+    )
+    time = str(stream.state.get("last_ts") or "") if messages else ""
+    return ComparedSide(str(stream.address), stream.created, messages, first, last, time)
+
+
+async def _is_forked(relation: Relation, api: DomainApi, found: Comparison) -> bool:
+    """Check whether the origin has newer messages than the copy at the sequences that differ.
+
+    It went back then, and gave new messages the sequences of those that it lost.
+    """
+    end = str(relation.copy.state.get("last_ts") or "")
+    if relation.by != "sequence" or not found.different or not end:
+        return False
+    seq = min(found.different)
+    message = await api.get_message(relation.origin.address.stream, {"seq": seq})
+    return message is not None and parse_instant(message["time"]) > parse_instant(end)

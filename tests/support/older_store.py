@@ -1,0 +1,24 @@
+"""A store of an earlier time is put back, as a restored backup of a disk does."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+
+def keep_store(server: Server) -> None:
+    """Keep a copy of the present store."""
+    server.kill()
+    shutil.copytree(server.store_path, server.store_path.with_name("kept"))
+    server.start()
+
+
+def put_store_back(server: Server) -> None:
+    """Replace the store by the copy that was kept."""
+    server.kill()
+    shutil.rmtree(server.store_path)
+    shutil.move(server.store_path.with_name("kept"), server.store_path)
+    server.start()
