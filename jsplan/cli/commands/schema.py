@@ -9,7 +9,7 @@ from jsplan.cli.run import start
 
 DOCUMENTS = (
     "workspace", "plan", "apply", "drift", "notification", "state", "history", "status", "lint",
-    "graph", "backup",
+    "graph", "backup", "comparison",
     "backfill", "backfill-plan", "backfill-verify", "backfill-status",
 )  # fmt: skip
 
@@ -27,7 +27,7 @@ def command(ctx: click.Context, /, document: str) -> int:
     """Print the JSON Schema of workspace files, or of another DOCUMENT.
 
     DOCUMENT is plan, apply, drift, notification (of drift watch), state, history, status, lint,
-    graph, backup, backfill, backfill-plan, backfill-verify or backfill-status.
+    graph, backup, comparison, backfill, backfill-plan, backfill-verify or backfill-status.
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml. `jsplan init
     --schema` writes both. After an upgrade write it again: `jsplan schema > workspace-v1.json`.

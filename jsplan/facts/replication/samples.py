@@ -51,10 +51,10 @@ class ReplicationSample(Struct, frozen=True):
     where unknown. `lag` and `active` are from the downstream server: messages, and ns since it last
     heard of the origin (-1: never since it began to listen); `error` is its error. `stored` (its
     last sequence), `first`, `messages`, `first_ts` and `last_ts` are the downstream stream's own
-    state. `waiting`: the origin has a message that passes and was not copied at the sample before (None:
-    not asked). `answers`: the origin's API answers the downstream account (None: not asked, or it
-    proves nothing). `apart`: a link may be between the two. `searched`: the position was looked for
-    in the downstream messages.
+    state. `waiting`: the origin has a message that passes and was not copied at the sample before
+    (None: not asked). `answers`: the origin's API answers the downstream account (None: not asked,
+    or it proves nothing). `apart`: a link may be between the two. `searched`: the position was
+    looked for in the downstream messages.
     """
 
     at: float
