@@ -50,9 +50,11 @@ _CONSUMER_HEADS = {
 }
 _NOTES = {
     "replace": "forces replacement",
+    "created": "another client deleted it and created it again",
     "one_way": "cannot be undone",
     "ignored": "the server ignores this",
 }
+_BAD_NOTES = ("replace", "one_way", "created")
 
 
 def action_key(resource: ResourceChange) -> tuple[str, ...]:
@@ -129,11 +131,8 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
     """Add one field: `~ path: before -> after`, or the added and removed elements."""
     row, path = row_of(kind, change.path), safe(change.path)
     note = _NOTES.get("replace" if forces else change.effect, "")
-    tail = (
-        (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim")
-        if note
-        else ""
-    )
+    note = _NOTES["created"] if change.path == "created" else note
+    tail = (f"  # {note}", "bad" if note in map(_NOTES.get, _BAD_NOTES) else "dim") if note else ""
     before, after = change.before, change.after
     if kind == "kv_entry":
         pages = _lay_out(before), _lay_out(after)
