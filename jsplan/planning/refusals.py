@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -36,7 +36,7 @@ class Refusal(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return where, why, and what to do."""
-        return f"{self.reason}. {self.advice}".rstrip()
+        return f"{self.reason}. {self.advice}".rstrip() if self.advice else self.reason
 
 
 def list_refusals(plan: Plan) -> list[Refusal]:
@@ -51,32 +51,45 @@ def require_permission(plan: Plan) -> None:
 
 
 def explain_refusals(refusals: Sequence[Refusal]) -> str:
-    """Return each reason in full, for a reader who does not see the plan."""
-    return "\n".join([REFUSED, *(f"  - {refusal.text}" for refusal in refusals)])
+    """Return each reason in full, for a reader who does not see the plan, and all flags."""
+    reasons = [f"  - {refusal.text}" for refusal in refusals]
+    return "\n".join([REFUSED, *reasons, *_flag_lines(refusals)])
 
 
 def name_refusals(refusals: Sequence[Refusal]) -> str:
-    """Return each reason as code and address, for a reader who sees the plan.
+    """Return each reason as code and address, for a reader who sees the plan, and all flags.
 
     The reasons of one code are one line where they are many.
     """
+    lines = [REFUSED]
+    for code, addresses, flag in _gather(refusals):
+        one = len(addresses) == 1
+        where = addresses[0] if one else f"{len(addresses):,} resources"
+        lines.append(f"  - {code} of {where}{'' if flag else '. The plan says what to do.'}")
+    return "\n".join([*lines, *_flag_lines(refusals)])
+
+
+def _flag_lines(refusals: Sequence[Refusal]) -> list[str]:
+    flags = join_flags(refusals)
+    if not flags:
+        return []
+    return [f"  To allow {'it' if flags.count('--') == 1 else 'all of it'}:", f"    {flags}"]
+
+
+def join_flags(refusals: Iterable[Refusal]) -> str:
+    """Return all flags that these need, as one line to be copied; empty where only files help."""
+    return " ".join(dict.fromkeys(filter(None, (flag for *_, flag in _gather(refusals)))))
+
+
+def _gather(refusals: Iterable[Refusal]) -> Iterator[tuple[str, list[str], str]]:
+    """Yield code, addresses and flag of each reason, many of one code together."""
     by_code: dict[str, list[Refusal]] = {}
     for refusal in refusals:
         by_code.setdefault(refusal.code, []).append(refusal)
-    lines = [REFUSED]
     for code, found in by_code.items():
         for some in [found] if len(found) >= MIN_GROUP else [[refusal] for refusal in found]:
             addresses = list(dict.fromkeys(name for each in some for name in each.addresses))
-            lines += _name_lines(code, addresses, _find_common_flag(some, addresses))
-    return "\n".join(lines)
-
-
-def _name_lines(code: str, addresses: Sequence[str], flag: str) -> list[str]:
-    one = len(addresses) == 1
-    head = f"  - {code} of {addresses[0] if one else f'{len(addresses):,} resources'}."
-    if not flag:
-        return [f"{head} The plan says what to do."]
-    return [f"{head} To allow {'it' if one else 'them'}:", f"    {flag}"]
+            yield code, addresses, _find_common_flag(some, addresses)
 
 
 def _find_common_flag(refusals: Sequence[Refusal], addresses: Collection[str]) -> str:
@@ -112,7 +125,7 @@ def find_missing_permissions(plan: Plan) -> Iterator[Refusal]:
                 hazard.code,
                 addresses,
                 f"{group.resource.address}: {hazard.message}",
-                f"{_describe_domains(addresses)}To allow it:\n    {hazard.flag}",
+                _describe_domains(addresses),
                 hazard.flag,
             )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan import group_domains, units
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
+from jsplan.planning.refusals import find_missing_permissions, join_flags
 from jsplan.render import diagnostics_text, resource_text, summary
 from jsplan.render.escape import quote_json, safe
 from jsplan.render.fold import fold_sources
@@ -64,7 +65,7 @@ def render(
     render_deferred(plan, verbose=verbose).print(console)
     diagnostics_text.render(plan.diagnostics, console, after=True, verbose=verbose)
     if missing_flags:
-        _permissions(groups).print(console)
+        _permissions(plan).print(console)
     _summary(plan).print(console)
 
 
@@ -308,17 +309,12 @@ def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
     return lines
 
 
-def _permissions(groups: list[group_domains.Group]) -> Lines:
-    """Render all flags that are still missing, ready to be copied."""
+def _permissions(plan: Plan) -> Lines:
+    """Render all flags that are still missing, as one line to be copied."""
     lines = Lines()
-    ordered = sorted(groups, key=lambda group: group.members[0].address)
-    flags = dict.fromkeys(
-        h.flag for group in ordered for h in group.resource.hazards if h.blocking and not h.allowed
-    )
-    if flags:
+    if flags := join_flags(find_missing_permissions(plan)):
         lines.add(0, ("Not allowed yet.", "bad"), " Apply will refuse without:")
-        for flag in flags:
-            lines.add_command(4, safe(flag))
+        lines.add_command(4, safe(flags))
         lines.blank()
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -18,6 +19,7 @@ from jsplan.documents.apply import (
     StepStarted,
 )
 from jsplan.documents.base import plain
+from jsplan.documents.step_kinds import STEP_KINDS, StepKind
 from jsplan.render.escape import safe
 from jsplan.secrets import conceal
 from jsplan.units import format_timestamp
@@ -33,6 +35,17 @@ MAX_STEP_LINES = 200
 PROGRESS_LINES = 20
 #: Seconds between two lines about the progress of a copy in a log.
 REPORT_SECONDS = 10.0
+_KINDS = dict[str, StepKind](STEP_KINDS.items())
+#: The verbs of titles, and their ends.
+_ENDS = {
+    "create": "created",
+    "update": "updated",
+    "delete": "deleted",
+    "import": "imported",
+    "forget": "forgotten",
+}
+#: The text after the object of a title. Names of objects have no spaces.
+_REST = re.compile(r"(?:,|:) .*")
 _STATUS_LABELS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "UNKNOWN"}
 
 
@@ -53,11 +66,26 @@ class Progress(Protocol):
 
 
 def finished_line(event: StepFinished) -> str:
-    """Return `done create stream ORDERS (0.1s)`, with the error of the step if it has one."""
+    """Return `hub/stream/ORDERS: created (0.1s)`, or `done: ` and the title of another step.
+
+    The error of the step follows, if it has one.
+    """
     result = event.result
-    line = f"{_STATUS_LABELS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
+    head = _changed_object(event) or f"{_STATUS_LABELS[result.status]}: {event.title}"
     text = result.error or result.note
-    return line + (f": {safe(text)}" if text else "")
+    return f"{safe(head)} ({event.seconds:.1f}s)" + (f": {safe(text)}" if text else "")
+
+
+def _changed_object(event: StepFinished) -> str:
+    """Return the address as the plan has it, and its end; empty for a part of a longer way."""
+    op, (verb, _, object_and_rest) = event.result.op, event.title.partition(" ")
+    kind = _KINDS.get(op)
+    if event.result.status != "done" or verb not in _ENDS or kind is None:
+        return ""
+    if kind.does != verb and op != f"state.{verb}":
+        return ""
+    rest = _REST.search(object_and_rest)
+    return f"{event.result.address}: {_ENDS[verb]}{rest[0] if rest else ''}"
 
 
 def format_copied(event: MessagesMoved) -> str:

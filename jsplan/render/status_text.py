@@ -41,7 +41,7 @@ def render_text(status: Status, width: int | None, *, verbose: bool = False) -> 
     """Render everything except findings and summary."""
     lines = Lines()
     render_interruptions(lines, status.interrupted)
-    _domains(lines, status.domains, width, verbose=verbose)
+    _domains(lines, status.domains, units.parse_instant(status.timestamp), width, verbose=verbose)
     render_relocations(lines, status.relocations, units.parse_instant(status.timestamp), width)
     _flows(lines, status.replication, width, verbose=verbose)
     _streams(lines, status, width, verbose=verbose)
@@ -70,7 +70,9 @@ def summary_line(status: Status) -> str:
 # --- domains --------------------------------------------------------------------------------------
 
 
-def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bool) -> None:
+def _domains(
+    lines: Lines, domains: list[Row], now: int, width: int | None, *, verbose: bool
+) -> None:
     there = [d for d in domains if d["reachable"]]
     groups = _group_rows(
         there,
@@ -98,15 +100,17 @@ def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bo
     for absent in _group_rows(
         [d for d in domains if not d["reachable"]], _offline_signature, _domain_key, verbose=verbose
     ):
-        _render_offline(lines, absent)
+        _render_offline(lines, absent, now)
     lines.blank()
 
 
-def _render_offline(lines: Lines, members: list[Row]) -> None:
+def _render_offline(lines: Lines, members: list[Row], now: int) -> None:
     first, alone = members[0], len(members) == 1
     head, role = ("offline", "warn") if first["excused"] else ("not reached", "bad")
     why = first["reason"] or "" if alone else replace_domain(first["reason"] or "", first["domain"])
-    seen = f"; last seen {first['last_seen']}" if alone and first["last_seen"] else ""
+    seen = ""
+    if alone and first["last_seen"]:
+        seen = f"; last seen {units.format_age(now - units.parse_instant(first['last_seen']))}"
     lines.add(
         2,
         (f"{head}: ", role),
@@ -182,7 +186,7 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
     )
     grid.add_table(
         lines,
-        ("from", "to", "kind", "behind", "heard", "state"),
+        ("from", "to", "kind", "lag", "last seen", "state"),
         [_flow_row(members) for members in groups],
         left=2,
         width=width,
@@ -230,11 +234,7 @@ def _flow_row(members: list[Row]) -> list[grid.Cell]:
     lags, ages = [m["lag"] for m in members if m["lag"] is not None], [m["active"] for m in members]
     silent = any(age is None for age in ages) and members[0]["healthy"] is not None
     heard = (
-        "never"
-        if silent
-        else f"{max((age or 0) for age in ages) / units.SECOND:.0f}s ago"
-        if any(ages)
-        else ""
+        "never" if silent else units.format_age(max(age or 0 for age in ages)) if any(ages) else ""
     )
     kinds = {m["kind"] for m in members}
     return [

@@ -294,7 +294,7 @@ def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
     shop.space.write(streams=[{"name": "A", "domain": "hub", "subjects": ["a"], "max_age": "1h"}])
     code, out, err = shop.adopt("--all")
     assert (code, "hub/stream/A: differs from the files (max_age)" in out) == (3, True), out
-    assert "JS302 of hub/stream/A. To allow it:" in err
+    assert "- JS302 of hub/stream/A\n    To allow it:\n      --adopt" in err
     assert not shop.file.exists()
     assert shop.adopt("--all", "--adopt")[0] == 0
     assert shop.run("plan", "--detailed-exitcode")[0] == 2

@@ -82,7 +82,7 @@ def normalize_output(text: str) -> list[str]:
     timeless = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+Z", "TIME", text.strip("\n"))
     timeless = re.sub(r"(JSPLAN_STAGING_\w+_)[0-9a-f]{8}\b", r"\1ID", timeless)
     lines = re.sub(r"\(\d+\.\ds\)$", "(0.0s)", timeless, flags=re.MULTILINE).split("\n")
-    places = [number for number, line in enumerate(lines) if line.startswith("done: ")]
+    places = [number for number, line in enumerate(lines) if line.endswith("(0.0s)")]
     for number, line in zip(places, sorted(lines[number] for number in places), strict=True):
         lines[number] = line
     return lines

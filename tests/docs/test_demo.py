@@ -16,7 +16,7 @@ def normalize_output(text: str) -> list[str]:
         text,
         flags=re.MULTILINE,
     ).splitlines()
-    places = [number for number, line in enumerate(lines) if line.startswith("done: ")]
+    places = [number for number, line in enumerate(lines) if re.search(r": [a-z]+ ·$", line)]
     for number, line in zip(places, sorted(lines[number] for number in places), strict=True):
         lines[number] = line
     return lines

@@ -1,4 +1,4 @@
-"""What streams go through in a healthy life is no loss: drift with watermarks raises no alarm."""
+"""A healthy life of streams is no loss: drift with watermarks raises no alarm."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Life:
 
     @property
     def acts(self) -> list[Callable[[], None]]:
-        """What may happen, often or rarely."""
+        """The acts, often or rarely."""
         often = [self.publish] * 12 + [self.purge, self.delete, self.work] * 2
         return [*often, self.restart, self.kill, self.change, self.replace, self.move, self.apply]
 

@@ -45,7 +45,7 @@ def test_plain_lines() -> None:
 
     assert stream.getvalue().splitlines() == [
         "Reading 2 domains ...",
-        "[1/2] done: create stream A in hub (0.1s)",
+        "[1/2] hub/stream/A: created (0.1s)",
         "[2/2] FAILED: create stream B in hub (1.0s): no\\x1b space",
         "Warning: waiting for the lock",
     ]
@@ -153,7 +153,7 @@ def test_live_picture() -> None:
     text = stream.getvalue()
 
     assert "0 of 2 steps" in text
-    assert "done: create stream A in hub (0.1s)" in text
+    assert "hub/stream/A: created (0.1s)" in text
     assert "FAILED: create stream B in hub (1.0s): no\\x1b space" in text
     assert progress._live is None  # noqa: SLF001 - the moving part is gone
 
@@ -197,5 +197,5 @@ def test_a_move_in_a_log_has_a_line_every_ten_seconds_and_its_note_at_the_end() 
     assert stream.getvalue().splitlines() == [
         "hub/stream/A: moving: 2,000 of 3,000 operations left, 100/s, 20s left; adding n3",
         "hub/stream/A: moving: adding n3",
-        "done: update stream A (21.0s): n2 offline",
+        "hub/stream/A: updated (21.0s): n2 offline",
     ]

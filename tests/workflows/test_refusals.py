@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SENTENCE = "the server deletes 2 of 5 messages"
 NAMED = """\
 Error: refused, nothing was changed:
-    - JS302 of main/stream/LEGACY. To allow it:
-      --adopt
-    - DELETES_MESSAGES of main/stream/A. To allow it:
-      --allow-hazard DELETES_MESSAGES:main/stream/A
+    - JS302 of main/stream/LEGACY
+    - DELETES_MESSAGES of main/stream/A
+    To allow all of it:
+      --adopt --allow-hazard DELETES_MESSAGES:main/stream/A
 """
 UNMANAGED = "is not managed yet"
 HAZARD = "DELETES_MESSAGES:main/stream/A"
@@ -64,7 +64,7 @@ def test_a_saved_plan_is_explained_when_it_is_refused(space: Space) -> None:
 
     assert (ended.code, ended.out) == (3, "")
     assert (ended.err.count(SENTENCE), ended.err.count(UNMANAGED)) == (1, 1)
-    assert "      --allow-hazard DELETES_MESSAGES:main/stream/A\n" in ended.err
+    assert "      --adopt --allow-hazard DELETES_MESSAGES:main/stream/A\n" in ended.err
 
 
 @pytest.mark.parametrize("options", [["--json"], ["--json-into", "error.json"]])
@@ -150,7 +150,7 @@ def test_a_hazard_without_permission_is_no_refusal_of_the_plan(space: Space) -> 
         assert f"Apply will refuse without:\n    --allow-hazard {HAZARD}\n" in text
     assert saved.err.endswith(
         "\nSaved to p. Its hazards are not allowed yet. Allow them and apply exactly this with:\n"
-        f"  jsplan apply p \\\n    --allow-hazard {HAZARD}\n"
+        f"  jsplan apply p --allow-hazard {HAZARD}\n"
     )
     assert jsplan(space.folder, "apply", "p").code == 3
     assert jsplan(space.folder, "apply", "p", "--allow-hazard", HAZARD).code == 0

@@ -39,7 +39,9 @@ def command(
 ) -> int:
     """Show what apply would do. Change nothing.
 
-    --format markdown is for a comment in code review, --format html for a browser.
+    --format markdown is for a comment in code review, --format html for a browser. The signs are +
+    create, ~ update in place, - delete, -/+ replace, > import or backfill, # forget and leave on
+    the server, and ! for a hazard, which apply refuses until --allow-hazard allows it.
     """
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
@@ -74,7 +76,11 @@ def exit_code_of(plan: Plan) -> ExitCode:
 
 def print_saved(output: Output, plan: Plan, out: Path) -> None:
     """Print where the plan was saved, and how to apply it or why that is not possible."""
-    from jsplan.planning.refusals import find_missing_permissions, find_obstacles
+    from jsplan.planning.refusals import (
+        find_missing_permissions,
+        find_obstacles,
+        join_flags,
+    )
 
     shown = display_path(out)
     if obstacles := list(find_obstacles(plan)):
@@ -82,9 +88,8 @@ def print_saved(output: Output, plan: Plan, out: Path) -> None:
         output.note("\n".join([f"\nSaved to {shown}. It cannot be applied:", *lines]))
     elif plan.has_changes:
         command = shlex.join(["jsplan", *output.settings.workspace_args(), "apply", shown])
-        flags = dict.fromkeys(missing.flag for missing in find_missing_permissions(plan))
+        flags = join_flags(find_missing_permissions(plan))
         how = "Its hazards are not allowed yet. Allow them and apply" if flags else "Apply"
-        wrapped = " \\\n    ".join([command, *flags])
-        output.note(f"\nSaved to {shown}. {how} exactly this with:\n  {wrapped}")
+        output.note(f"\nSaved to {shown}. {how} exactly this with:\n  {command} {flags}".rstrip())
     else:
         output.note(f"\nSaved to {shown}.")
