@@ -21,6 +21,7 @@ from jsplan.backfill.spark.stream_source import (
 )
 from tests.backfill.test_reading import store
 from tests.backfill.test_source import create_numbered_stream, seqs
+from tests.support.older_store import keep_store, put_store_back
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -142,6 +143,33 @@ def test_messages_that_a_query_could_not_read(
     end, found = next_batch(follow(server, failOnDataLoss="false"), start)
     assert found == rest
     assert position(next_batch(reader, end)[0])["created"] == position(end)["created"]
+
+
+@pytest.mark.since_spark_4_2
+@pytest.mark.parametrize("new", [0, 4, 5, 9])
+def test_a_stream_that_went_back(new: int, make_server: MakeServer) -> None:
+    """A stream that lost messages ends a query, also when new ones have their sequences."""
+    server = make_server()
+    create_numbered_stream(server, 15)
+    keep_store(server)
+    with Raw(server.url) as raw:
+        for _ in range(5):
+            raw.request("s.lost")
+    reader = follow(server)
+    start, _ = next_batch(reader, reader.initialOffset())
+    whole, _ = next_batch(reader, start)
+    put_store_back(server)
+    with Raw(server.url) as raw:
+        for _ in range(new):
+            raw.request("s.new")
+
+    assert (position(start)["seq"], position(whole)["seq"]) == (11, 21)
+    for offset in (start, whole):
+        with pytest.raises(SourceError, match=r"stream S (went back|ends at sequence 1\d)"):
+            next_batch(reader, offset)
+    end, found = next_batch(follow(server, failOnDataLoss="false"), start)
+    assert found == list(range(11, min(15 + new, 20) + 1))
+    assert next_batch(reader, end)[1] == list(range(21, 15 + new + 1))
 
 
 @pytest.mark.since_spark_4_2

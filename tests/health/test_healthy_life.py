@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 #: Seconds of life.
-SECONDS: Final = float(os.environ.get("JSPLAN_HEALTHY_SECONDS", "300"))
+SECONDS: Final = float(os.environ.get("HEALTHY_SECONDS", "300"))
+SEED: Final = int(os.environ.get("HEALTHY_SEED", "1"))
 #: Hazards of the changes here: what they delete is on purpose.
 ALLOWED: Final = (
     "REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE", "DELETES_MESSAGES",
@@ -183,7 +184,7 @@ class Life:
 def alarms(space: Space) -> list[str]:
     """Return what drift names as lost."""
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    lost = [str(b["cause"]) for b in found.thresholds if str(b["key"]).startswith(LOST_KEY)]
+    lost = [f"{b['address']}: {b['cause']}" for b in found.thresholds if LOST_KEY in str(b["key"])]
     return lost + [str(f["cause"]) for f in found.replication if "went back" in str(f["cause"])]
 
 
@@ -196,7 +197,7 @@ def test_a_healthy_life_raises_no_alarm(make_hub_leaf: MakeHubLeaf, tmp_path: Pa
     """
     servers = make_hub_leaf()
     space = hub_leaf_space(tmp_path, servers)
-    life = Life(servers, space, seed=int(os.environ.get("JSPLAN_HEALTHY_SEED", "1")))
+    life = Life(servers, space, SEED)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         life.step()

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.address import Address
 from jsplan.errors import JsplanError
+from jsplan.facts.live import LiveObject
+from jsplan.health.losses import NOTHING_KNOWN, find_losses
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
@@ -297,3 +300,26 @@ def test_a_consumer_that_another_client_paused(
     write_consumer(space, LIMITED, **until)
     assert attention(space) == [(address, "jsplan.paused", "warning")]
     assert "JS476" not in [d.code for d in space.plan().diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("config", "lost", "named"),
+    [
+        ({}, {"msgs": [1, 2], "bytes": 88}, "(2 messages, 88 B)"),
+        ({"max_age": 10**9}, {"msgs": [1, 2], "bytes": 88}, ""),
+        ({"retention": "interest"}, {"msgs": [1, 2], "bytes": 88}, ""),
+        ({"retention": "workqueue"}, {"msgs": [1, 12, 13], "bytes": 132}, "(2 messages, 132 B)"),
+        ({"retention": "workqueue"}, {"msgs": None, "bytes": 132}, "(132 B)"),
+    ],
+)
+def test_what_a_killed_server_reports(
+    config: dict[str, Any], lost: dict[str, Any], named: str
+) -> None:
+    """Messages that had expired or were finished before a server was killed are no loss."""
+    address = Address("main", "stream", "Q")
+    state = {"first_seq": 10, "last_seq": 20, "messages": 11, "lost": lost}
+    live = LiveObject(address, {"name": "Q"} | config, "", state)
+
+    found = find_losses(live, 0, None, NOTHING_KNOWN)
+
+    assert [breach.cause.endswith(named) for breach in found] == [True] * bool(named)

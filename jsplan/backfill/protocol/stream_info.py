@@ -22,9 +22,10 @@ MAX_TIME: Final = 1 << 63
 class StreamInfo(Struct, frozen=True):
     """Current state of a stream.
 
-    `first` and `last` are sequences (first > last: empty). `created` distinguishes it from another
-    stream of the same name, `seen_at` is the time of the server (empty before nats-server 2.10).
-    Each server of a cluster may have its own `created` for it (see `jsplan.identity`).
+    `first` and `last` are sequences (first > last: empty), `last_time` is the RFC 3339 time of the
+    last message. `created` distinguishes it from another stream of the same name, `seen_at` is the
+    time of the server (empty before nats-server 2.10). Each server of a cluster may have its own
+    `created` for it (see `jsplan.identity`).
     """
 
     created: str
@@ -34,6 +35,7 @@ class StreamInfo(Struct, frozen=True):
     messages: int
     config: dict[str, Any]
     clustered: bool = False
+    last_time: str = ""
 
 
 def request_api(
@@ -79,7 +81,18 @@ def fetch_stream_info(connection: RawConnection, api_prefix: str, stream: str) -
         created, seen_at = str(info["created"]), str(info.get("ts") or "")
         clustered = is_clustered(info.get("cluster") or {})
         config = dict(info["config"])
-        return StreamInfo(created, seen_at, first, last, messages, config, clustered)
+        time = str(state.get("last_ts") or "") if last else ""
+        return StreamInfo(created, seen_at, first, last, messages, config, clustered, time)
+
+
+def fetch_time(connection: RawConnection, api_prefix: str, stream: str, seq: int) -> str:
+    """Return the RFC 3339 time of one message; empty if it is not there or cannot be read."""
+    try:
+        answer = request_api(connection, api_prefix, f"STREAM.MSG.GET.{stream}", {"seq": seq})
+    except ServerRefusedError:
+        return ""
+    with expect_shape(f"{api_prefix}.STREAM.MSG.GET.{stream}"):
+        return str(answer["message"]["time"])
 
 
 def require_same_stream(

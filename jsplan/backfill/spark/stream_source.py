@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from jsplan.backfill.protocol.stream_info import StreamInfo
+from jsplan.backfill.protocol import RawConnection
+from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_time
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
 from jsplan.backfill.spark.pushdown import PushedBounds
@@ -27,9 +28,13 @@ from jsplan.backfill.spark.source_streams import Source, SourceStream
 from jsplan.errors import OFFLINE_ERRORS, ConnectError, RefusedError, ServerRefusedError
 from jsplan.identity import KnownObject, is_same_object
 from jsplan.resources.error_codes import STREAM_NOT_FOUND
+from jsplan.units import parse_instant
 
 #: Before Spark 4.2 a batch has all that is there, and a call for the newest offset has no start.
 HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+_LOSS_HINT: Final = (
+    "Start with a new checkpoint, or set failOnDataLoss to false to continue with what is there."
+)
 #: Default number of messages of each stream in a streaming batch.
 DEFAULT_BATCH_MESSAGES: Final = 200_000
 
@@ -37,12 +42,16 @@ DEFAULT_BATCH_MESSAGES: Final = 200_000
 class Position(TypedDict):
     """The next message of a stream, and the identity of the stream when that was known.
 
-    `seq` is a sequence, `created` and `seen` are the RFC 3339 times of `StreamInfo`.
+    `seq` is a sequence, `created` and `seen` are the RFC 3339 times of `StreamInfo`. `end` and
+    `end_time` are sequence and time of its newest message then: with another message there, the
+    stream lost messages, and has given their sequences to new ones.
     """
 
     seq: int
     created: str
     seen: str
+    end: NotRequired[int]
+    end_time: NotRequired[str]
 
 
 #: The positions by `SourceStream.key`, as a checkpoint keeps them.
@@ -88,19 +97,30 @@ class StreamReader(DataSourceStreamReader):
             try:
                 with source.open(self._options) as (connection, info):
                     bounds = find_range(connection, self._options, source, info, PushedBounds())
+                    if source.key in start:
+                        self._require_readable(connection, source, start[source.key], info)
             except (*OFFLINE_ERRORS, ConnectError):
                 if source.endpoint is None or not HAS_LIMITS:
                     raise
                 continue
-            if source.key in start:
-                self._require_readable(source, start[source.key], info)
             yield source, info, *bounds
 
-    def _require_readable(self, source: SourceStream, known: Position, info: StreamInfo) -> None:
-        """Raise RefusedError for lost messages, with their range."""
-        lost = find_loss(known, info, self._options.number("startSeq")) if self._fails else None
+    def _require_readable(
+        self, connection: RawConnection, source: SourceStream, known: Position, info: StreamInfo
+    ) -> None:
+        """Raise RefusedError for lost messages, with their range where that is known."""
+        if not self._fails:
+            return
+        lost = find_loss(known, info, self._options.number("startSeq"))
         if lost is not None:
             raise _loss(source.stream, lost.what, int(known["seq"]), lost.last)
+        end = int(known.get("end") or 0)
+        if _went_back(connection, source, known, info):
+            raise RefusedError(
+                f"stream {source.stream} went back: its server lost messages up to sequence "
+                f"{end:,}, and gives their sequences to new ones, which would not be read",
+                hint=_LOSS_HINT,
+            )
 
     def _advance(self, start: Offset, limit: int | None) -> Offset:
         """Return the end of the next batch, of `limit` messages of each stream at most."""
@@ -149,13 +169,14 @@ class StreamReader(DataSourceStreamReader):
             with source.open(self._options) as (connection, info):
                 if before is None:
                     begin, _ = find_range(connection, self._options, source, info, PushedBounds())
+                known: Position = before or {**after, "seq": begin}
+                self._require_readable(connection, source, known, info)
         except ServerRefusedError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
             if self._fails:
                 raise _loss(source.stream, "was deleted", begin) from None
             return end
-        self._require_readable(source, before or {**after, "seq": begin}, info)
         if not _is_same(after, info):
             return end
         return begin if before is None or before["created"] == after["created"] else 1
@@ -185,7 +206,21 @@ class StreamReader(DataSourceStreamReader):
 
 
 def _position(info: StreamInfo, seq: int) -> Position:
-    return {"seq": seq, "created": info.created, "seen": info.seen_at}
+    found: Position = {"seq": seq, "created": info.created, "seen": info.seen_at}
+    return found | {"end": info.last, "end_time": info.last_time} if info.last_time else found
+
+
+def _went_back(
+    connection: RawConnection, source: SourceStream, known: Position, info: StreamInfo
+) -> bool:
+    """Check whether the newest message of then is another one now, or after the end."""
+    end, time = int(known.get("end") or 0), known.get("end_time")
+    if not time or not _is_same(known, info) or (info.last, info.last_time) == (end, time):
+        return False
+    if info.last < end:
+        return True
+    now = fetch_time(connection, source.api_prefix, source.stream, end)
+    return bool(now) and parse_instant(now) != parse_instant(time)
 
 
 def _is_same(known: Position, info: StreamInfo) -> bool:
@@ -229,9 +264,7 @@ def _loss(stream: str, what: str, first: int, last: int | None = None) -> Refuse
     """Build the error for messages that could not be read."""
     until = f"from sequence {first:,} on" if last is None else f"{first:,} to {last:,}"
     return RefusedError(
-        f"stream {stream} {what}. Its messages {until} were not read",
-        hint="Start with a new checkpoint, or set failOnDataLoss to false to continue with what is "
-        "there.",
+        f"stream {stream} {what}. Its messages {until} were not read", hint=_LOSS_HINT
     )
 
 
