@@ -70,22 +70,27 @@ def _critical(key: str, text: str) -> Breach:
 def _find_unreadable(live: LiveObject) -> Breach | None:
     """Return a finding for what the server says that it lost.
 
-    A server that was killed lists messages too that had expired, or that workers had finished
-    (measured on 2.15.1). Those are before the first one of a stream that deletes by itself.
+    A server that was killed lists messages too that had expired or were purged, or that workers had
+    finished (measured on 2.15.1). Those are before the first one: no finding where the stream
+    deletes by itself, and a warning where a client may have purged it.
     """
     lost: dict[str, Any] = live.state.get("lost") or {}
     if not lost:
         return None
+    config, first = live.compact, int(live.state.get("first_seq") or 0)
     sequences: Collection[int] = lost.get("msgs") or ()
-    size, first = format_bytes(int(lost.get("bytes") or 0)), int(live.state.get("first_seq") or 0)
-    if sequences and _deletes_oldest(live.compact):
-        sequences = [seq for seq in sequences if seq >= first]
-        if not sequences:
+    kept = [seq for seq in sequences if seq >= first]
+    size = format_bytes(int(lost.get("bytes") or 0))
+    if sequences and (_deletes_oldest(config) or config.get("allow_msg_ttl")):
+        if not kept:
             return None
+        sequences = kept
     what = f"{count_text(len(sequences), 'message')}, {size}" if sequences else size
-    return _critical(
-        UNREADABLE, f"its server lost messages that it could not read when it started ({what})"
-    )
+    text = f"its server lost messages that it could not read when it started ({what})"
+    if sequences and not kept and not config.get("deny_purge"):
+        text += "; or a client purged them before it was killed, since all are before the first one"
+        return Breach(UNREADABLE, "warning", "", text)
+    return _critical(UNREADABLE, text)
 
 
 def _find_return(live: LiveObject, last: LastApplied) -> Breach | None:

@@ -184,7 +184,8 @@ class Life:
 def alarms(space: Space) -> list[str]:
     """Return what drift names as lost."""
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    lost = [f"{b['address']}: {b['cause']}" for b in found.thresholds if LOST_KEY in str(b["key"])]
+    critical = [b for b in found.thresholds if b["level"] == "critical"]
+    lost = [f"{b['address']}: {b['cause']}" for b in critical if LOST_KEY in str(b["key"])]
     return lost + [str(f["cause"]) for f in found.replication if "went back" in str(f["cause"])]
 
 

@@ -305,7 +305,10 @@ def test_a_consumer_that_another_client_paused(
 @pytest.mark.parametrize(
     ("config", "lost", "named"),
     [
-        ({}, {"msgs": [1, 2], "bytes": 88}, "(2 messages, 88 B)"),
+        ({"deny_purge": True}, {"msgs": [1, 2], "bytes": 88}, "(2 messages, 88 B)"),
+        ({}, {"msgs": [1, 12], "bytes": 88}, "(2 messages, 88 B)"),
+        ({}, {"msgs": [1, 2], "bytes": 88}, "all are before the first one"),
+        ({"allow_msg_ttl": True}, {"msgs": [1, 2], "bytes": 88}, ""),
         ({"max_age": 10**9}, {"msgs": [1, 2], "bytes": 88}, ""),
         ({"retention": "interest"}, {"msgs": [1, 2], "bytes": 88}, ""),
         ({"retention": "workqueue"}, {"msgs": [1, 12, 13], "bytes": 132}, "(2 messages, 132 B)"),
@@ -323,3 +326,5 @@ def test_what_a_killed_server_reports(
     found = find_losses(live, 0, None, NOTHING_KNOWN)
 
     assert [breach.cause.endswith(named) for breach in found] == [True] * bool(named)
+    levels = ["warning" if "purged" in breach.cause else "critical" for breach in found]
+    assert [breach.level for breach in found] == levels
