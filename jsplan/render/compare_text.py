@@ -77,9 +77,11 @@ def _render_return(lines: Lines, found: Comparison) -> None:
     if found.relation:
         lines.add(
             2,
-            f"{number}. Keep the copy: remove `{_key(found)}` from the entry of {safe(str(copy))}, "
-            "and run jsplan apply.",
+            f"{number}. Keep the copy: remove `{_key(found)}` from the entry of {safe(str(copy))}. "
+            "It does not follow its origin then:",
         )
+        allowed = quote_shell(f"BREAKS_REPLICATION:{copy}")
+        lines.add_command(5, f"jsplan apply --allow-hazard {safe(allowed)}")
         number += 1
     name = f"bring-back-{origin.stream}"
     lines.add(2, f"{number}. Add this to the files:")
