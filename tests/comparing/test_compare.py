@@ -244,8 +244,8 @@ def test_an_origin_with_a_source_that_went_back(make_hub_leaf: MakeHubLeaf, tmp_
     ("origin", "copy", "expected"),
     [
         ({}, {"max_msgs": 10}, ("missing", 10, [[1, 10]], True)),
-        ({"max_msgs": 10}, {}, ("extra", 10, [[1, 10]], True)),
-        ({"max_msgs_per_subject": 1}, {}, ("extra", 15, [[1, 15]], True)),
+        ({"max_msgs": 10}, {}, ("extra", 15, [[1, 15]], True)),
+        ({"max_msgs_per_subject": 1}, {}, ("extra", 20, [[1, 20]], True)),
     ],
 )
 def test_limits_explain_a_difference(
@@ -263,6 +263,8 @@ def test_limits_explain_a_difference(
         publish(clean_hub_leaf["hub"], 20)
         wait_for(space, ENDS[1], 20)
         space.write(streams=[A | origin, M]).apply(allow_hazards=("DELETES_MESSAGES",))
+        # Up to 2.12 a server deletes at the next message of a subject.
+        publish(clean_hub_leaf["hub"], 5, 20)
     else:
         space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, M | copy])
         space.apply()
