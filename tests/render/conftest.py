@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from jsplan.config import excerpts
 from tests.render.texts import Compare, View, text_of
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Read once: the tests themselves run without the developer's environment.
 WRITE = bool(os.environ.get("JSPLAN_GOLDEN"))
+
+
+@pytest.fixture(autouse=True)
+def no_files() -> None:
+    """Findings show no line of a workspace that another test has read in this process."""
+    excerpts.forget_all()
 
 
 @pytest.fixture
