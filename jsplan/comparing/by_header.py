@@ -45,14 +45,17 @@ class OriginComparison(Comparison):
 
 
 async def compare_by_header(
-    relation: Relation, origin: Side, copy: Side, first: int, last: int, copy_first: int = 1
+    relation: Relation, origin: Side, copy: Side, span: tuple[int, int], copy_first: int = 1
 ) -> OriginComparison:
-    """Compare the messages `first` to `last` of the origin with those that name them.
+    """Compare messages of the origin within `span` with those of the copy that name them.
 
-    Those of the copy are read from `copy_first` on. Raises RefusedError for too many messages,
-    ReadLimitExceeded and ApiError.
+    Those of the copy are read from `copy_first` on. A message after the end that the origin had is
+    only looked for where the copy has it, and not counted. Raises RefusedError for too many
+    messages, ReadLimitExceeded and ApiError.
     """
     found, known = OriginComparison(), dict[int, tuple[bytes, int]]()
+    first, end = span
+    last = end if end < int(relation.origin.state.get("last_seq") or 0) else sys.maxsize
     async for message in _read(copy, copy_first, sys.maxsize):
         seq = _origin_seq(message, relation)
         if seq is None or not first <= seq <= last:
@@ -70,10 +73,10 @@ async def compare_by_header(
     async for message in _read(origin, first, last):
         copied = known.pop(message.seq, None)
         if copied is not None:
-            found.messages += 1
+            found.messages += message.seq <= end
             if copied[0] != _digest(message, relation):
                 found.add(found.different, message.seq)
-        elif passes_filters(message.subject.decode(), relation.filters):
+        elif message.seq <= end and passes_filters(message.subject.decode(), relation.filters):
             found.add(found.missing, message.seq)
     for seq in sorted(known):
         found.add(found.extra, seq)

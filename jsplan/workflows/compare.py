@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +35,8 @@ from jsplan.units import format_timestamp, parse_instant
 #: Seconds for a mirror or source to copy the newest messages, and between two looks.
 CATCH_UP_TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.2
+#: Looks in a row at a source without a lag.
+CALM_LOOKS: Final = 3
 #: Sequences from which on it is faster to load Arrow.
 MIN_ROWS: Final = 50_000
 
@@ -73,6 +74,9 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
         first = options.first_seq or 1
         unusable = await why_unusable(kept, relation, (origin, copy), first) if kept else ""
         used = kept if not unusable else None
+        # The copy first: whatever it has then is of a message up to the end of its origin.
+        begun_with = await _read_again(copy, relation.copy)
+        relation = replace(relation, origin=await _read_again(origin, relation.origin))
         last = min(options.last_seq or _last(relation.origin), _last(relation.origin))
         relation = await _wait_for_copy(relation, copy, last)
         observer.phase(f"Comparing {relation.origin.address} with {relation.copy.address}")
@@ -84,10 +88,12 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
             copy=await _read_again(copy, relation.copy),
         )
         parts = explain(now, found, forked=await _is_forked(now, origin, found))
+        if relation.by == "sequence" and last == _last(relation.origin):  # newer ones were read too
+            last = max(last, min(_last(relation.copy), _last(now.origin)))
         result = Result(
             timestamp=format_timestamp(),
             origin=_describe(relation.origin),
-            copy=_describe(relation.copy),
+            copy=_describe(begun_with if relation.by == "header" else relation.copy),
             relation=relation.role,
             by=relation.by,
             first=first,
@@ -146,17 +152,19 @@ async def _read(session: Session, address: Address) -> LiveObject:
 
 
 async def _wait_for_copy(relation: Relation, api: DomainApi, last: int) -> Relation:
-    """Return the relation once the copy has what the origin had, or after some seconds."""
-    end, before = time.monotonic() + CATCH_UP_TIMEOUT, -1
+    """Return the relation once the copy has what the origin had, or after some seconds.
+
+    A new source has not heard of its origin, and reports no lag. So one look proves nothing.
+    """
+    end, calm = time.monotonic() + CATCH_UP_TIMEOUT, 0
     while True:
         copy = await _read_again(api, relation.copy)
-        follows = _last(copy) >= last if relation.role == "mirror" else _last(copy) == before
-        if relation.role == "source":  # a new one has not heard of its origin, and reports no lag
-            flows = [f for f in copy.flows if f.get("name") == relation.origin.address.stream]
-            follows = follows and not any(f.get("lag") or f.get("active", -1) < 0 for f in flows)
+        flows = [f for f in copy.flows if f.get("name") == relation.origin.address.stream]
+        late = any(f.get("lag") or f.get("active", -1) < 0 for f in flows)
+        calm = 0 if late else calm + 1
+        follows = _last(copy) >= last if relation.role == "mirror" else calm == CALM_LOOKS
         if not relation.role or follows or time.monotonic() > end:
             return replace(relation, copy=copy)
-        before = _last(copy)
         await asyncio.sleep(_PAUSE)
 
 
@@ -174,12 +182,12 @@ async def _find(
     """Return the differences by sequences of the origin."""
     first, last = span
     start = max(first, kept.last + 1) if kept else first
-    origin, copy = [await _open_side(session, stream) for stream in _sides(relation)]
+    copy = await _open_side(session, relation.copy)  # it has nothing that its origin has not, then
+    origin = await _open_side(session, relation.origin)
     try:
         if relation.by == "header":
             copy_first = kept.copy.last_seq + 1 if kept else 1
-            end = last if last < _last(relation.origin) else sys.maxsize
-            return await compare_by_header(relation, origin, copy, start, end, copy_first)
+            return await compare_by_header(relation, origin, copy, (start, last), copy_first)
         end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
         if start > end:
             return OriginComparison()
