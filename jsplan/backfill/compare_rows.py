@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,9 @@ import pyarrow as pa
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.facts.compare_streams import Comparison, without_conditions
+from jsplan.facts.compare_streams import Comparison, Content, compare_lists
 from jsplan.planning.backfill.model import SeqRange
+from jsplan.units import format_instant
 
 
 class _Side:
@@ -63,30 +63,18 @@ def compare_rows(
             if wanted is not None and other is not None and wanted.equals(other):
                 found.messages += wanted.num_rows
             else:
-                _compare(found, wanted, other)
+                compare_lists(found, _to_contents(wanted), _to_contents(other))
     return found
 
 
-def _compare(
-    found: Comparison, wanted: pa.RecordBatch | None, other: pa.RecordBatch | None
-) -> None:
-    """Compare rows of the same range of sequences, one by one."""
-    ours, theirs = _by_seq(other), _by_seq(wanted)
-    for seq in sorted(ours.keys() | theirs.keys()):
-        if seq not in ours:
-            found.add(found.missing, seq)
-        elif seq not in theirs:
-            found.add(found.extra, seq)
-        else:
-            found.messages += 1
-            if ours[seq] != theirs[seq] and not _are_equal(ours[seq], theirs[seq]):
-                found.add(found.different, seq)
-
-
-def _by_seq(rows: pa.RecordBatch | None) -> dict[int, dict[str, Any]]:
-    return {row["seq"]: row for row in rows.to_pylist()} if rows is not None else {}
-
-
-def _are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    headers = [without_conditions(row["headers"]) for row in (one, other)]
-    return one | {"headers": headers[0]} == other | {"headers": headers[1]}
+def _to_contents(rows: pa.RecordBatch | None) -> list[Content]:
+    return [
+        Content(
+            row["seq"],
+            format_instant(row["time"]).encode(),
+            row["subject"],
+            row["data"],
+            row["headers"],
+        )
+        for row in (rows.to_pylist() if rows is not None else ())
+    ]

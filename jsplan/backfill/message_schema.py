@@ -14,12 +14,9 @@ import pyarrow.compute as pc
 from jsplan.backfill.protocol.arrow_split import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows, format_numbers
 from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER
 from jsplan.units import SECOND, parse_instant
 
-#: The origin of a message: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`.
-ORIGIN_HEADER: Final = "Jsplan-Origin"
-#: The prefix of a renamed header that would act again at the target.
-KEPT_PREFIX: Final = "Jsplan-Kept-"
 #: Headers that servers act on. Patterns stand for all headers with that prefix.
 CONTROL_HEADERS: Final = (
     "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr",

@@ -25,7 +25,6 @@ from jsplan.backfill.parquet.manifest import (
     Chunk,
     OriginContent,
     explain_errors,
-    merge_ranges,
 )
 from jsplan.backfill.parquet.reader import describe_file, read_sequences
 from jsplan.backfill.parquet.store import ArchiveError
@@ -39,7 +38,7 @@ from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject
-from jsplan.planning.backfill.model import SeqRange
+from jsplan.planning.backfill.model import SeqRange, merge_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -108,16 +108,14 @@ class PendingScan(Struct):
 
     def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
         """List the sources of the target that copy from the origin."""
-        return [one for one in target["config"].get("sources") or [] if self._is_origin(one)]
-
-    def _is_origin(self, source: dict[str, Any]) -> bool:
-        api = (source.get("external") or {}).get("api")
-        leads_to = self.topology.routes.resolve_prefix(self.state.target_address.domain, api)
-        return bool(
-            self.origin.has_domain
-            and source["name"] == self.state.origin_address.stream
-            and leads_to == self.topology.canonicalize(self.state.origin_address).domain
-        )
+        if not self.origin.has_domain:
+            return []
+        reads, state = self.topology.routes.reads_origin, self.state
+        return [
+            source
+            for source in target["config"].get("sources") or []
+            if reads(state.target_address, source, state.origin_address)
+        ]
 
     def _build_source(self) -> dict[str, Any]:
         """Build the source that the target would have for the origin."""

@@ -5,55 +5,44 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
-
-from msgspec import field
+from collections.abc import AsyncIterator
+from typing import Final
 
 from jsplan.comparing.relation import Relation
 from jsplan.errors import RefusedError
-from jsplan.facts.compare_streams import MAX_GAPS, Comparison, Content, ContentReader
-from jsplan.facts.messages import open_pages
-from jsplan.facts.pages import ReadBudget
-from jsplan.jetstream import DomainApi
-from jsplan.resources.source_header import parse_source_header
+from jsplan.facts.compare_streams import Comparison, Content, Side, open_contents
+from jsplan.resources.source_header import (
+    KEPT_PREFIX,
+    ORIGIN_HEADER,
+    SOURCE_HEADER,
+    parse_source_header,
+)
 from jsplan.subjects import passes_filters
 from jsplan.units import count_text
 
-#: The API of a domain, INFO of the stream, and the API level of its server.
-Side = tuple[DomainApi, Mapping[str, Any], int]
-
 #: Messages of a copy that are kept in memory, about 150 bytes each.
 MAX_KEPT: Final = 10_000_000
-_TAG: Final = re.compile(rb"\r\nJsplan-Origin: ?([^/\r]+/[^/\r]+)/(\d{1,18})/")
-#: Lines that a copy adds, or that servers remove in one, and the begin of those that it renamed.
+_TAG: Final = re.compile(rf"\r\n{ORIGIN_HEADER}: ?([^/\r]+/[^/\r]+)/(\d{{1,18}})/".encode())
+_KEPT: Final = KEPT_PREFIX.encode()
+#: Lines that a copy adds, or that servers remove in one.
 _LEFT_OUT: Final = (
-    b"Nats-Stream-Source:", b"Jsplan-Origin:", b"Jsplan-Kept-Origin:", b"Nats-Expected-",
-)  # fmt: skip
-_KEPT: Final = b"Jsplan-Kept-"
-
-
-class OriginComparison(Comparison):
-    """Differences by the sequences of the origin.
-
-    `twice` are those that the copy has again. `places` are the sequences in the copy of those that
-    only the copy has.
-    """
-
-    twice: list[int] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=dict)
+    f"{SOURCE_HEADER}:".encode(),
+    f"{ORIGIN_HEADER}:".encode(),
+    f"{KEPT_PREFIX}Origin:".encode(),
+    b"Nats-Expected-",
+)
 
 
 async def compare_by_header(
     relation: Relation, origin: Side, copy: Side, span: tuple[int, int], copy_first: int = 1
-) -> OriginComparison:
+) -> Comparison:
     """Compare messages of the origin within `span` with those of the copy that name them.
 
     Those of the copy are read from `copy_first` on. A message after the end that the origin had is
     only looked for where the copy has it, and not counted. Raises RefusedError for too many
     messages, ReadLimitExceeded and ApiError.
     """
-    found, known = OriginComparison(), dict[int, tuple[bytes, int]]()
+    found, known = Comparison(), dict[int, tuple[bytes, int]]()
     first, end = span
     last = end if end < int(relation.origin.state.get("last_seq") or 0) else sys.maxsize
     async for message in _read(copy, copy_first, sys.maxsize):
@@ -85,14 +74,9 @@ async def compare_by_header(
 
 
 async def _read(side: Side, first: int, last: int) -> AsyncIterator[Content]:
-    api, info, level = side
-    reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
-    reader.budget, last = ReadBudget(sys.maxsize), min(last, reader.last)
-    first = max(first, reader.first)
-    while first <= last:
-        page, first = await reader.read_page(first, last)
-        for message in page:
-            yield message
+    reader = await open_contents(*side, last)
+    async for message in reader.read_forward(max(first, reader.first)):
+        yield message
 
 
 def _origin_seq(message: Content, relation: Relation) -> int | None:

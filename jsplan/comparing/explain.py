@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
-from jsplan.comparing.by_header import OriginComparison
 from jsplan.comparing.relation import Relation
 from jsplan.documents.comparison import ComparedPart, PartKind
+from jsplan.facts.compare_streams import Comparison
 from jsplan.facts.live import LiveObject
+from jsplan.planning.backfill.model import SeqRange, merge_ranges
 
 #: Ranges that a part lists.
 MAX_RANGES: Final = 1000
@@ -34,7 +35,7 @@ def _deletes_any(stream: LiveObject) -> str:
     return " and ".join(found)
 
 
-def explain(relation: Relation, found: OriginComparison, *, forked: bool) -> list[ComparedPart]:
+def explain(relation: Relation, found: Comparison, *, forked: bool) -> list[ComparedPart]:
     """Return the differences, those of one reason together.
 
     `forked`: the origin went back, and those that differ are newer than the copy.
@@ -59,15 +60,7 @@ def explain(relation: Relation, found: OriginComparison, *, forked: bool) -> lis
 
 
 def _ranges(seqs: Iterable[int]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for seq in sorted(seqs):
-        if found and found[-1][1] + 1 == seq:
-            found[-1][1] = seq
-        elif len(found) < MAX_RANGES:
-            found.append([seq, seq])
-        else:
-            break
-    return found
+    return [[*span] for span in merge_ranges(SeqRange(seq, seq) for seq in seqs)[:MAX_RANGES]]
 
 
 def _why_missing(relation: Relation, seq: int) -> tuple[bool, str]:

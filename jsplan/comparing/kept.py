@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import orjson
-
 from jsplan.comparing.relation import Relation
-from jsplan.disk import display_path, read_regular, write_private
-from jsplan.documents.base import DocumentError, dumps
+from jsplan.disk import display_path, write_private
+from jsplan.documents.base import dumps
 from jsplan.documents.comparison import ComparedSide, Comparison
-from jsplan.documents.reading import read_document
+from jsplan.documents.reading import read_file
 from jsplan.errors import ApiError, JsplanError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
@@ -23,15 +21,7 @@ _HINT: Final = "Write a new one: jsplan compare -o FILE"
 
 def read_kept(path: Path) -> Comparison | None:
     """Read a kept result; None where there is no file yet. Raises DocumentError, JsplanError."""
-    try:
-        raw = orjson.loads(read_regular(path, MAX_BYTES))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise JsplanError(f"cannot read {display_path(path)}: {error.strerror}") from None
-    except orjson.JSONDecodeError:
-        raise DocumentError(f"{display_path(path)} is no JSON", hint=_HINT) from None
-    return read_document(Comparison, raw, display_path(path), _HINT)
+    return read_file(Comparison, path, MAX_BYTES, _HINT)
 
 
 def write_kept(path: Path, found: Comparison) -> None:

@@ -39,18 +39,23 @@ class Relation(Struct, frozen=True):
         return "header" if self.role == "source" or self.tag else "sequence"
 
 
-def relate(workspace: Workspace, first: LiveObject, second: LiveObject) -> Relation:
+def relate(
+    workspace: Workspace, routes: DomainRoutes, first: LiveObject, second: LiveObject
+) -> Relation:
     """Return which of two streams is the copy: the second where neither is.
 
     Raises RefusedError for a backfill that changes messages or leaves some out.
     """
-    routes = DomainRoutes(workspace)
     for origin, copy in ((first, second), (second, first)):
         mirror = copy.raw.get("mirror")
-        if mirror and _is_origin(routes, copy, mirror, origin):
+        if mirror and routes.reads_origin(copy.address, mirror, origin.address):
             return Relation(origin, copy, "mirror")
     for origin, copy in ((first, second), (second, first)):
-        sources = [s for s in copy.raw.get("sources") or () if _is_origin(routes, copy, s, origin)]
+        sources = [
+            source
+            for source in copy.raw.get("sources") or ()
+            if routes.reads_origin(copy.address, source, origin.address)
+        ]
         backfills = _backfills(workspace, origin, copy)
         if sources or backfills:
             _require_plain(backfills)
@@ -104,13 +109,3 @@ def _require_plain(backfills: list[Backfill]) -> None:
                 "differ",
                 hint=f"Compare them with it: jsplan backfill verify {quote_shell(entry.name)}",
             )
-
-
-def _is_origin(
-    routes: DomainRoutes, copy: LiveObject, config: dict[str, Any], origin: LiveObject
-) -> bool:
-    api = (config.get("external") or {}).get("api")
-    domain = routes.resolve_prefix(copy.address.domain, api)
-    return config["name"] == origin.address.stream and domain == routes.canonicalize(
-        origin.address.domain
-    )

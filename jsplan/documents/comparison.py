@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -10,7 +10,6 @@ from jsplan.documents.base import Document
 from jsplan.documents.types import AnyAddress, Count, SeqBounds, Time
 
 PartKind = Literal["missing", "extra", "different", "twice"]
-PART_KINDS: Final[tuple[PartKind, ...]] = get_args(PartKind)
 
 
 class ComparedSide(Struct):

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from threading import RLock
 from typing import Any, Final, TypeVar
 
 import msgspec
+import orjson
 from msgspec import Struct
 
+from jsplan.disk import display_path, read_regular
 from jsplan.documents.base import Document, DocumentError, check_format
 from jsplan.documents.types import PATTERNS
+from jsplan.errors import JsplanError
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Document)
@@ -56,6 +60,23 @@ def read_document(kind: type[D], raw: Any, where: str, hint: str) -> D:
     """
     name = str(kind.__struct_config__.tag)
     return decode(kind, check_format(raw, name, kind.FORMAT_VERSION, where), where, hint)
+
+
+def read_file(kind: type[D], path: Path, most: int, hint: str) -> D | None:
+    """Read the document in a file of at most `most` bytes; None where there is no file.
+
+    Raises JsplanError, and DocumentError for another content.
+    """
+    where = display_path(path)
+    try:
+        raw = orjson.loads(read_regular(path, most))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise JsplanError(f"cannot read {where}: {error.strerror}") from None
+    except orjson.JSONDecodeError:
+        raise DocumentError(f"{where} is no JSON", hint=hint) from None
+    return read_document(kind, raw, where, hint)
 
 
 def decode(kind: type[T], raw: Any, where: str, hint: str) -> T:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-import orjson
-
 from jsplan.address import Address
 from jsplan.config.model import Workspace
-from jsplan.disk import display_path, read_regular, write_private
-from jsplan.documents.base import DocumentError, dumps
-from jsplan.documents.reading import read_document
+from jsplan.disk import display_path, write_private
+from jsplan.documents.base import dumps
+from jsplan.documents.reading import read_file
 from jsplan.documents.watermarks import Watermark, Watermarks
 from jsplan.errors import JsplanError
 from jsplan.planning.losses import has_lost_since
@@ -53,15 +51,9 @@ class WatermarkFile:
         path = self._path
         if path is None:
             return self
-        try:
-            raw = orjson.loads(read_regular(path, MAX_BYTES))
-        except FileNotFoundError:
+        found = read_file(Watermarks, path, MAX_BYTES, _HINT)
+        if found is None:
             return self
-        except OSError as error:
-            raise JsplanError(f"cannot read {display_path(path)}: {error.strerror}") from None
-        except orjson.JSONDecodeError:
-            raise DocumentError(f"{display_path(path)} is no JSON", hint=_HINT) from None
-        found = read_document(Watermarks, raw, display_path(path), _HINT)
         own = (self._marks.workspace, self._marks.environment)
         if (found.workspace, found.environment) != own:
             raise JsplanError(

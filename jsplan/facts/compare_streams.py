@@ -45,16 +45,24 @@ MAX_GAPS: Final = 100_000
 MAX_KEPT: Final = 10_000
 
 
+#: The API of a domain, INFO of the stream, and the API level of its server.
+Side = tuple[DomainApi, Mapping[str, Any], int]
+
+
 class Comparison(Struct):
     """Differences of a copy: messages that it lacks, that differ, and that only it has.
 
-    Each is a list of sequences, the first `MAX_KEPT` of them. `messages` were compared.
+    Each is a list of sequences, the first `MAX_KEPT` of them. `messages` were compared. Where
+    messages name their origin, these are sequences of that: `twice` are those that the copy has
+    again, and `places` are the sequences in the copy of those that only it has.
     """
 
     messages: int = 0
     missing: list[int] = field(default_factory=list)
     different: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
+    twice: list[int] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
     omitted: int = 0
 
     def add(self, found: list[int], seq: int) -> None:
@@ -129,7 +137,7 @@ def _are_equal(one: Content, other: Content) -> bool:
     return one == other or (
         (one.subject, one.payload) == (other.subject, other.payload)
         and _have_same_time(one, other)
-        and without_conditions(one.headers) == without_conditions(other.headers)
+        and _without_conditions(one.headers) == _without_conditions(other.headers)
     )
 
 
@@ -142,7 +150,7 @@ def _have_same_time(one: Content, other: Content) -> bool:
         return False
 
 
-def without_conditions(headers: bytes) -> bytes:
+def _without_conditions(headers: bytes) -> bytes:
     """Return headers without the conditions of the publish, which servers remove in a mirror."""
     head, *lines = headers.split(b"\r\n")
     kept = [line for line in lines if line and not line.startswith(b"Nats-Expected-")]
@@ -154,7 +162,7 @@ class _Side:
 
     def __init__(self, reader: ContentReader, first: int) -> None:
         self.page: list[Content] = []
-        self._reader, self._start = reader, max(first, 1)
+        self._reader, self._start = reader, first
         self._next = asyncio.create_task(self._read())
 
     async def _read(self) -> list[Content]:
@@ -175,27 +183,30 @@ class _Side:
         await asyncio.gather(self._next, return_exceptions=True)
 
 
-async def compare_streams(
-    origin: tuple[DomainApi, Mapping[str, Any], int],
-    copy: tuple[DomainApi, Mapping[str, Any], int],
-    first: int,
-    last: int,
-) -> Comparison:
+async def open_contents(
+    api: DomainApi, info: Mapping[str, Any], level: int, last: int
+) -> ContentReader:
+    """Open a reader of all messages up to `last`. Raises ApiError."""
+    reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
+    reader.budget, reader.last = ReadBudget(sys.maxsize), min(reader.last, last)
+    return reader
+
+
+async def compare_streams(origin: Side, copy: Side, first: int, last: int) -> Comparison:
     """Compare the messages of two streams from `first` to `last`, both inclusive.
 
-    Each side is its API, its INFO and the API level of its domain. Raises ApiError, and
-    IncomparableError for a stream without `allow_direct` with more than `MAX_GAPS` deleted
-    messages, or with one that is larger than a leaf node link lets pass: in an answer to MSG.GET a
-    message has a third more bytes, and the server sends none that exceeds `max_payload`.
+    Raises ApiError, and IncomparableError for a stream without `allow_direct` with more than
+    `MAX_GAPS` deleted messages, or with one that is larger than a leaf node link lets pass: in an
+    answer to MSG.GET a message has a third more bytes, and the server sends none that exceeds
+    `max_payload`.
     """
     found = Comparison()
     try:
         async with AsyncExitStack() as opened:
             sides = []
             for api, info, level in (origin, copy):
-                reader = await open_pages(ContentReader, api, info, level, MAX_GAPS)
-                reader.budget, reader.last = ReadBudget(sys.maxsize), min(reader.last, last)
-                sides.append(_Side(reader, first))
+                reader = await open_contents(api, info, level, last)
+                sides.append(_Side(reader, max(first, reader.first)))
                 opened.push_async_callback(sides[-1].close)
             await _merge(found, *sides)
     except ReadLimitExceeded:
@@ -235,6 +246,15 @@ async def _add_rest(found: Comparison, differing: list[int], side: _Side, at: in
             found.add(differing, message.seq)
         await side.turn()
         at = 0
+
+
+def compare_lists(found: Comparison, left: list[Content], right: list[Content]) -> None:
+    """Compare all messages of one range of sequences of both sides."""
+    at, other_at = _compare_pages(found, left, 0, right, 0)
+    for message in left[at:]:
+        found.add(found.missing, message.seq)
+    for message in right[other_at:]:
+        found.add(found.extra, message.seq)
 
 
 def _compare_pages(

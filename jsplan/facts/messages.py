@@ -34,14 +34,6 @@ class MessageReader(PageReader[StoredMessage]):
 
     target_storage: str = ""
 
-    async def read_forward(self, start: int) -> AsyncIterator[StoredMessage]:
-        """Yield messages from a sequence on, oldest first. Raises as `read_backward` does."""
-        start = max(start, 1)
-        while start <= self.last:
-            page, start = await self.read_page(start, self.last)
-            for message in page:
-                yield message
-
     async def read_backward(self) -> AsyncIterator[StoredMessage]:
         """Yield messages newest first. Raises ReadLimitExceeded and ApiError."""
         end, width = self.last, BATCH_MESSAGES

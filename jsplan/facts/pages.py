@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -97,6 +97,14 @@ class PageReader(ABC, Generic[M]):
         """
         own = all(answering_stream(block) == self.stream for block, _ in answers)
         return [self._from_batch(block, payload) for block, payload in answers], own
+
+    async def read_forward(self, start: int) -> AsyncIterator[M]:
+        """Yield messages from a sequence on, oldest first. Raises as `read_page` does."""
+        start = max(start, 1)
+        while start <= self.last:
+            page, start = await self.read_page(start, self.last)
+            for message in page:
+                yield message
 
     async def read_page(self, start: int, end: int) -> tuple[list[M], int]:
         """Read the messages of one page within the range; return the start of the next one too.

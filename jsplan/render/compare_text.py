@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
+from jsplan.planning.backfill.model import SeqRange, merge_ranges
 from jsplan.render.backfill_text import format_range, format_ranges
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
@@ -88,8 +89,8 @@ def _render_return(lines: Lines, found: Comparison) -> None:
     lines.add_command(5, "backfills:")
     lines.add_command(5, f"  - name: {safe(name)}")
     lines.add_command(5, "    from:")
-    spans = sorted(span for part in found.parts if part.lost for span in part.in_copy)
-    for first, last in _join(spans)[:_MAX_SIDES]:
+    spans = [SeqRange(*span) for part in found.parts if part.lost for span in part.in_copy]
+    for first, last in merge_ranges(spans)[:_MAX_SIDES]:
         side = f"domain: {copy.domain}, stream: {copy.stream}, start_seq: {first}, end_seq: {last}"
         lines.add_command(5, f"      - {{{safe(side)}}}")
     lines.add_command(5, f"    to: {{domain: {origin.domain}, stream: {safe(origin.stream)}}}")
@@ -100,17 +101,6 @@ def _render_return(lines: Lines, found: Comparison) -> None:
 
 def _key(found: Comparison) -> str:
     return "mirror" if found.relation == "mirror" else "sources"
-
-
-def _join(spans: list[list[int]]) -> list[list[int]]:
-    """Join ranges that follow each other."""
-    found: list[list[int]] = []
-    for first, last in spans:
-        if found and first <= found[-1][1] + 1:
-            found[-1][1] = max(found[-1][1], last)
-        else:
-            found.append([first, last])
-    return found
 
 
 def _last_line(found: Comparison) -> str:

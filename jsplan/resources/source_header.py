@@ -13,6 +13,11 @@ from typing import Final, NamedTuple
 from jsplan.resources.fields import Config
 
 SOURCE_HEADER: Final = "Nats-Stream-Source"
+#: The origin of a message of a backfill:
+#: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`.
+ORIGIN_HEADER: Final = "Jsplan-Origin"
+#: The prefix of a header that a backfill renames, since it would act again at the target.
+KEPT_PREFIX: Final = "Jsplan-Kept-"
 _LINE: Final = f"\r\n{SOURCE_HEADER}:".encode()
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 

@@ -6,7 +6,8 @@ An API prefix has a meaning only inside an account: `$JS.hub.API` is the domain 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -101,6 +102,11 @@ class DomainRoutes:
             if len(far) == 1
             else None
         )
+
+    def reads_origin(self, downstream: Address, source: Mapping[str, Any], origin: Address) -> bool:
+        """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""
+        domain = self.resolve_prefix(downstream.domain, (source.get("external") or {}).get("api"))
+        return source["name"] == origin.stream and domain == self.canonicalize(origin.domain)
 
     def is_imported(self, own: str, api: str) -> bool:
         """Check whether the files say that `own` knows the prefix by an import."""

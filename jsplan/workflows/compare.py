@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.backfill.spark_extra import list_missing_packages
-from jsplan.comparing.by_header import OriginComparison, Side, compare_by_header
+from jsplan.comparing.by_header import compare_by_header
 from jsplan.comparing.explain import explain
 from jsplan.comparing.kept import read_kept, why_unusable, write_kept
 from jsplan.comparing.relation import Relation, relate
@@ -22,7 +22,12 @@ from jsplan.documents.comparison import ComparedSide
 from jsplan.documents.comparison import Comparison as Result
 from jsplan.errors import RefusedError, UsageError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
+from jsplan.facts.compare_streams import (
+    Comparison,
+    IncomparableError,
+    Side,
+    compare_streams,
+)
 from jsplan.facts.live import LiveObject
 from jsplan.facts.pages import ReadLimitExceeded
 from jsplan.facts.reader import parse_stream
@@ -115,7 +120,8 @@ async def _relate(session: Session, options: CompareOptions) -> Relation:
     if addresses[0] == addresses[1]:
         raise UsageError("both addresses are the same stream")
     one, other = [await _read(session, address) for address in addresses]
-    return relate(session.context.workspace, one, other)
+    context = session.context
+    return relate(context.workspace, context.topology.routes, one, other)
 
 
 def _parse(session: Session, text: str) -> Address:
@@ -178,7 +184,7 @@ async def _info(api: DomainApi, stream: LiveObject) -> dict[str, Any]:
 
 async def _find(
     session: Session, relation: Relation, span: tuple[int, int], kept: Result | None
-) -> OriginComparison:
+) -> Comparison:
     """Return the differences by sequences of the origin."""
     first, last = span
     start = max(first, kept.last + 1) if kept else first
@@ -190,13 +196,10 @@ async def _find(
             return await compare_by_header(relation, origin, copy, (start, last), copy_first)
         end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
         if start > end:
-            return OriginComparison()
-        found = (
-            await _compare_rows(session, relation, SeqRange(start, end))
-            if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation)
-            else await compare_streams(origin, copy, start, end)
-        )
-        return OriginComparison(**asdict(found))
+            return Comparison()
+        if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation):
+            return await _compare_rows(session, relation, SeqRange(start, end))
+        return await compare_streams(origin, copy, start, end)
     except IncomparableError as error:
         raise RefusedError(
             f"{relation.origin.address} or {relation.copy.address} has {error}",

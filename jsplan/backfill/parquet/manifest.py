@@ -28,7 +28,7 @@ from jsplan.backfill.seq_ranges import count_sequences, subtract
 from jsplan.documents.base import MAX_BYTES, DocumentError, parse
 from jsplan.documents.reading import decode
 from jsplan.errors import ApiError
-from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange, merge_ranges
 
 FORMAT: Final = "jsplan-archive/1"
 DAMAGED_HINT: Final = (
@@ -363,17 +363,6 @@ _NO_LINK: Final = (1, 38, 95)
 def name_part(chunk: str) -> str:
     """Return a new name for the file that a task writes before it is that of the chunk."""
     return f"{FOLDER}/part-{chunk}-{os.urandom(8).hex()}"
-
-
-def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
-    """Sort ranges, and merge those that overlap or touch."""
-    found: list[SeqRange] = []
-    for span in sorted(spans):
-        if found and span.first <= found[-1].last + 1:
-            found[-1] = SeqRange(found[-1].first, max(found[-1].last, span.last))
-        else:
-            found.append(span)
-    return found
 
 
 def _name_manifest(number: int) -> str:

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from jsplan.backfill.message_schema import (
-    KEPT_PREFIX,
-    ORIGIN_HEADER,
     contains_bytes,
     neutralize_headers,
     parse_times,
@@ -34,7 +32,7 @@ from jsplan.backfill.tasks.hashes import (
     strip_transport_headers,
 )
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
-from jsplan.resources.source_header import SOURCE_HEADER
+from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER, SOURCE_HEADER
 
 #: `time` is ns (0: unknown). `place` is the sequence at the target. `mark` is a sum of flags.
 ROW_SCHEMA: Final = pa.schema(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
+from jsplan.backfill.message_schema import contains_bytes
 from jsplan.backfill.protocol.arrow_split import (
     cut_columns,
     find_byte,
@@ -22,7 +22,7 @@ from jsplan.backfill.protocol.arrow_split import (
     parse_numbers,
 )
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
-from jsplan.resources.source_header import SOURCE_HEADER
+from jsplan.resources.source_header import ORIGIN_HEADER, SOURCE_HEADER
 
 #: Messages per hash. A difference is then searched among these messages.
 BLOCK_MESSAGES: Final = 4096

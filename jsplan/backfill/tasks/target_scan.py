@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes, parse_times
+from jsplan.backfill.message_schema import contains_bytes, parse_times
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
@@ -19,7 +19,7 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import escape_regex
 from jsplan.backfill.tasks.origin_task import ExistingMessages
 from jsplan.planning.backfill.model import SeqRange
-from jsplan.resources.source_header import SOURCE_HEADER, SourceName
+from jsplan.resources.source_header import ORIGIN_HEADER, SOURCE_HEADER, SourceName
 
 _ORIGIN_PATTERN: Final = (
     f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"

@@ -32,6 +32,17 @@ class SeqRange(NamedTuple):
         return self.last - self.first + 1
 
 
+def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
+    """Sort ranges, and merge those that overlap or touch."""
+    found: list[SeqRange] = []
+    for span in sorted(spans):
+        if found and span.first <= found[-1].last + 1:
+            found[-1] = SeqRange(found[-1].first, max(found[-1].last, span.last))
+        else:
+            found.append(span)
+    return found
+
+
 class OriginState(PinnedOrigin):
     """One origin of an entry, and its addresses."""
 

@@ -338,9 +338,7 @@ def _resumable_new_sources(
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
     """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""
-    return source["name"] == origin.stream and origin_domain(
-        inputs, downstream, source
-    ) == inputs.topology.routes.canonicalize(origin.domain)
+    return inputs.topology.routes.reads_origin(downstream, source, origin)
 
 
 def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
