@@ -56,18 +56,26 @@ class RevisionConflict(Exception):
 
 
 class KeyRevision(Struct, frozen=True):
-    """One revision of a key. `data` is None for a delete marker or no key; `revision` 0: no key."""
+    """One revision of a key. `data` is None for a delete marker or no key; `revision` 0: no key.
+
+    `time` is when the server stored it, as RFC 3339.
+    """
 
     revision: int
     data: bytes | None
+    time: str = ""
 
 
 class BucketContents(Struct, frozen=True):
-    """Configuration and last sequence of the bucket (STREAM.INFO), and the keys that match."""
+    """Configuration and last sequence of the bucket (STREAM.INFO), and the keys that match.
+
+    `time` is when the server answered, by its own clock, as RFC 3339.
+    """
 
     config: dict[str, Any]
     last_sequence: int
     keys: list[str]
+    time: str
 
 
 def is_transient(error: Exception) -> bool:
@@ -168,7 +176,9 @@ class Bucket:
         headers = base64.b64decode(message.get("hdrs") or "").lower()
         deleted = b"\r\nkv-operation:" in headers or b"\r\nnats-marker-reason:" in headers
         return KeyRevision(
-            int(message["seq"]), None if deleted else base64.b64decode(message.get("data") or "")
+            int(message["seq"]),
+            None if deleted else base64.b64decode(message.get("data") or ""),
+            str(message.get("time") or ""),
         )
 
     async def read_contents(self, keys: str) -> BucketContents | None:
@@ -191,7 +201,9 @@ class Bucket:
                 return None
             raise
         self._config = info["config"]
-        return BucketContents(info["config"], int(info["state"]["last_seq"]), found)
+        return BucketContents(
+            info["config"], int(info["state"]["last_seq"]), found, str(info.get("ts") or "")
+        )
 
     # --- write -----------------------------------------------------------------------------------
 

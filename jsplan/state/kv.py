@@ -19,10 +19,10 @@ from jsplan.errors import ApiError, ConnectError, StateError
 from jsplan.state import journal
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict
 from jsplan.state.document import State
-from jsplan.state.lease import Lease, parse_holder, remove_key, run_shielded
+from jsplan.state.lease import CLOCK_MARGIN, Lease, parse_holder, remove_key, run_shielded
 from jsplan.state.locks import WaitReporter
 from jsplan.state.parts import PartsHead, join_parts, read_head, split_document
-from jsplan.units import SECOND
+from jsplan.units import SECOND, parse_instant
 
 #: Retries of a reader that overlaps with the end of a session.
 MAX_READ_ATTEMPTS = 20
@@ -343,15 +343,25 @@ class KvBackend:
         return previous[serial]
 
     async def read_holder(self) -> LockInfo | None:
-        """Read the holder from the key of the lock. Its lease alone says whether it is alive."""
+        """Read the holder from the key of the lock; None once its lease ended without a renewal.
+
+        A server since 2.11 removes the key of a holder that died; in a bucket of an older one, or
+        without lifetimes of messages, it stays. The age of the key is measured by the server's
+        clock alone.
+        """
         with self._raise_state_error("look at"):
-            if await self._bucket.read_contents(self._lock_key) is None:
-                return None
+            item = await self._bucket.get(self._lock_key)
             try:
-                holder = parse_holder(await self._bucket.get(self._lock_key))
+                holder = parse_holder(item)
             except ValueError:
                 return None
-            return holder[0] if holder is not None else None
+            if holder is None:
+                return None
+            contents = await self._bucket.read_contents(self._lock_key)
+            if contents is None:
+                return None
+            age = (parse_instant(contents.time) - parse_instant(item.time)) / SECOND
+            return holder[0] if age < holder[1] * CLOCK_MARGIN else None
 
     async def unlock(self, lock_id: str) -> LockInfo | None:
         """Remove the lock with this id. A holder that is alive finds out at its next write."""

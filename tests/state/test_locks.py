@@ -75,9 +75,12 @@ def test_the_lock_of_a_killed_holder_expires(ttl: bool, server: Server) -> None:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         assert holder.do("append " + PUT % "holder") == "ok"
+        assert other.do("holder") == "apply"
         holder.kill()
         killed = time.monotonic()
         assert "is locked by" in other.do("lock")
+        while other.do("holder") != "none":
+            assert time.monotonic() - killed < 30
         assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         waited_seconds = time.monotonic() - killed
 

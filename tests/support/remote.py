@@ -153,6 +153,11 @@ class RemoteWorker:
         """Return the name of the server in the state."""
         return str((await self.backend.read()).domains["hub"]["name"])
 
+    async def holder(self, _: str) -> str:
+        """Read the operation of the holder; `none` without one."""
+        found = await self.backend.read_holder()
+        return found.operation if found is not None else "none"
+
     async def break_lock(self, lock_id: str) -> None:
         """Break the lock with this id, which another process holds."""
         await self.backend.unlock(lock_id)
