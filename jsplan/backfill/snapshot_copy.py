@@ -161,7 +161,8 @@ async def require_same_messages(origin_state: OriginState, endpoints: Endpoints)
             (endpoints.target_endpoint, origin_state.target_address.stream),
             origin_state.seq_range,
         )
-        different = min((*found.missing, *found.different), default=None)
+        firsts = (found.missing.first, found.different.first)
+        different = min((seq for seq in firsts if seq is not None), default=None)
     else:  # its consumers would lose messages to one more, or the server refuses that
         different = await _find_difference_by_pages(origin_state, endpoints, info)
     if different is not None:
@@ -192,4 +193,4 @@ async def _find_difference_by_pages(
     for seq in found.missing:  # workers may have finished it since
         if await endpoints.origin.get_message(stream, {"seq": seq}) is not None:
             return seq
-    return found.different[0] if found.different else None
+    return found.different.first

@@ -42,7 +42,7 @@ async def compare_by_header(
     only looked for where the copy has it, and not counted. Raises RefusedError for too many
     messages, ReadLimitExceeded and ApiError.
     """
-    found, known = Comparison(), dict[int, tuple[bytes, int]]()
+    found, known, twice = Comparison(), dict[int, tuple[bytes, int]](), set[int]()
     first, end = span
     last = end if end < int(relation.origin.state.get("last_seq") or 0) else sys.maxsize
     async for message in _read(copy, copy_first, sys.maxsize):
@@ -50,7 +50,7 @@ async def compare_by_header(
         if seq is None or not first <= seq <= last:
             continue
         if seq in known:
-            found.add(found.twice, seq)
+            twice.add(seq)
             continue
         if len(known) == MAX_KEPT:
             raise RefusedError(
@@ -64,11 +64,13 @@ async def compare_by_header(
         if copied is not None:
             found.messages += message.seq <= end
             if copied[0] != _digest(message, relation):
-                found.add(found.different, message.seq)
+                found.different.add(message.seq)
         elif message.seq <= end and passes_filters(message.subject.decode(), relation.filters):
-            found.add(found.missing, message.seq)
+            found.missing.add(message.seq)
     for seq in sorted(known):
-        found.add(found.extra, seq)
+        found.extra.add(seq)
+    for seq in sorted(twice):
+        found.twice.add(seq)
     found.places = {seq: known[seq][1] for seq in found.extra}
     return found
 

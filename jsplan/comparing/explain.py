@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
 from jsplan.comparing.relation import Relation
 from jsplan.documents.comparison import ComparedPart, PartKind
-from jsplan.facts.compare_streams import Comparison
+from jsplan.facts.compare_streams import Comparison, Sequences
 from jsplan.facts.live import LiveObject
 from jsplan.planning.backfill.model import SeqRange, merge_ranges
 
@@ -42,25 +42,60 @@ def explain(relation: Relation, found: Comparison, *, forked: bool) -> list[Comp
     """
     origin = relation.origin.address
     newer = f"{origin} went back, and has received new messages at the lost sequences"
-    rows: list[tuple[PartKind, bool, str, int]] = []
-    rows += [("missing", *_why_missing(relation, seq), seq) for seq in found.missing]
-    rows += [("extra", *_why_extra(relation, seq), seq) for seq in found.extra]
-    rows += [("different", False, newer if forked else "", seq) for seq in found.different]
-    rows += [("twice", False, "the copy has them more than once", seq) for seq in found.twice]
-    parts = []
-    for (kind, expected, reason), group in groupby(rows, key=lambda row: row[:3]):
-        seqs = [row[3] for row in group]
-        lost = not expected and (kind == "extra" or (kind == "different" and forked))
-        in_copy = _ranges(found.places.get(seq, seq) for seq in seqs) if lost else []
-        parts.append(ComparedPart(kind, len(seqs), _ranges(seqs), reason, expected, lost, in_copy))
-    if found.omitted:
-        reason = "more differences, which are not listed"
-        parts.append(ComparedPart("different", found.omitted, [], reason))
+    ends = _ends(relation)
+    whys: dict[PartKind, Callable[[int], tuple[bool, str]]] = {
+        "missing": lambda seq: _why_missing(relation, seq),
+        "extra": lambda seq: _why_extra(relation, seq),
+        "different": lambda _: (False, newer if forked else ""),
+        "twice": lambda _: (False, "the copy has them more than once"),
+    }
+    parts: list[ComparedPart] = []
+    for kind, why in whys.items():
+        sequences: Sequences = getattr(found, kind)
+        spans = [part for span in sequences.ranges for part in _split(SeqRange(*span), ends)]
+        for (expected, reason), group in groupby(spans, key=lambda span: why(span.first)):
+            ranges = list(group)
+            lost = not expected and (kind == "extra" or (kind == "different" and forked))
+            in_copy = _places(found, ranges) if lost else []
+            count = sum(span.size for span in ranges)
+            parts.append(
+                ComparedPart(kind, count, _listed(ranges), reason, expected, lost, _listed(in_copy))
+            )
+        if sequences.omitted:
+            reason = "in more ranges than are listed"
+            parts.append(ComparedPart(kind, sequences.omitted, [], reason))
     return parts
 
 
-def _ranges(seqs: Iterable[int]) -> list[list[int]]:
-    return [[*span] for span in merge_ranges(SeqRange(seq, seq) for seq in seqs)[:MAX_RANGES]]
+def _ends(relation: Relation) -> list[int]:
+    """Return the sequences at which the reason for a difference may change, in order."""
+    found = {relation.start}
+    for side in (relation.origin, relation.copy):
+        first, last = (int(side.state.get(name) or 0) for name in ("first_seq", "last_seq"))
+        found |= {first, last + 1}
+    return sorted(found)
+
+
+def _split(span: SeqRange, ends: Iterable[int]) -> Iterator[SeqRange]:
+    """Split a range before each of the sequences that are in it."""
+    first = span.first
+    for end in ends:
+        if first < end <= span.last:
+            yield SeqRange(first, end - 1)
+            first = end
+    yield SeqRange(first, span.last)
+
+
+def _places(found: Comparison, spans: list[SeqRange]) -> list[SeqRange]:
+    """Return the ranges in the copy, which has other sequences where it names its origin."""
+    if not found.places:
+        return spans
+    seqs = (seq for span in spans for seq in range(span.first, span.last + 1))
+    return merge_ranges(SeqRange(found.places[seq], found.places[seq]) for seq in seqs)
+
+
+def _listed(spans: list[SeqRange]) -> list[list[int]]:
+    return [[*span] for span in spans[:MAX_RANGES]]
 
 
 def _why_missing(relation: Relation, seq: int) -> tuple[bool, str]:

@@ -10,8 +10,9 @@ import base64
 import hashlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -41,36 +42,58 @@ _OWN_LINES: Final = re.compile(
 )
 #: Deleted sequences whose list is requested. A stream with more is compared in batches only.
 MAX_GAPS: Final = 100_000
-#: Differences that are kept. More of them are only counted.
-MAX_KEPT: Final = 10_000
+#: Ranges of differences that are kept. Sequences beyond them are only counted.
+MAX_RANGES: Final = 100_000
 
 
 #: The API of a domain, INFO of the stream, and the API level of its server.
 Side = tuple[DomainApi, Mapping[str, Any], int]
 
 
+class Sequences(Struct):
+    """Sequences that were added in rising order: `count` of them, and their ranges.
+
+    There are at most `MAX_RANGES` ranges; `omitted` are the sequences after the last one.
+    """
+
+    count: int = 0
+    omitted: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, seq: int) -> None:
+        """Add a sequence that is greater than all others."""
+        self.count += 1
+        if self.ranges and self.ranges[-1][1] == seq - 1 and not self.omitted:
+            self.ranges[-1] = self.ranges[-1][0], seq
+        elif len(self.ranges) < MAX_RANGES:
+            self.ranges.append((seq, seq))
+        else:
+            self.omitted += 1
+
+    @property
+    def first(self) -> int | None:
+        """The first sequence; None for none."""
+        return self.ranges[0][0] if self.ranges else None
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the sequences of the ranges."""
+        return chain.from_iterable(range(first, last + 1) for first, last in self.ranges)
+
+
 class Comparison(Struct):
     """Differences of a copy: messages that it lacks, that differ, and that only it has.
 
-    Each is a list of sequences, the first `MAX_KEPT` of them. `messages` were compared. Where
-    messages name their origin, these are sequences of that: `twice` are those that the copy has
-    again, and `places` are the sequences in the copy of those that only it has.
+    `messages` were compared. Where messages name their origin, these are sequences of that: `twice`
+    are those that the copy has again, and `places` are the sequences in the copy of those that only
+    it has.
     """
 
     messages: int = 0
-    missing: list[int] = field(default_factory=list)
-    different: list[int] = field(default_factory=list)
-    extra: list[int] = field(default_factory=list)
-    twice: list[int] = field(default_factory=list)
+    missing: Sequences = field(default_factory=Sequences)
+    different: Sequences = field(default_factory=Sequences)
+    extra: Sequences = field(default_factory=Sequences)
+    twice: Sequences = field(default_factory=Sequences)
     places: dict[int, int] = field(default_factory=dict)
-    omitted: int = 0
-
-    def add(self, found: list[int], seq: int) -> None:
-        """Keep one difference, or count it."""
-        if len(found) < MAX_KEPT:
-            found.append(seq)
-        else:
-            self.omitted += 1
 
 
 class IncomparableError(Exception):
@@ -235,15 +258,15 @@ async def _merge(found: Comparison, left: _Side, right: _Side) -> None:
         if not left.page or not right.page:
             break
         at, other_at = _compare_pages(found, left.page, at, right.page, other_at)
-    await _add_rest(found, found.missing, left, at)
-    await _add_rest(found, found.extra, right, other_at)
+    await _add_rest(found.missing, left, at)
+    await _add_rest(found.extra, right, other_at)
 
 
-async def _add_rest(found: Comparison, differing: list[int], side: _Side, at: int) -> None:
+async def _add_rest(differing: Sequences, side: _Side, at: int) -> None:
     """Add what one side has from this place on, after the end of the other side."""
     while side.page:
         for message in side.page[at:]:
-            found.add(differing, message.seq)
+            differing.add(message.seq)
         await side.turn()
         at = 0
 
@@ -252,9 +275,9 @@ def compare_lists(found: Comparison, left: list[Content], right: list[Content]) 
     """Compare all messages of one range of sequences of both sides."""
     at, other_at = _compare_pages(found, left, 0, right, 0)
     for message in left[at:]:
-        found.add(found.missing, message.seq)
+        found.missing.add(message.seq)
     for message in right[other_at:]:
-        found.add(found.extra, message.seq)
+        found.extra.add(message.seq)
 
 
 def _compare_pages(
@@ -268,14 +291,14 @@ def _compare_pages(
     while at < len(left) and other_at < len(right):
         one, other = left[at], right[other_at]
         if one.seq < other.seq:
-            found.add(found.missing, one.seq)
+            found.missing.add(one.seq)
             at += 1
         elif other.seq < one.seq:
-            found.add(found.extra, other.seq)
+            found.extra.add(other.seq)
             other_at += 1
         else:
             found.messages += 1
             if not _are_equal(one, other):
-                found.add(found.different, one.seq)
+                found.different.add(one.seq)
             at, other_at = at + 1, other_at + 1
     return at, other_at

@@ -90,13 +90,18 @@ def _render_return(lines: Lines, found: Comparison) -> None:
     lines.add_command(5, f"  - name: {safe(name)}")
     lines.add_command(5, "    from:")
     spans = [SeqRange(*span) for part in found.parts if part.lost for span in part.in_copy]
-    for first, last in merge_ranges(spans)[:_MAX_SIDES]:
+    ranges = merge_ranges(spans)[:_MAX_SIDES]
+    for first, last in ranges:
         side = f"domain: {copy.domain}, stream: {copy.stream}, start_seq: {first}, end_seq: {last}"
         lines.add_command(5, f"      - {{{safe(side)}}}")
     lines.add_command(5, f"    to: {{domain: {origin.domain}, stream: {safe(origin.stream)}}}")
     lines.add(2, f"{number + 1}. See what it copies, and run it:")
     lines.add_command(5, f"jsplan backfill plan {quote_shell(name)}")
     lines.add_command(5, f"jsplan backfill run {quote_shell(name)}")
+    if (rest := found.lost - sum(span.size for span in ranges)) > 0:
+        back = f"this brings back those of {count_text(len(ranges), 'range')}"
+        more = f"{count_text(rest, 'message')} more are lost"
+        lines.add(2, (f"{number + 2}. Compare again: {back}. {more}.", "warn"))
 
 
 def _key(found: Comparison) -> str:

@@ -103,7 +103,7 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
             by=relation.by,
             first=first,
             last=last,
-            equal=found.messages - len(found.different) + (used.equal if used else 0),
+            equal=found.messages - found.different.count + (used.equal if used else 0),
             parts=parts,
             since=used.timestamp if used else "",
             kept=unusable,
@@ -252,8 +252,8 @@ async def _is_forked(relation: Relation, api: DomainApi, found: Comparison) -> b
     It went back then, and gave new messages the sequences of those that it lost.
     """
     end = str(relation.copy.state.get("last_ts") or "")
-    if relation.by != "sequence" or not found.different or not end:
+    seq = found.different.first
+    if relation.by != "sequence" or seq is None or not end:
         return False
-    seq = min(found.different)
     message = await api.get_message(relation.origin.address.stream, {"seq": seq})
     return message is not None and parse_instant(message["time"]) > parse_instant(end)

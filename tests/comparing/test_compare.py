@@ -199,11 +199,34 @@ def test_lost_messages_come_back(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> 
     assert left_to_do(space.plan()) == []
 
 
+def test_an_entry_of_some_of_the_lost_messages(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """An entry names 20 ranges. The text says how many messages are lost beyond these."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, M])
+    space.apply()
+    publish(clean_hub_leaf["hub"], 60)
+    wait_for(space, ENDS[1], 60)
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for seq in range(1, 50, 2):
+            raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": seq})
+
+    found = compare(space, *ENDS)
+
+    assert (found.lost, len(printed_entry(found)[0]["from"])) == (25, 20)
+    words = " ".join(shown(found).split())
+    assert "this brings back those of 20 ranges. 5 messages more are lost." in words
+
+
+def shown(found: Comparison) -> str:
+    """Return the text view."""
+    file = io.StringIO()
+    render(found, Console(file=file, width=80))
+    return file.getvalue()
+
+
 def printed_entry(found: Comparison) -> list[dict[str, Any]]:
     """Return the entry of `backfills:` that the text view prints."""
-    shown = io.StringIO()
-    render(found, Console(file=shown, width=80))
-    text = shown.getvalue()
+    text = shown(found)
     begin, end = text.index("     backfills:"), text.index(". See what") - 3
     listed = yaml.safe_load(text[begin:end])["backfills"]
     assert isinstance(listed, list)

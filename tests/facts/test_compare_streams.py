@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jsplan.facts import compare_streams as module
 from jsplan.facts.compare_streams import (
     LONG_PAYLOAD,
     Comparison,
     ContentReader,
+    Sequences,
     compare_streams,
 )
 from jsplan.facts.pages import ReadBudget
@@ -50,6 +52,11 @@ def mirror(raw: Raw, *, direct: bool) -> None:
         pass
 
 
+def differences(found: Comparison) -> tuple[int, list[int], list[int], list[int]]:
+    """Return how many messages were compared, and the sequences that differ."""
+    return found.messages, list(found.missing), list(found.different), list(found.extra)
+
+
 @pytest.mark.parametrize("direct", [True, False], ids=["batches", "single"])
 async def test_a_mirror_is_equal(direct: bool, raw: Raw, api: DomainApi) -> None:
     """Every message of a mirror equals that of its origin, in each way to read it."""
@@ -58,7 +65,7 @@ async def test_a_mirror_is_equal(direct: bool, raw: Raw, api: DomainApi) -> None
 
     found = await compare(api, raw.api_level())
 
-    assert (found.messages, found.missing, found.different, found.extra) == (30, [], [], [])
+    assert differences(found) == (30, [], [], [])
 
 
 async def test_differences_are_listed(raw: Raw, api: DomainApi) -> None:
@@ -69,7 +76,7 @@ async def test_differences_are_listed(raw: Raw, api: DomainApi) -> None:
 
     found = await compare(api, raw.api_level(), last=10)
 
-    assert (found.messages, found.missing, found.different, found.extra) == (9, [], [], [4])
+    assert differences(found) == (9, [], [], [4])
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["batches", "single"])
@@ -88,10 +95,9 @@ async def test_differences_are_listed_across_pages(
 
     found = await compare(api, raw.api_level())
 
-    assert found.messages == 10
-    assert found.missing == [2, *range(20, 28), 29]
-    assert found.extra == [1, 5, 6, 7, 8, 10, 11, 12, 30]
-    assert found.different == []
+    missing, extra = [2, *range(20, 28), 29], [1, 5, 6, 7, 8, 10, 11, 12, 30]
+    assert differences(found) == (10, missing, [], extra)
+    assert found.missing.ranges == [(2, 2), (20, 27), (29, 29)]
 
 
 async def test_payloads_of_any_length_are_compared(raw: Raw, api: DomainApi) -> None:
@@ -116,7 +122,8 @@ async def test_other_content_differs(raw: Raw, api: DomainApi) -> None:
 
     found = await compare(api, raw.api_level())
 
-    assert (len(found.different), found.missing, found.extra) == (30, [], [])
+    assert differences(found) == (30, [], list(range(1, 31)), [])
+    assert found.different.ranges == [(1, 30)]
 
 
 async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -> None:
@@ -133,4 +140,16 @@ async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -
 
     found = await compare(api, raw.api_level())
 
-    assert (found.messages, found.missing, found.different, found.extra) == (2, [], [], [])
+    assert differences(found) == (2, [], [], [])
+
+
+def test_each_difference_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of more ranges than are kept are counted, and none joins a range before them."""
+    monkeypatch.setattr(module, "MAX_RANGES", 2)
+    found = Sequences()
+
+    for seq in (1, 2, 5, 9, 10, 11):
+        found.add(seq)
+
+    assert (found.count, found.omitted, found.ranges) == (6, 3, [(1, 2), (5, 5)])
+    assert (list(found), found.first) == ([1, 2, 5], 1)

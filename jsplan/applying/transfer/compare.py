@@ -159,14 +159,15 @@ async def _compare_up_to(
     """
     hop = hop_of(step)
     found = await compare_range(context, step, first, last)
-    some = [] if limits_act else found.missing[:100]
-    missing = [seq for seq in some if await _still_missing(context, step, seq)]
-    for what, seqs in (("lacks", missing), ("differs in", found.different)):
-        if seqs:
-            raise StepFailed(
-                f"{hop.copy} {what} sequence {seqs[0]:,} of {hop.origin}"
-                + (f" and {len(seqs) - 1:,} more" if len(seqs) > 1 else "")
-            )
+    if not limits_act:
+        for seq in found.missing:
+            if await _still_missing(context, step, seq):
+                raise StepFailed(f"{hop.copy} lacks sequence {seq:,} of {hop.origin}")
+    if (first_different := found.different.first) is not None:
+        more = f" and {found.different.count - 1:,} more" if found.different.count > 1 else ""
+        raise StepFailed(
+            f"{hop.copy} differs in sequence {first_different:,} of {hop.origin}{more}"
+        )
 
 
 async def compare_range(context: StepContext, step: Step, first: int, last: int) -> Comparison:

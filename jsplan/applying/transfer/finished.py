@@ -50,7 +50,7 @@ async def delete_finished(context: StepContext, step: Step) -> None:
         found = await compare_range(context, step, first, last)
         for seq in found.extra:
             await _delete_message(context, step, seq)
-        if not found.omitted:
+        if not found.extra.omitted:
             return
 
 
