@@ -60,9 +60,14 @@ async def look_for_holder(context: Context, inputs: PlanInputs) -> PlanInputs:
     """
     if not inputs.interrupted.replacements:
         return inputs
-    holder = await context.backend.read_holder()
-    running = holder is not None and holder.operation != BACKFILL
+    running = await is_being_applied(context)
     return replace(inputs, interrupted=replace(inputs.interrupted, is_running=running))
+
+
+async def is_being_applied(context: Context) -> bool:
+    """Check whether a running process holds the lock to change resources. Raises StateError."""
+    holder = await context.backend.read_holder()
+    return holder is not None and holder.operation != BACKFILL
 
 
 def _owner_tag(context: Context) -> str:

@@ -25,13 +25,7 @@ from jsplan.drift.service.alerts import (
     group_unmanaged,
 )
 from jsplan.drift.service.endpoint import parse_listen_address
-from jsplan.drift.service.own_change_filter import (
-    DEAD_AFTER,
-    QUIET_TIME,
-    RECHECK_INTERVALS,
-    STUCK_AFTER,
-    OwnChangeFilter,
-)
+from jsplan.drift.service.own_changes import find_doubtful
 from jsplan.drift.service.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
@@ -176,52 +170,22 @@ def state(serial: int = 1, pending: tuple[Address, ...] = (), **limits: int) -> 
     )
 
 
-def test_a_check_between_equal_states_is_trusted() -> None:
-    """A check between two equal states is trusted."""
-    doubted = OwnChangeFilter().untrusted_between(state(), state(), 100.0)
-
-    assert not any(doubted(str(address)) for address in (A, B, C))
-
-
-def test_an_apply_makes_checks_doubtful_for_a_second() -> None:
-    """Nothing is trusted right after an apply; everything is a second later."""
-    doubt = OwnChangeFilter()
-    first = doubt.untrusted_between(state(1), state(2, A=5), 100.0)
-    later = doubt.untrusted_between(state(2, A=5), state(2, A=5), 100.0 + QUIET_TIME)
-
-    assert all(first(str(address)) for address in (A, B, C))
-    assert not any(later(str(address)) for address in (A, B, C))
-    assert doubt.take_own_change(A)
-    assert not doubt.take_own_change(A)
+def doubtful(before: State, after: State, *, is_running: bool = True) -> list[Address]:
+    """Return which of A, B and the consumer of A a check may misjudge."""
+    is_doubtful = find_doubtful(before, after, is_running=is_running)
+    return [address for address in (A, B, C) if is_doubtful(str(address))]
 
 
-def test_a_running_step_is_awaited_for_a_bounded_time() -> None:
-    """While a step runs nothing is trusted; a dead step only makes its own address doubtful."""
-    doubt = OwnChangeFilter()
+def test_what_an_apply_makes_doubtful() -> None:
+    """A check is doubtful while the state changes, and after that for what is being changed."""
     busy = state(2, pending=(A,))
-    begun = doubt.untrusted_between(state(1), busy, 100.0)
-    dead = doubt.untrusted_between(busy, busy, 100.0 + DEAD_AFTER)
-    stuck = doubt.untrusted_between(busy, busy, 100.0 + STUCK_AFTER)
 
-    assert all(begun(str(address)) for address in (A, B, C))
-    assert [dead(str(address)) for address in (A, B, C)] == [True, False, True]
-    assert not any(stuck(str(address)) for address in (A, B, C))
-
-
-def test_doubtful_addresses_are_rechecked_less_and_less_often() -> None:
-    """The delay of a recheck doubles up to a bound, and ends when the doubt ends."""
-    doubt = OwnChangeFilter()
-    doubt.recheck_now([A], 0.0)
-    waits, now = [], 0.0
-    for _ in range(6):
-        waits.append(doubt.seconds_until_due(now))
-        now += doubt.seconds_until_due(now)
-        assert doubt.due(now) == {A}
-        doubt.postpone([A], now)
-    doubt.clear([A])
-
-    assert waits == [0, RECHECK_INTERVALS[0], 0.5, 1.0, 2.0, RECHECK_INTERVALS[1]]
-    assert doubt.seconds_until_due(now) == float("inf")
+    assert doubtful(state(), state()) == []
+    assert doubtful(state(1), state(2)) == [A, B, C]
+    assert doubtful(state(1), state(1, A=5)) == [A, B, C]
+    assert doubtful(state(2), busy) == [A, B, C]
+    assert doubtful(busy, busy) == [A, C]
+    assert doubtful(busy, busy, is_running=False) == []
 
 
 def alerts_of(drift: Drift) -> list[Finding]:

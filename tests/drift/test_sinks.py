@@ -12,6 +12,7 @@ import pytest
 
 from jsplan.config.model import Connection
 from jsplan.documents.alert import Alert, AlertEvent
+from jsplan.documents.base import dumps
 from jsplan.drift.service.sinks.delivery import MAX_QUEUED, Delivery, deliver_all
 from jsplan.drift.service.sinks.file import FileSink
 from jsplan.drift.service.sinks.sink import SinkError
@@ -59,6 +60,7 @@ class WebhookServer:
         self.status = 200
         self.taken: list[dict[str, Any]] = []
         self.headers: list[str | None] = []
+        self.kinds: list[str] = []
         self.refused = 0
         hook = self
 
@@ -68,6 +70,7 @@ class WebhookServer:
                 if hook.status == 200:
                     hook.taken.append(body)
                     hook.headers.append(self.headers.get("X-Key"))
+                    hook.kinds.append(self.headers["Content-Type"])
                 else:
                     hook.refused += 1
                 self.send_response(hook.status)
@@ -122,6 +125,33 @@ async def test_a_webhook_has_the_form_of_slack(hook: WebhookServer) -> None:
     assert hook.headers == ["k", "k"]
     assert set(hook.taken[0]) == {"text", "metadata"}
     assert len(build_payload(alert_event(1, says="x" * 9_000))["text"]) <= 3_000
+
+
+@pytest.mark.parametrize(
+    ("format_", "kind"),
+    [("json", "application/json"), ("cloudevents", "application/cloudevents+json")],
+)
+async def test_a_webhook_for_programs(format_: str, kind: str, hook: WebhookServer) -> None:
+    """A program gets the notification as it is, or as the data of a CloudEvent 1.0."""
+    event = alert_event(1)
+
+    await Webhook(1, hook.url, {}, format_).send([event])
+
+    (taken,) = hook.taken
+    assert hook.kinds == [kind]
+    document = json.loads(dumps(event.to_json()))
+    assert (taken["data"] if format_ == "cloudevents" else taken) == document
+    if format_ == "cloudevents":
+        del taken["data"]
+        assert taken == {
+            "specversion": "1.0",
+            "id": "0123456789ab.1",
+            "source": "/jsplan/shop/prod",
+            "type": "jsplan.alert.opened",
+            "subject": "hub/stream/A",
+            "time": "2026-01-31T12:00:00Z",
+            "datacontenttype": "application/json",
+        }
 
 
 def test_a_description_steers_no_chat() -> None:

@@ -258,7 +258,6 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
     metrics.observe_full_check(Drift("0", "shop", None, "", ""), ["hub"], 0.0)
     metrics.set_next_check(0.0)
     metrics.count_advisory()
-    metrics.count_advisory(own=1)
     metrics.count_event("opened", "functional")
     metrics.set_listening("hub", up=True)
     metrics.update_sink("webhook 1", 0, 1, 0, up=True)

@@ -1,8 +1,8 @@
 """The drift job: full checks by schedule, partial checks by advisories, and alerts.
 
 Changes by an apply of this workspace are no drift. The state shows them: a check counts only if the
-state was equal before and after it and no step was running. Doubtful addresses are checked again
-before they are reported.
+state was equal before and after it, and not for what a running apply has begun. Doubtful addresses
+are checked again before they are reported.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from jsplan.drift.service.alerts import (
 from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.options import WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
-from jsplan.drift.service.own_change_filter import OwnChangeFilter, has_changed_between
+from jsplan.drift.service.own_changes import find_doubtful, has_changed_between
 from jsplan.drift.service.schedule import Schedule
 from jsplan.drift.service.worker import Worker
 from jsplan.drift.watermarks import WatermarkFile
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.options import DriftOptions, NullObserver
+from jsplan.plan_inputs import is_being_applied
 from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, format_timestamp
@@ -48,8 +49,11 @@ Result = TypeVar("Result")
 #: Seconds in which advisories of one change may arrive, and between two partial checks.
 DEBOUNCE: Final = 0.02
 MIN_INTERVAL: Final = 0.1
-#: Seconds until a failed check is retried: first and maximum.
+#: Seconds until a failed check is retried, and one of doubtful addresses: first and maximum.
 RETRY: Final = (1.0, 30.0)
+RECHECK: Final = (0.25, 2.0)
+#: Failed partial checks after which everything is checked, which reports why.
+MAX_FAILED_PARTIALS: Final = 3
 #: Seconds between two full checks at least.
 MIN_FULL_INTERVAL: Final = 1.0
 #: Seconds of one turn of the loop at most, so that a changed system clock is noticed.
@@ -88,7 +92,10 @@ class DriftChecker:
         self._marks = WatermarkFile(context.workspace).read()
         self._schedule: Schedule = options.schedule
         self._state: State | None = None
-        self._own_changes = OwnChangeFilter()
+        # Addresses to check, not before this time, and the pause after a check of doubtful ones.
+        self._waiting: set[Address] = set()
+        self._partial_at = 0.0
+        self._pause = RECHECK[0]
         self._pool: Pool | None = None
         self._next_full_check = datetime.now(UTC)
         self._last_full = -MIN_FULL_INTERVAL
@@ -126,7 +133,8 @@ class DriftChecker:
             await self._take_replication_result(self._replication_task)
         if self._is_full_check_due():
             await self._check_all()
-        elif addresses := self._addresses_to_check():
+        elif self._waiting and time.monotonic() >= self._partial_at:
+            addresses, self._waiting = self._waiting, set()
             await self._check_addresses(addresses)
 
     async def _wait_for_work(self) -> None:
@@ -134,29 +142,35 @@ class DriftChecker:
         until_due = (self._next_full_check - datetime.now(UTC)).total_seconds()
         if self.listener.has_gap:
             until_due = min(until_due, self._last_full + MIN_FULL_INTERVAL - now)
-        timeout = min(until_due, self._own_changes.seconds_until_due(now), MAX_WAIT)
-        if timeout > 0 and not self.listener.changed:
+        if self._waiting:
+            until_due = min(until_due, self._partial_at - now)
+        if until_due > 0 and not self.listener.changed:
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(min(until_due, MAX_WAIT)):
                     await self.listener.wake.wait()
             except TimeoutError:
                 return
         self.listener.wake.clear()
         if self.listener.changed:
             await asyncio.sleep(max(DEBOUNCE, self._last_partial + MIN_INTERVAL - time.monotonic()))
+            self._wait_for_check(self.listener.take_changed())
 
     def _is_full_check_due(self) -> bool:
         missed = self.listener.has_gap and time.monotonic() >= self._last_full + MIN_FULL_INTERVAL
         return missed or datetime.now(UTC) >= self._next_full_check
 
-    def _addresses_to_check(self) -> set[Address]:
-        changed = self.listener.take_changed() | self._own_changes.due(time.monotonic())
-        consumers = (
-            {a for a in self._state.resources if a.parent in changed}
-            if self._state is not None and changed
-            else set[Address]()
-        )
-        return changed | consumers
+    def _wait_for_check(self, changed: set[Address]) -> None:
+        """Check these, and the consumers of these, when the next partial check is due."""
+        known = self._state.resources if self._state is not None else {}
+        self._waiting |= changed | {a for a in known if a.parent in changed}
+
+    def _check_again(self, addresses: Iterable[Address]) -> None:
+        """Check these again, with a growing pause as long as there are some."""
+        doubtful = set(addresses)
+        if doubtful:
+            self._partial_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, RECHECK[1]) if doubtful else RECHECK[0]
+        self._waiting |= doubtful
 
     # --- checks ---
 
@@ -174,9 +188,7 @@ class DriftChecker:
         self._record_success(drift, begun)
         found = self._current_alerts(drift)
         unconfirmed = {s.id for s in self.register.select_new(found) if s.kind in _KINDS_TO_CONFIRM}
-        self._own_changes.recheck_now(
-            {Address.parse(s.address) for s in found if s.id in unconfirmed}, time.monotonic()
-        )
+        self._waiting |= {Address.parse(s.address) for s in found if s.id in unconfirmed}
         unread = _unread_names(drift)
         self._update_alerts(
             [
@@ -204,16 +216,12 @@ class DriftChecker:
         self._record_duration("partial", begun, done=True)
         unread, names = _unread_names(drift), {str(a) for a in addresses}
         untrusted = {a for a in addresses if is_untrusted(str(a))}
-        self._own_changes.clear(addresses - untrusted)
-        self._own_changes.postpone(
-            untrusted | {a for a in addresses if a.domain in unread}, time.monotonic()
-        )
+        self._check_again(a for a in addresses if a in untrusted or a.domain in unread)
         found = [
             s
             for s in build_alerts(drift, self._options.notify, self._describe)
             if s.kind in _KINDS_TO_CONFIRM and not is_untrusted(s.address)
         ]
-        quiet = {a for a in addresses - untrusted if str(a) not in {s.address for s in found}}
         seen = names - unread - {str(a) for a in addresses if a.domain in unread}
         self._update_alerts(
             found,
@@ -222,10 +230,6 @@ class DriftChecker:
             ),
         )
         self.listener.forget_actors(addresses - untrusted)
-        if self._outputs.metrics is not None and (
-            own := sum(self._own_changes.take_own_change(a) for a in quiet)
-        ):
-            self._outputs.metrics.count_advisory(own=own)
 
     async def _check_with_state(
         self, addresses: Collection[Address] | None
@@ -248,7 +252,9 @@ class DriftChecker:
         self._state = await context.backend.read()
         if pool.failures or any(each.is_closed for each in pool.connections.values()):
             await self._close_pool()
-        return drift, self._own_changes.untrusted_between(before, self._state, time.monotonic())
+        begun = self._state.pending or self._state.replacements
+        running = bool(begun) and await is_being_applied(context)
+        return drift, find_doubtful(before, self._state, is_running=running)
 
     def _start_replication_check(self) -> None:
         """Check mirrors and sources in the background: a stalled one takes several samples."""
@@ -275,7 +281,7 @@ class DriftChecker:
             self._state = now = await self.context.backend.read()
         except JsplanError:
             return
-        if found is None or before is None or has_changed_between(before, now):
+        if found is None or before is None or now.pending or has_changed_between(before, now):
             return
         self._last_replication = found
         unknown = {str(flow["to"]) for flow in found.replication if flow["healthy"] is None}
@@ -365,11 +371,10 @@ class DriftChecker:
         self._record_duration("partial", begun, done=False)
         await self._close_pool()
         self._last_partial, self._failed_partials = time.monotonic(), self._failed_partials + 1
-        if self._failed_partials > 3:
+        if self._failed_partials > MAX_FAILED_PARTIALS:
             self._failed_partials, self.listener.has_gap = 0, True
-            self._own_changes.clear(addresses)
         else:
-            self._own_changes.postpone(addresses, time.monotonic())
+            self._check_again(addresses)
 
     async def _record_failure(self, error: JsplanError, begun: float) -> None:
         """Retry a failed full check soon, and open an alert when it fails beyond the grace."""

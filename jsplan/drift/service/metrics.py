@@ -61,7 +61,6 @@ class Metrics:
         self._events = self._counter(
             "advisories", "Advisories that named something of the workspace."
         )
-        self._own = self._counter("own_changes", "Changes made by applies of this workspace.")
         self._notices = self._counter(
             "notifications", "Notifications, by event.", "event", "severity"
         )
@@ -118,13 +117,9 @@ class Metrics:
         """Count a notification that was given to the sinks."""
         self._notices.labels(self._workspace, occasion, severity).inc()
 
-    def count_advisory(self, *, own: int = 0) -> None:
-        """Count an advisory about the workspace, or `own` changes by its applies."""
-        (
-            self._own.labels(self._workspace).inc(own)
-            if own
-            else self._events.labels(self._workspace).inc()
-        )
+    def count_advisory(self) -> None:
+        """Count an advisory about the workspace."""
+        self._events.labels(self._workspace).inc()
 
     def set_listening(self, connection: str, *, up: bool) -> None:
         """Record whether advisories of a connection are received."""

@@ -78,7 +78,8 @@ def build_sinks(context: Context) -> list[Sink]:
     for number, written in enumerate(workspace.drift.sinks, 1):
         if "webhook" in written:
             hook = written["webhook"]
-            found.append(Webhook(number, str(hook["url"]), hook.get("headers") or {}))
+            headers, format_ = hook.get("headers") or {}, str(hook.get("format") or "chat")
+            found.append(Webhook(number, str(hook["url"]), headers, format_))
         elif "subject" in written:
             domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
             target = resolve_settings(workspace.connections[domain.connection], context.environ)

@@ -1,4 +1,4 @@
-"""One POST per notification, in the format of incoming webhooks of Slack and others."""
+"""One POST per notification: a text for a chat, the document, or a CloudEvent."""
 
 from __future__ import annotations
 
@@ -90,10 +90,14 @@ class Webhook:
 
     batch = 1
 
-    def __init__(self, number: int, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, url: str, headers: Mapping[str, str], format_: str = "chat"
+    ) -> None:
         self.name = f"webhook {number}"
         self._url = url
-        self._headers = {"Content-Type": "application/json", "User-Agent": "jsplan"} | dict(headers)
+        self._format = format_
+        kind = "application/cloudevents+json" if format_ == "cloudevents" else "application/json"
+        self._headers = {"Content-Type": kind, "User-Agent": "jsplan"} | dict(headers)
         self._worker = Worker(self.name)
         parts = urllib.parse.urlsplit(url)
         self._is_slack = (parts.hostname or "").endswith((".slack.com", ".slack-gov.com"))
@@ -103,7 +107,7 @@ class Webhook:
     async def send(self, notifications: Sequence[AlertEvent]) -> None:
         """Post each one. Any status between 200 and 299 is an ack."""
         for event in notifications:
-            await self._post(dumps(build_payload(event, is_slack=self._is_slack), pretty=False))
+            await self._post(dumps(self._build_payload(event), pretty=False))
 
     async def _post(self, body: bytes) -> None:
         try:
@@ -118,8 +122,30 @@ class Webhook:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise SinkError(f"{self.name} cannot be reached: {_failure_kind(error)}") from None
 
+    def _build_payload(self, event: AlertEvent) -> dict[str, Any]:
+        if self._format == "cloudevents":
+            return build_cloud_event(event)
+        if self._format == "json":
+            return event.to_json()
+        return build_payload(event, is_slack=self._is_slack)
+
     async def close(self) -> None:
         """Do nothing: no connection stays open."""
+
+
+def build_cloud_event(event: AlertEvent) -> dict[str, Any]:
+    """Build the structured form of CloudEvents 1.0. Its `data` is the notification."""
+    names = (event.workspace, event.environment or "")
+    return {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": "/".join(("/jsplan", *(urllib.parse.quote(name) for name in names if name))),
+        "type": f"jsplan.alert.{event.event}",
+        "subject": event.alert.address,
+        "time": event.timestamp,
+        "datacontenttype": "application/json",
+        "data": event.to_json(),
+    }
 
 
 def build_payload(event: AlertEvent, *, is_slack: bool = False) -> dict[str, Any]:
