@@ -14,8 +14,8 @@ from urllib.parse import ParseResult
 
 import nats.errors
 import orjson
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Srv
 from nats.aio.client import Client as NatsClient
-from nats.aio.client import Srv
 from nats.aio.transport import TcpTransport, WebSocketTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
@@ -287,6 +287,14 @@ class Client(NatsClient):
             return await answer
         finally:
             self._answers.waiting.pop(reply, None)
+
+    async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """Wait until the server has processed all that was sent before. `timeout` is seconds.
+
+        nats-py sends its PING ahead of what waits to be sent.
+        """
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
 
     async def _connect_to_server(self, s: Srv) -> None:
         if s.uri.scheme in _WEBSOCKET_SCHEMES:

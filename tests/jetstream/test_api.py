@@ -207,6 +207,17 @@ async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) ->
     assert "permission to publish to $JS.API.INFO" in str(denied.value.hint)
 
 
+async def test_a_flush_comes_after_all_that_was_sent(make_server: MakeServer) -> None:
+    """Each denial is known after the flush, although nats-py pings ahead of what waits."""
+    extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {allow: ["b.*"]}, subscribe: {allow: ["_INBOX.>"]}}}]}'  # noqa: E501
+    server = make_server(extra=extra)
+    async with linked(server, user="a", password="a") as link:
+        for number in range(200):
+            assert await link.is_denied("publish", f"a.{number}")
+            assert not await link.is_denied("publish", f"b.{number}")
+            assert await link.is_denied("subscribe", f"c.{number}")
+
+
 async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> None:
     """A user without permission for its inbox is an error at once, and no offline domain."""
     extra = 'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'  # noqa: E501
