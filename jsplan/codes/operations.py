@@ -108,6 +108,16 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "They are computed from now on, in the time zone of the schedule.",
         "Nothing. Check that the times are those that you mean.",
     ),
+    "JS468": CodeText(
+        "An application uses something that the files do not have.",
+        "Permissions are derived from the streams, consumers and buckets of the files.",
+        "Declare it, or correct the address or the subjects.",
+    ),
+    "JS469": CodeText(
+        "A resource is not as an application expects it.",
+        "The application says in `expects:` what must be so for it to work.",
+        "Change the resource, or the application and then `expects:`.",
+    ),
     "JS470": CodeText(
         "A saved stream cannot be restored there.",
         "The server is offline or too old for the backup, or the backup can only keep its name.",

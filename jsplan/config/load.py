@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jsplan.config import backfills, environments, moves, parsing, settings, variables
+from jsplan.config import apps, backfills, environments, moves, parsing, settings, variables
 from jsplan.config.backend import read_backend, refuse_declared_bucket
 from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
 from jsplan.config.contents import check_linked_parents
@@ -294,6 +294,7 @@ def _build_workspace(
         config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
+        apps=apps.read_apps(document.get("apps"), reach.domains, declared, scope, findings),
         pruned=tuple(resolver.contents.pruned),
     )
 

@@ -18,6 +18,10 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic, SourceRange
 
 OnReplace = Literal["refuse", "recreate", "preserve"]
+#: What an application does with a stream, a consumer or a bucket.
+Verb = Literal["publish", "consume", "read", "watch", "write"]
+#: The client library of an application.
+Client = Literal["go", "js", "py"]
 
 
 class Tls(Struct, frozen=True):
@@ -196,6 +200,25 @@ class Moved(Struct, frozen=True):
     range: SourceRange
 
 
+class AppUse(Struct, frozen=True):
+    """One use of a resource by an application. `subjects` are subjects or keys; none: all."""
+
+    verb: Verb
+    address: Address
+    subjects: tuple[str, ...] = ()
+
+
+class App(Struct, frozen=True):
+    """An application that connects to the servers of `domain`, as `user` of its account."""
+
+    name: str
+    domain: str
+    client: Client
+    user: str
+    uses: tuple[AppUse, ...]
+    range: SourceRange
+
+
 class Relocate(Struct, frozen=True):
     """A stream that moves with its messages and consumers; both sides have the same shape.
 
@@ -318,6 +341,7 @@ class Workspace(Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     backfills: Mapping[str, Backfill] = msgspec.field(default_factory=dict)
     relocate: tuple[Relocate, ...] = ()
+    apps: Mapping[str, App] = msgspec.field(default_factory=dict)
     pruned: tuple[PrunedPrefix, ...] = ()
 
     @property

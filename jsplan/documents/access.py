@@ -1,6 +1,7 @@
-"""The document of `jsplan access`: the exports and imports that are needed.
+"""The document of `jsplan access`: exports, imports and permissions that are needed.
 
-With `--check` it says which of them the servers have.
+With `--check` it says which exports and imports the servers have, with `--prove` what the
+permissions of applications allow on embedded servers.
 """
 
 from __future__ import annotations
@@ -44,6 +45,63 @@ class AccountGrants(Struct):
     nsc: list[str]
 
 
+class AppPermission(Struct, omit_defaults=True):
+    """One subject of an application, as a permission has it, and the uses that need it."""
+
+    subject: str
+    needed_by: list[str]
+    optional: bool = False
+
+
+class UseResult(Struct, omit_defaults=True):
+    """One use on the embedded servers; `problem` is empty if it works."""
+
+    use: str
+    problem: str = ""
+
+
+class Proof(Struct):
+    """The result for one application on embedded servers of `version`.
+
+    `uses` are those that the application declares. `unneeded` are permissions without which all
+    uses work. `refused` other requests were refused, `permitted` ones were not. `unproven` are
+    permissions that only servers with the feature flag `js_ack_fc_v2` need.
+    """
+
+    version: str
+    uses: list[UseResult]
+    unneeded: list[str]
+    refused: int
+    permitted: list[str]
+    unproven: int
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all uses work, and nothing more is permitted than they need."""
+        return not (any(use.problem for use in self.uses) or self.unneeded or self.permitted)
+
+
+class AppAccess(Struct):
+    """The permissions of one application: as data, as server configuration, and for `nsc`.
+
+    `inbox` is the prefix that its client must set. `escapes` are what its permissions allow beyond
+    its uses, since a server knows only subjects. `proof` is there with `--prove`.
+    """
+
+    app: str
+    domain: str
+    account: str | None
+    user: str
+    client: str
+    inbox: str
+    publish: list[AppPermission]
+    subscribe: list[AppPermission]
+    escapes: list[str]
+    configuration: str
+    nsc: str
+    proof: Proof | None = None
+
+
 class Access(Document, tag="access"):
     """The whole document. `checked` is true if the servers were asked.
 
@@ -58,6 +116,7 @@ class Access(Document, tag="access"):
     checked: bool
     needs: list[Need] = field(default_factory=list)
     accounts: list[AccountGrants] = field(default_factory=list)
+    apps: list[AppAccess] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     connections: dict[str, str] = field(default_factory=dict)
 

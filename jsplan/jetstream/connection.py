@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import nats
 import nats.errors
@@ -440,13 +440,14 @@ class NatsConnection:
                 del self._client.answers_of[number]
 
     @contextlib.asynccontextmanager
-    async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+    async def open_inbox(self, subject: str | None = None, queue: str = "") -> AsyncIterator[Inbox]:
         """Subscribe to `subject`, by default a new inbox, as long as the context lasts.
 
-        Raises ConnectionLostError. A subject that the user may not subscribe to stays silent.
+        With `queue`, in that queue group. Raises ConnectionLostError. A subject that the user may
+        not subscribe to stays silent.
         """
         try:
-            subscription = await self._client.subscribe(subject or self._client.new_inbox())
+            subscription = await self._client.subscribe(subject or self._client.new_inbox(), queue)
         except (nats.errors.Error, OSError) as error:
             raise self.lost_error(error) from None
         try:
@@ -516,6 +517,20 @@ class NatsConnection:
                 " or set `inbox_prefix` to a subject that it may subscribe to.",
             )
         return None
+
+    async def is_denied(self, verb: Literal["publish", "subscribe"], subject: str) -> bool:
+        """Publish an empty message or subscribe, and return if the server denies it.
+
+        Raises ConnectionLostError.
+        """
+        if verb == "publish":
+            await self.publish(subject, b"")
+            await self.flush()
+            return self.denied_error(subject) is not None
+        async with self.open_inbox(subject):
+            await self.flush()
+        named = f'permissions violation for subscription to "{subject.lower()}"'
+        return any(named in text.lower() for text in self._server_errors)
 
     async def close(self) -> None:
         """Close the connection; never raises."""

@@ -55,8 +55,6 @@ class _PublishConnection(NatsConnection):
             async with asyncio.timeout(2 * self.settings.timeout):
                 for name, payload in payloads:
                     await client.publish(subject, payload, headers={"Nats-Msg-Id": name})
-                # A flush sends its PING ahead of buffered messages, so send those first.
-                await client._flush_pending(force_flush=True)  # noqa: SLF001 - no public name
                 await client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise ApiError(

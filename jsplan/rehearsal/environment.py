@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -174,9 +174,7 @@ async def start_environment(
 ) -> AsyncIterator[RehearsalEnvironment]:
     """Start the servers, connect, and stop them at the end. Raises SandboxError on failure."""
     password = secrets.token_hex(16)
-    sandbox = Sandbox.of_sites(sites, password)
-    try:
-        await _run_blocking(sandbox.start, sandbox)
+    async with run_sandbox(sites, password) as sandbox:
         first = {site.name: sandbox[site.nodes[0]] for site in sites}
         connections = {
             target.jetstream.key: Connection(
@@ -198,6 +196,15 @@ async def start_environment(
                     for key in target.jetstream.keys | {target.jetstream.key}
                 }
             )
+
+
+@asynccontextmanager
+async def run_sandbox(sites: Iterable[Site], password: str) -> AsyncIterator[Sandbox]:
+    """Start the servers of these sites, and stop them at the end. Raises SandboxError."""
+    sandbox = Sandbox.of_sites(sites, password)
+    try:
+        await _run_blocking(sandbox.start, sandbox)
+        yield sandbox
     finally:
         await _run_blocking(sandbox.close, sandbox)
 

@@ -14,7 +14,7 @@ from jsplan.units import count_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.documents.access import Access, AccountGrants, Need
+    from jsplan.documents.access import Access, AccountGrants, AppAccess, Need, Proof
 
 MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "yellow")}
 
@@ -22,14 +22,20 @@ MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "ye
 def render(found: Access, console: Console, *, style: str = "both") -> None:
     """Render everything, or with `style` only the server's `config` or the `nsc` commands."""
     diagnostics_text.render(found.diagnostics, console, after=True)
+    proven = any(app.proof is not None for app in found.apps)
     if found.checked:
         _render_check(found, console)
-    elif not found.needs:
-        _line(console, summary_line(found), "green")
-    else:
+    elif found.needs and not proven:
         _flows(found, console)
         for account in found.accounts:
             _account(found, account, console, style)
+    elif not found.apps:
+        _line(console, summary_line(found), "green")
+    for app in found.apps:
+        if app.proof is not None:
+            _render_proof(app, app.proof, console)
+        elif not found.checked:
+            _render_app(found, app, console, style)
 
 
 def _flows(found: Access, console: Console) -> None:
@@ -59,6 +65,51 @@ def _account(found: Access, account: AccountGrants, console: Console, style: str
         _line(console, f"# Account {name} with nsc; then: nsc push -a {account.account}")
         for command in account.nsc:
             _line(console, command)
+
+
+def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> None:
+    account = _name(found, app.account) if app.account else "the account of its connection"
+    where = f"in {account} on the servers of domain {app.domain}"
+    if style in ("both", "config"):
+        _line(console, "")
+        _line(console, f"# Application {app.app}, {where}. Its client sets the inbox prefix")
+        user = f"{{user: {app.user}, password: …, permissions: ${_variable(app)}}}"
+        _line(console, f"# {app.inbox}. {user}")
+        _escapes(app, console, "#   ")
+        for line in app.configuration.splitlines():
+            _line(console, line)
+    if style in ("both", "nsc"):
+        _line(console, "")
+        _line(console, f"# Application {app.app} with nsc")
+        _line(console, app.nsc)
+
+
+def _variable(app: AppAccess) -> str:
+    return app.configuration.partition(" ")[0]
+
+
+def _escapes(app: AppAccess, console: Console, indent: str) -> None:
+    """Print what the permissions of an application allow beyond its uses."""
+    for escape in app.escapes:
+        _line(console, f"{indent}{app.app} {escape}")
+
+
+def _render_proof(app: AppAccess, proof: Proof, console: Console) -> None:
+    for use in proof.uses:
+        mark, style = MARKS["missing" if use.problem else "ok"]
+        problem = f": {use.problem}" if use.problem else ""
+        _line(console, f"{mark} {app.app} {use.use}{problem}", style)
+    count = len(app.publish) + len(app.subscribe) - proof.unproven
+    for subject in proof.unneeded:
+        _line(console, f"✗ {app.app} does not need {subject}", "red")
+    for request in proof.permitted:
+        _line(console, f"✗ {app.app} may {request}, which it does not declare", "red")
+    text = f"{app.app}: {count_text(count, 'permission')}, {count - len(proof.unneeded)} needed; "
+    text += f"{proof.refused} other requests refused by nats-server {proof.version}"
+    if proof.unproven:
+        text += f"; {proof.unproven} for {REPLY_FLAG} not tried"
+    _line(console, text, "green" if proof.is_complete else "red")
+    _escapes(app, console, "  ")
 
 
 def _render_check(found: Access, console: Console) -> None:

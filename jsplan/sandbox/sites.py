@@ -22,11 +22,13 @@ class Account(Struct, frozen=True):
     """An account with JetStream.
 
     `limits` are those of the `jetstream` block of an account, in nats-server's words; bytes and
-    counts.
+    counts. `users` are users beside its own, and `extra` is more of its block, as text.
     """
 
     name: str
     limits: Mapping[str, int | bool] = field(default_factory=dict)
+    users: tuple[str, ...] = ()
+    extra: str = ""
 
 
 class Site(Struct, frozen=True):
@@ -34,7 +36,8 @@ class Site(Struct, frozen=True):
 
     `cluster` is the name of its cluster, None for a single server; `size` the number of its
     servers. `tags` are server tags, per server. `hub` names the hub site of a leaf. `strict` as in
-    `Node`; `binary` is the program if it is not that of the sandbox.
+    `Node`; `binary` is the program if it is not that of the sandbox. `extra` is more of the
+    configuration of its servers, as text.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Site(Struct, frozen=True):
     hub: str | None = None
     strict: bool | None = None
     binary: Path | None = None
+    extra: str = ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ def _build_nodes(
             port_of(name),
             domain=site.domain,
             strict=site.strict,
-            extra=_render_accounts(site.accounts, password),
+            extra=f"{_render_accounts(site.accounts, password)}{site.extra}",
             leafnodes=port_of(f"{name}.leafnodes") if site.name in hubs and number == 0 else None,
             hub=port_of(f"{hub.nodes[0]}.leafnodes") if hub is not None and shared else None,
             remotes=tuple(account_user(account, password) for account in shared),
@@ -123,10 +127,9 @@ def _render_accounts(accounts: Iterable[Account], password: str) -> str:
     for account in accounts:
         limits = ", ".join(f"{name}: {json.dumps(value)}" for name, value in account.limits.items())
         jetstream = f"{{{limits}}}" if limits else "enabled"
-        rows.append(
-            f"    {account.name}: {{users: [{_render_user(account.name, password)}], "
-            f"jetstream: {jetstream}}}"
-        )
+        users = "\n".join((_render_user(account.name, password), *account.users))
+        extra = f"\n{account.extra}" if account.extra else ""
+        rows.append(f"    {account.name}: {{users: [{users}], jetstream: {jetstream}{extra}}}")
     return "accounts {\n" + "\n".join(rows) + "\n}\nsystem_account: SYS\n"
 
 

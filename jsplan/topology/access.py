@@ -20,9 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches, move_address
-from jsplan.config.model import Domain, Workspace
+from jsplan.config.model import App, AppUse, Domain, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
+from jsplan.topology.client_profiles import list_requests
 from jsplan.topology.replication_graph import Edge
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError, external_of, is_import
@@ -90,6 +91,9 @@ def compute_grants(
                 row.into_domain,
                 row.api,
             )
+    for app in workspace.apps.values():
+        for use in app.uses:
+            builder.add_app_use(app, use)
     for address in workspace.resources:
         domain = workspace.domains[address.domain]
         if domain.same_as is not None and not address.is_content:
@@ -239,6 +243,25 @@ class _GrantBuilder:
             (address.domain, into, f"clients over {into} use {address}"),
             api,
         )
+
+    def add_app_use(self, app: App, use: AppUse) -> None:
+        """Add the grants of an application that uses a resource of another account."""
+        address = self._topology.canonicalize(use.address)
+        if not self._crosses_accounts(address.domain, app.domain, imported=False):
+            return
+        try:
+            api = self._topology.routes.find_route(app.domain, address.domain).api
+        except NoRouteError:  # `app_permissions` reports it
+            return
+        if api is None:
+            return
+        if address.kind == "consumer":
+            self.add_used_consumer(address, app.domain, api)
+        remote = own_api_prefix(self._workspace.domains[address.domain])
+        ends = (address.domain, app.domain, f"application {app.name} uses {address}")
+        for request in list_requests(use, app.client, self._topology.bodies[use.address], api):
+            if (verb := request.removeprefix(f"{api}.")) != request:
+                self._add_grant("service", f"{remote}.{verb}", request, ends)
 
     def add_managed(self, address: Address, domain: Domain) -> None:
         """Add the grants that jsplan needs to manage a resource through an import.

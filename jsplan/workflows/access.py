@@ -8,7 +8,7 @@ from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import did_you_mean
-from jsplan.documents.access import Access, AccountGrants, Need
+from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need
 from jsplan.errors import ConfigError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
@@ -17,22 +17,32 @@ from jsplan.jetstream.accounts import resolve_accounts
 from jsplan.options import Observer
 from jsplan.topology import build_topology
 from jsplan.topology.access import Grant, compute_grants
+from jsplan.topology.app_permissions import AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,
     list_accounts,
     render_account_config,
     render_nsc_commands,
 )
+from jsplan.topology.permission_text import render_nsc_command, render_user_config
 
 
 def access(
-    options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None
+    options: LoadOptions,
+    observer: Observer,
+    *,
+    ask: bool = False,
+    system: str | None = None,
+    prove: bool = False,
+    server_version: str | None = None,
 ) -> Access:
-    """List what the flows between accounts need. `ask` checks it on the servers, read-only.
+    """List what flows between accounts and applications need.
 
-    `system` is the key of a connection to the system account, which shows which of two accounts
-    lacks something. Raises ConfigError, also for an unknown account, ConnectError, ApiError, and
-    UsageError for an unknown `system`.
+    `ask` checks exports and imports on the servers, read-only. `system` is the key of a connection
+    to the system account, which shows which of two accounts lacks something. `prove` tries the
+    permissions of applications on embedded servers, of `server_version`. Raises ConfigError, also
+    for an unknown account, ConnectError, ApiError, SandboxError, and UsageError for an unknown
+    `system`.
     """
     workspace = load(options)
     if system is not None and system not in workspace.connections:
@@ -46,9 +56,23 @@ def access(
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
     out = Access(__version__, workspace.name, workspace.environment, checked=ask, diagnostics=found)
+    permissions, without_way = derive_permissions(workspace, topology, accounts)
+    if without_way:
+        raise ConfigError([*found, *without_way])
+    out.apps = [_build_app_access(each) for each in permissions]
     out.connections = {account: key for key, account in reversed(accounts.items())}
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
+    if prove:
+        from jsplan.rehearsal.prove_access import prove_access  # noqa: PLC0415 - loads the sandbox
+
+        proofs = run_until_complete(
+            prove_access(
+                workspace, topology, accounts, needed, permissions, observer, server_version
+            )
+        )
+        for each in out.apps:
+            each.proof = proofs[each.app]
     if ask:
         run_until_complete(
             _check_on_servers(workspace, options.environ, needed, out, observer, system)
@@ -67,6 +91,31 @@ def _build_need(grant: Grant) -> Need:
         response,
         list(grant.flows),
         optional=grant.optional,
+    )
+
+
+def _build_app_access(found: AppPermissions) -> AppAccess:
+    app = found.app
+    publish, subscribe = (
+        [
+            AppPermission(each.text, list(each.uses), each.optional)
+            for each in found.permissions
+            if each.verb == verb
+        ]
+        for verb in ("publish", "subscribe")
+    )
+    return AppAccess(
+        app.name,
+        app.domain,
+        found.account,
+        app.user,
+        app.client,
+        found.inbox,
+        publish,
+        subscribe,
+        found.escapes,
+        render_user_config(found),
+        render_nsc_command(found),
     )
 
 

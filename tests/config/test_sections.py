@@ -36,6 +36,9 @@ _SCHEDULING: Final = {
     "allow_msg_schedules": True,
     "allow_msg_ttl": True,
 }
+#: What an application uses.
+_USED: Final = {"streams": [{"name": "A", "consumers": [{"name": "C"}]}], "kv": [{"bucket": "B"}]}
+_APP: Final = {"name": "a", "domain": "hub", "client": "py"}
 #: What places a mapping in a workspace, and mappings of the table that together have each key.
 _Example = tuple[Callable[[Any], dict[str, Any]], list[dict[str, Any]]]
 _EXAMPLES: Final[dict[str, _Example]] = {
@@ -91,7 +94,20 @@ _EXAMPLES: Final[dict[str, _Example]] = {
     "drift.sink.webhook": (lambda it: {"drift": {"sinks": [it]}}, [{"webhook": {"url": "https://h/x"}}]),
     "drift.sink.subject": (lambda it: {"drift": {"sinks": [it]}}, [{"subject": "ops.drift", "domain": "hub"}]),
     "drift.sink.file": (lambda it: {"drift": {"sinks": [it]}}, [{"file": "d.jsonl"}]),
-    "drift.webhook": (lambda it: {"drift": {"sinks": [{"webhook": it}]}}, [{"url": "https://h/x", "headers": {"X-Key": "k"}}]),
+    "drift.webhook": (lambda it: {"drift": {"sinks": [{"webhook": it}]}}, [
+        {"url": "https://h/x", "headers": {"X-Key": "k"}, "format": "json"},
+    ]),
+    "app": (lambda it: _USED | {"apps": [it]}, [
+        {"name": "a", "domain": "hub", "client": "py", "user": "u", "publishes": [], "consumes": [], "reads": [], "writes": []},
+    ]),
+    "app.publishes": (lambda it: _USED | {"apps": [_APP | {"publishes": [it]}]}, [
+        {"stream": "hub/stream/A", "subjects": ["A"], "expects": ["max_msgs <= 0"]},
+    ]),
+    "app.consumes": (lambda it: _USED | {"apps": [_APP | {"consumes": [it]}]}, [
+        {"consumer": "hub/consumer/A/C", "expects": ["ack_policy = none"]},
+    ]),
+    "app.reads": (lambda it: _USED | {"apps": [_APP | {"reads": [it]}]}, [{"bucket": "hub/kv/B", "keys": ["a"], "watch": True}]),
+    "app.writes": (lambda it: _USED | {"apps": [_APP | {"writes": [it]}]}, [{"bucket": "hub/kv/B", "keys": ["a"]}]),
     "ownership": (lambda it: {"ownership": it}, [{"marker": True}]),
     "lifecycle": (lambda it: {"streams": [{"name": "A", "lifecycle": it}]}, [
         {"prevent_destroy": True, "ignore_changes": ["max_age"], "on_replace": "preserve",
@@ -121,7 +137,7 @@ _EXAMPLES: Final[dict[str, _Example]] = {
     "workspace": (lambda it: it, [
         {"jsplan": 1, "workspace": "shop", "include": [], "vars": {"a": 1}, "environments": {"dev": None}, "connections": {"n": None},
          "domains": {"hub": None}, "imports": [], "backend": None, "defaults": {}, "streams": [], "consumers": [], "kv": [],
-         "object_stores": [], "overrides": [], "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
+         "object_stores": [], "overrides": [], "apps": [], "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
          "lint": {"JS201": "error"}, "ownership": None},
     ]),
     "environment": (lambda it: {"environments": {"dev": it}}, [

@@ -132,7 +132,7 @@ async def test_a_webhook_has_the_form_of_slack(hook: WebhookServer) -> None:
     [("json", "application/json"), ("cloudevents", "application/cloudevents+json")],
 )
 async def test_a_webhook_for_programs(format_: str, kind: str, hook: WebhookServer) -> None:
-    """A program gets the notification as it is, or as the data of a CloudEvent 1.0."""
+    """A program gets the whole notification, or that as the data of a CloudEvent 1.0."""
     event = alert_event(1)
 
     await Webhook(1, hook.url, {}, format_).send([event])

@@ -368,7 +368,7 @@ class PlayedLink(NatsConnection):
         return found
 
     @contextlib.asynccontextmanager
-    async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:
+    async def open_inbox(self, *_: str | None) -> AsyncIterator[Inbox]:
         """Open an inbox for answers to published requests."""
         self._inbox = _PlayedInbox(self)
         yield self._inbox

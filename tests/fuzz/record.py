@@ -106,9 +106,9 @@ class RecordedLink(NatsConnection):
         ]
 
     @contextlib.asynccontextmanager
-    async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+    async def open_inbox(self, subject: str | None = None, queue: str = "") -> AsyncIterator[Inbox]:
         """Open an inbox whose messages are recorded as answers to the last publish."""
-        async with super().open_inbox(subject) as inbox:
+        async with super().open_inbox(subject, queue) as inbox:
             yield _RecordedInbox(inbox, self)
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:

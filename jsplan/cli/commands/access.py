@@ -25,24 +25,50 @@ from jsplan.errors import ExitCode, UsageError
 @click.option("--style", type=click.Choice(("both", "config", "nsc")), default="both",
               show_default=True,
               help="Print the server's configuration, the nsc commands, or both.")  # fmt: skip
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Try the permissions of applications on embedded servers; exit with 1 if they are wrong.",
+)
+@click.option(
+    "--server-version",
+    metavar="VERSION",
+    help="With --prove: the version of the embedded servers, such as 2.12.",
+)
 @click.pass_context
-def command(ctx: click.Context, check: bool, system_connection: str | None, style: str) -> int:
-    """Print the exports and imports that mirrors, sources and consumers between accounts need.
+def command(
+    ctx: click.Context,
+    check: bool,
+    system_connection: str | None,
+    style: str,
+    prove: bool,
+    server_version: str | None,
+) -> int:
+    """Print what flows between accounts and applications need: exports, imports, permissions.
 
     Connections name their account (`account:`, or a creds file). Consumers that clients of another
-    account use are named in the imports row: `consumers: [STREAM/CONSUMER]`.
+    account use are named in the imports row: `consumers: [STREAM/CONSUMER]`. The permissions of
+    applications are derived from `apps:`.
     """
     settings, output = start(ctx)
     if system_connection and not check:
         raise UsageError("--system-connection requires --check")
+    if server_version and not prove:
+        raise UsageError("--server-version requires --prove")
     from jsplan.workflows.access import access as access_workflow
 
     found = access_workflow(
-        settings.load_options(), output.progress, ask=check, system=system_connection
+        settings.load_options(),
+        output.progress,
+        ask=check,
+        system=system_connection,
+        prove=prove,
+        server_version=server_version,
     )
     output.progress.stop()
     from jsplan.render import access_text
 
     output.result(found.to_json, lambda console: access_text.render(found, console, style=style))
-    proven = not found.checked or len(found.with_status("ok")) == len(found.required)
-    return int(ExitCode.OK if proven else ExitCode.ERROR)
+    checked = not found.checked or len(found.with_status("ok")) == len(found.required)
+    proven = all(app.proof is None or app.proof.is_complete for app in found.apps)
+    return int(ExitCode.OK if checked and proven else ExitCode.ERROR)

@@ -18,6 +18,7 @@ from jsplan.config.sections import (
     written_list,
     written_map,
 )
+from jsplan.config.tables.apps import APP
 from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
 from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
 from jsplan.config.tables.resources import (
@@ -128,6 +129,7 @@ WORKSPACE: Final = Section("workspace", "a workspace", (
     Key("kv", written_list(KV), "[KV buckets](buckets.md), in their own words."),
     Key("object_stores", written_list(OBJECT_STORE), "[Object stores](buckets.md), in their own words."),
     Key("overrides", written_list(OVERRIDE), "Fields of the highest precedence, by `address` (a glob too)."),
+    Key("apps", written_list(APP), "Applications, and what they do with which stream, consumer or bucket ([Applications](../how-to/applications.md))."),
     Key("backfills", written_list(BACKFILL), "Histories to copy ([Backfill](../how-to/backfill.md))."),
     Key("moved", written_list(MOVED), "`{from, to}`: our name changed, the thing did not."),
     Key("relocate", written_list(RELOCATE), "`{from, to}`: the stream itself moves, with messages and consumers ([Relocate](../how-to/relocate.md))."),

@@ -1,4 +1,4 @@
-"""Which addresses a check may misjudge, since an apply of this workspace changes them. Pure.
+"""Finds addresses that a check may misjudge, since an apply of ours changes them. Pure.
 
 An apply journals each step before and after it writes. A check between two equal states has seen no
 part of a step, unless that was running all the time.

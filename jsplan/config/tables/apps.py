@@ -1,0 +1,50 @@
+"""`apps:`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from jsplan.config.sections import (
+    ADDRESS,
+    DOMAIN,
+    FLAG,
+    TEXT,
+    TEXTS,
+    Key,
+    Section,
+    choice,
+    list_of_mappings,
+    name_check,
+)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+PUBLISHES: Final = Section("app.publishes", "an entry of `publishes`", (
+    Key("stream", ADDRESS, "The address of the stream.", required=True),
+    Key("subjects", TEXTS, "Its subjects, or parts of them; without it, all.", default=()),
+    Key("expects", TEXTS, "What the stream must have, as in `duplicate_window >= 2m`.", default=()),
+))  # fmt: skip
+CONSUMES: Final = Section("app.consumes", "an entry of `consumes`", (
+    Key("consumer", ADDRESS, "The address of the consumer.", required=True),
+    Key("expects", TEXTS, "What the consumer must have, as in `max_deliver >= 5`.", default=()),
+))  # fmt: skip
+READS: Final = Section("app.reads", "an entry of `reads`", (
+    Key("bucket", ADDRESS, "The address of the KV bucket or object store.", required=True),
+    Key("keys", TEXTS, "Keys, with the wildcards of subjects; without it, all.", default=()),
+    Key("watch", FLAG, "Watches or lists keys too, which takes a consumer.", default=False),
+))  # fmt: skip
+WRITES: Final = Section("app.writes", "an entry of `writes`", (
+    Key("bucket", ADDRESS, "The address of the KV bucket or object store.", required=True),
+    Key("keys", TEXTS, "Keys, with the wildcards of subjects; without it, all.", default=()),
+))  # fmt: skip
+APP: Final = Section("app", "an application", (
+    Key("name", TEXT, "Its name.", required=True, check=name_check(_NAME, "an application")),
+    Key("domain", DOMAIN, "The domain to whose servers it connects. By default the only domain."),
+    Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
+    Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
+    Key("publishes", list_of_mappings(PUBLISHES), "The streams that it publishes to.", default=()),
+    Key("consumes", list_of_mappings(CONSUMES), "The consumers whose messages it takes and acknowledges.", default=()),
+    Key("reads", list_of_mappings(READS), "The buckets that it reads.", default=()),
+    Key("writes", list_of_mappings(WRITES), "The buckets that it writes.", default=()),
+))  # fmt: skip

@@ -1,0 +1,240 @@
+"""access --prove: tries the permissions of applications on embedded servers.
+
+Each declared use must work, no permission may be left out, and every other request is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.config.model import AppUse, Workspace
+from jsplan.documents.access import Proof, UseResult
+from jsplan.errors import ApiError, SandboxError
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.options import Observer
+from jsplan.rehearsal.access_battery import OTHER, OTHER_SUBJECT, list_forbidden
+from jsplan.rehearsal.access_sites import (
+    ProofSites,
+    ProofUser,
+    build_proof_sites,
+    consumer_config,
+    stream_config,
+)
+from jsplan.rehearsal.access_uses import UseRun, fill_wildcards, is_reply
+from jsplan.rehearsal.environment import run_sandbox
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.versions import (
+    find_release,
+    list_available,
+    nearest_version,
+    parse_version,
+)
+from jsplan.subjects import is_covered
+from jsplan.topology.access import REPLY_FLAG, Grant
+from jsplan.topology.app_permissions import AppPermissions, Permission, describe_use
+from jsplan.topology.resolve import Topology
+from jsplan.units import count_text
+
+#: The first release of the servers with the feature flag for later replies.
+FLAG_SINCE: Final = (2, 14)
+
+
+async def prove_access(
+    workspace: Workspace,
+    topology: Topology,
+    accounts: Mapping[str, str],
+    grants: Sequence[Grant],
+    permissions: Sequence[AppPermissions],
+    observer: Observer,
+    server_version: str | None = None,
+) -> dict[str, Proof]:
+    """Return the proof of each application, by its name.
+
+    The servers are the newest that is installed, or of `server_version`, which is downloaded if
+    need be. Raises SandboxError.
+    """
+    programs = list_available() if server_version is None else find_release(server_version)
+    version = nearest_version("99", programs)
+    found = {each.app.name: Proof(version, [], [], 0, [], 0) for each in permissions}
+    optional = any(p.optional for each in permissions for p in each.permissions)
+    has_flag = parse_version(version)[:2] >= FLAG_SINCE
+    for later_replies in (False, True) if optional and has_flag else (False,):
+        password = secrets.token_hex(16)
+        users = [
+            ProofUser(each, without)
+            for each in permissions
+            for without in (None, *(p for p in each.permissions if p.optional == later_replies))
+        ]
+        sites = build_proof_sites(
+            workspace,
+            topology,
+            accounts,
+            grants,
+            users,
+            password,
+            programs[version],
+            later_replies=later_replies,
+        )
+        flag = f" with {REPLY_FLAG}" if later_replies else ""
+        observer.phase(f"Starting {count_text(len(sites.sites), 'server')} {version}{flag}")
+        try:
+            async with run_sandbox(sites.sites, password) as sandbox:
+                prover = _Prover(workspace, topology, sites, sandbox, password, later_replies)
+                async with prover.open(permissions):
+                    for each in permissions:
+                        observer.phase(f"Trying application {each.app.name}{flag}")
+                        await prover.prove(each, found[each.app.name])
+        except ApiError as error:
+            raise SandboxError(f"the permissions could not be tried: {error}") from None
+    for each in permissions:
+        if not has_flag:
+            found[each.app.name].unproven = sum(p.optional for p in each.permissions)
+    return found
+
+
+class _Prover:
+    """The running servers, and the connections of the administrators of their accounts."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        topology: Topology,
+        sites: ProofSites,
+        sandbox: Sandbox,
+        password: str,
+        later_replies: bool,
+    ) -> None:
+        self._workspace, self._topology, self._sites = workspace, topology, sites
+        self._sandbox, self._password, self._later = sandbox, password, later_replies
+        self._admins: dict[tuple[str, str], NatsConnection] = {}
+
+    @asynccontextmanager
+    async def open(self, permissions: Sequence[AppPermissions]) -> AsyncIterator[None]:
+        """Connect, and create what the applications use. Raises ApiError."""
+        async with AsyncExitStack() as opened:
+            for site in self._sites.sites:
+                for account in site.accounts:
+                    link = await opened.enter_async_context(self._connect(site.name, account.name))
+                    self._admins[site.name, account.name] = link
+                    await _create_stream(link, {"name": OTHER, "subjects": [OTHER_SUBJECT]})
+            used = {use.address for each in permissions for use in each.app.uses}
+            streams = {a.parent or a for a in used}
+            for address in sorted(streams):
+                await _create_stream(self._admin(address), stream_config(self._topology, address))
+            for address in sorted(used - streams):
+                config = consumer_config(self._topology, address)
+                subject = f"$JS.API.CONSUMER.CREATE.{address.stream}.{address.consumer}"
+                body = {"stream_name": address.stream, "config": config}
+                await _request(self._admin(address), subject, body)
+            yield
+
+    @asynccontextmanager
+    async def _connect(
+        self, site: str, user: str, inbox: str = ""
+    ) -> AsyncIterator[NatsConnection]:
+        url = self._sandbox[site].url
+        settings = ConnectionSettings(
+            key=user, url=url, shown=url, user=user, password=self._password,
+            inbox_prefix=inbox or None,
+        )  # fmt: skip
+        link = NatsConnection(settings)
+        await link.open()
+        try:
+            yield link
+        finally:
+            await link.close()
+
+    def _admin(self, address: Address) -> NatsConnection:
+        """Return the administrator of the account that has a resource."""
+        key = self._topology.routes.canonicalize(address.domain)
+        account = self._sites.account_of[self._workspace.domains[key].connection]
+        return self._admins[self._sites.site_of[key], account]
+
+    @asynccontextmanager
+    async def _connect_app(self, user: ProofUser) -> AsyncIterator[NatsConnection]:
+        site = self._sites.site_of[user.found.app.domain]
+        async with self._connect(site, user.name, user.found.inbox) as link:
+            yield link
+
+    async def prove(self, found: AppPermissions, proof: Proof) -> None:
+        """Try the uses with all permissions, with all but each one, and what is forbidden."""
+        async with self._connect_app(ProofUser(found)) as own:
+            for use in dict.fromkeys(found.app.uses):
+                problem = await self._try(own, found, use)
+                if problem or not self._later:
+                    proof.uses.append(UseResult(describe_use(use), problem))
+        for each in found.permissions:
+            if each.optional == self._later and not await self._is_needed(found, each):
+                proof.unneeded.append(each.text)
+        if not self._later:
+            proof.refused, proof.permitted = await self._try_forbidden(found)
+
+    async def _try(self, own: NatsConnection, found: AppPermissions, use: AppUse) -> str:
+        """Return why a use does not work, or nothing."""
+        run = UseRun(own, self._admin(use.address), use, self._stored_subject(use))
+        return await run.run(
+            [p for p in found.requests[use] if p.optional == self._later or not is_reply(p.subject)]
+        )
+
+    async def _is_needed(self, found: AppPermissions, permission: Permission) -> bool:
+        """Check whether some use does not work without a permission."""
+        asking = [
+            use
+            for use in dict.fromkeys(found.app.uses)
+            if describe_use(use) in permission.uses or permission.verb == "subscribe"
+        ]
+        async with self._connect_app(ProofUser(found, permission)) as own:
+            for use in asking:
+                if await self._try(own, found, use):
+                    return True
+        return False
+
+    async def _try_forbidden(self, found: AppPermissions) -> tuple[int, list[str]]:
+        """Return how many requests were refused, and those that were not and should be."""
+        allowed: dict[str, list[str]] = {"publish": [], "subscribe": []}
+        for permission in found.permissions:
+            allowed[permission.verb].append(permission.subject)
+        streams = sorted({use.address.stream for use in found.app.uses})
+        requests = [
+            each
+            for each in list_forbidden(streams)
+            if not is_covered(each.subject, allowed[each.verb])
+        ]
+        async with self._connect_app(ProofUser(found)) as own:
+            permitted = [
+                each.text for each in requests if not await own.is_denied(each.verb, each.subject)
+            ]
+        return len(requests) - len(permitted), permitted
+
+    def _stored_subject(self, use: AppUse) -> str:
+        """Return a subject that the stream stores, and that the use is about."""
+        address = use.address
+        if address.kind == "kv":
+            return f"$KV.{address.name}.{fill_wildcards((use.subjects or ('>',))[0])}"
+        if address.kind == "object_store":
+            return f"$O.{address.name}.M.proof"
+        if address.kind == "consumer":
+            config = consumer_config(self._topology, address)
+            filters = config.get("filter_subjects") or [config.get("filter_subject")]
+            if filters[0]:
+                return fill_wildcards(filters[0])
+        if use.subjects:
+            return fill_wildcards(use.subjects[0])
+        parent = address.parent or address
+        return fill_wildcards(stream_config(self._topology, parent)["subjects"][0])
+
+
+async def _create_stream(link: NatsConnection, config: Mapping[str, Any]) -> None:
+    await _request(link, f"$JS.API.STREAM.CREATE.{config['name']}", config)
+
+
+async def _request(link: NatsConnection, subject: str, body: Mapping[str, Any]) -> None:
+    answer = json.loads(await link.request(subject, json.dumps(body).encode()))
+    if error := answer.get("error"):
+        raise ApiError(f"{subject}: {error.get('description')}")

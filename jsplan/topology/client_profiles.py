@@ -1,0 +1,106 @@
+"""The requests of client libraries for each use of a resource, as data. Pure.
+
+Recorded from nats-py 2.16 and from the JavaScript clients 3 (`@nats-io/jetstream`, `kv`, `obj`)
+against a server; that of Go is from its source. A test runs the recorded clients with the
+permissions that follow from this.
+
+A subject has `{api}` for the API prefix of the domain, `{own}` for what stands before a key that is
+written in another domain, `{stream}`, `{consumer}`, and `{subject}` for each subject of the use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from jsplan.config.model import AppUse, Client, Verb
+
+
+class Request(Struct, frozen=True):
+    """One request, the clients that send it, and whether only with or without `allow_direct`."""
+
+    subject: str
+    clients: tuple[Client, ...] = ("go", "js", "py")
+    direct: bool | None = None
+
+
+_INFO: Final = "{api}.STREAM.INFO.{stream}"
+_GET: Final = "{api}.STREAM.MSG.GET.{stream}"
+_DIRECT: Final = "{api}.DIRECT.GET.{stream}.{subject}"
+#: Requests to open a bucket.
+_OPEN_KV: Final = (Request(_INFO, ("go", "py")),)
+_OPEN_OBJECTS: Final = (Request(_INFO), Request("{api}.INFO", ("js",)))
+_WATCH: Final = (
+    Request("{api}.CONSUMER.CREATE.{stream}.*.{subject}", ("go", "js")),
+    Request("{api}.CONSUMER.CREATE.{stream}", ("py",)),
+)
+_GET_KEY: Final = (
+    Request(_DIRECT, ("go", "py"), direct=True),
+    Request(_GET, ("go", "py"), direct=False),
+    Request(_GET, ("js",)),
+)
+_GET_OBJECT: Final = (
+    Request(_DIRECT, ("go",), direct=True),
+    Request(_GET, ("go",), direct=False),
+    Request(_GET, ("js", "py")),
+)
+#: By kind and verb. `app_permissions` adds delivery subjects, acknowledgements and flow control.
+REQUESTS: Final[dict[tuple[str, Verb], tuple[Request, ...]]] = {
+    ("stream", "publish"): (Request("{subject}"),),
+    ("consumer", "consume"): (Request("{api}.CONSUMER.INFO.{stream}.{consumer}"),),
+    ("kv", "read"): (*_OPEN_KV, *_GET_KEY),
+    ("kv", "watch"): (
+        *_OPEN_KV,
+        *_WATCH,
+        Request("{api}.CONSUMER.INFO.{stream}.*", ("js", "py")),
+    ),
+    ("kv", "write"): (*_OPEN_KV, Request("{own}{subject}")),
+    ("object_store", "read"): (
+        *_OPEN_OBJECTS,
+        *_GET_OBJECT,
+        *_WATCH,
+        Request("{api}.STREAM.NAMES", ("py",)),
+    ),
+    ("object_store", "watch"): (*_OPEN_OBJECTS, *_WATCH),
+    ("object_store", "write"): (
+        *_OPEN_OBJECTS,
+        *_GET_OBJECT,
+        Request("{own}{subject}"),
+        Request("{api}.STREAM.PURGE.{stream}"),
+    ),
+}
+
+
+#: The subjects of a bucket by its kind, before its keys. That of an object is a hash of its name.
+_KEYS: Final = {"kv": ("$KV.{name}.",), "object_store": ("$O.{name}.C.", "$O.{name}.M.")}
+
+
+def list_requests(use: AppUse, client: Client, body: Mapping[str, Any], api: str) -> Iterator[str]:
+    """Yield the subjects that this client asks over the prefix `api`, in its order.
+
+    `body` is the configuration of the stream or consumer. A key of another domain is written with
+    the prefix of that; servers map no such prefix for objects.
+    """
+    address = use.address
+    # A bucket is created with direct reads, unless its entry says otherwise.
+    direct = bool(body.get("allow_direct", address.kind in ("kv", "object_store")))
+    own = f"{api}." if address.kind == "kv" and api != "$JS.API" else ""
+    consumer = address.consumer if address.kind == "consumer" else ""
+    for row in REQUESTS[address.kind, use.verb]:
+        if client not in row.clients or row.direct not in (None, direct):
+            continue
+        for subject in _list_subjects(use) if "{subject}" in row.subject else [""]:
+            yield row.subject.format(
+                api=api, own=own, stream=address.stream, consumer=consumer, subject=subject
+            )
+
+
+def _list_subjects(use: AppUse) -> Sequence[str]:
+    """Return the subjects of a use; those of a bucket are below its own."""
+    prefixes = [each.format(name=use.address.name) for each in _KEYS.get(use.address.kind, ())]
+    if not prefixes:
+        return use.subjects
+    keys = (">",) if use.address.kind == "object_store" else use.subjects or (">",)
+    return [f"{prefix}{key}" for prefix in prefixes for key in keys]

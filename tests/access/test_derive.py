@@ -1,0 +1,243 @@
+"""Permissions of an application follow from what it uses, where it connects, and its client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.config import load
+from jsplan.errors import ConfigError
+from jsplan.topology import build_topology
+from jsplan.topology.app_permissions import derive_permissions
+from tests.access.conftest import BASE, derive, space_with
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def subjects_of(folder: Path, app: dict[str, Any], **sections: Any) -> list[str]:
+    """Return what one application may publish and subscribe to, apart from its answers."""
+    (found,) = derive(space_with(folder, {"name": "a", "domain": "hub"} | app, **sections))
+    kept = [each for each in found.permissions if not each.optional]
+    return [each.text for each in kept if each.text != "_INBOX_a.>"]
+
+
+@pytest.mark.parametrize(
+    ("app", "expected"),
+    [
+        ({"client": "py", "publishes": [{"stream": "hub/stream/ORDERS"}]}, ["orders.>"]),
+        (
+            {"client": "go", "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}]},
+            [
+                "$JS.ACK.ORDERS.PULL.>",
+                "$JS.API.CONSUMER.INFO.ORDERS.PULL",
+                "$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL",
+            ],
+        ),
+        (
+            {"client": "go", "consumes": [{"consumer": "hub/consumer/ORDERS/PUSH"}]},
+            [
+                "$JS.ACK.ORDERS.PUSH.>",
+                "$JS.API.CONSUMER.INFO.ORDERS.PUSH",
+                "$JS.FC.ORDERS.PUSH.>",
+                "deliver.push workers",
+            ],
+        ),
+        (
+            {"client": "py", "consumes": [{"consumer": "leaf/consumer/JOBS/WORKER"}]},
+            [
+                "$JS.ACK.JOBS.WORKER.>",
+                "$JS.leaf.API.CONSUMER.INFO.JOBS.WORKER",
+                "$JS.leaf.API.CONSUMER.MSG.NEXT.JOBS.WORKER",
+            ],
+        ),
+        (
+            {
+                "client": "py",
+                "domain": "leaf",
+                "consumes": [{"consumer": "leaf/consumer/JOBS/WORKER"}],
+            },
+            [
+                "$JS.ACK.JOBS.WORKER.>",
+                "$JS.API.CONSUMER.INFO.JOBS.WORKER",
+                "$JS.API.CONSUMER.MSG.NEXT.JOBS.WORKER",
+            ],
+        ),
+        (
+            {"client": "py", "reads": [{"bucket": "hub/kv/CONFIG", "keys": ["a", "b.>"]}]},
+            [
+                "$JS.API.DIRECT.GET.KV_CONFIG.$KV.CONFIG.a",
+                "$JS.API.DIRECT.GET.KV_CONFIG.$KV.CONFIG.b.>",
+                "$JS.API.STREAM.INFO.KV_CONFIG",
+            ],
+        ),
+        (
+            {"client": "py", "reads": [{"bucket": "hub/kv/OLD", "keys": ["a"]}]},
+            ["$JS.API.STREAM.INFO.KV_OLD", "$JS.API.STREAM.MSG.GET.KV_OLD"],
+        ),
+        (
+            {"client": "js", "writes": [{"bucket": "leaf/kv/LOCAL", "keys": ["a"]}]},
+            ["$JS.leaf.API.$KV.LOCAL.a"],
+        ),
+        (
+            {
+                "client": "js",
+                "publishes": [{"stream": "hub/stream/ORDERS", "subjects": ["orders.eu"]}],
+                "writes": [{"bucket": "hub/kv/CONFIG", "keys": ["a"]}, {"bucket": "hub/kv/CONFIG"}],
+            },
+            ["$KV.CONFIG.>", "orders.eu"],
+        ),
+    ],
+)
+def test_permissions(app: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    """Each use gives what the client asks for it, over the prefix of the domain."""
+    assert subjects_of(tmp_path, app) == expected
+
+
+def test_later_servers_answer_with_other_subjects(tmp_path: Path) -> None:
+    """The subjects of acknowledgements with domain and account are there too, as optional."""
+    app = {"name": "a", "domain": "hub", "client": "py"}
+    uses = [{"consumer": "hub/consumer/ORDERS/PULL"}]
+    (found,) = derive(space_with(tmp_path, app | {"consumes": uses}))
+
+    optional = [each.subject for each in found.permissions if each.optional]
+    assert optional == ["$JS.ACK.hub.UUssF3Ay.ORDERS.PULL.>"]
+
+
+@pytest.mark.parametrize(
+    ("app", "reason"),
+    [
+        (
+            {"client": "py", "writes": [{"bucket": "leaf/kv/LOCAL"}]},
+            "nats-py writes no key of another domain",
+        ),
+        (
+            {"client": "go", "domain": "web", "writes": [{"bucket": "hub/kv/CONFIG"}]},
+            "it is in another account than domain web",
+        ),
+        (
+            {
+                "client": "go",
+                "domain": "web",
+                "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}],
+            },
+            "hub and web both have the JetStream domain hub",
+        ),
+    ],
+)
+def test_uses_without_a_way(app: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    """A resource that cannot be reached from where an application connects is an error."""
+    connections = BASE["connections"] | {"web": {"url": "nats://127.0.0.1:2", "account": "WEB"}}
+    domains = BASE["domains"] | {"web": {"connection": "web", "js_domain": "hub"}}
+    own = {"name": "a", "domain": "hub"} | app
+    space = space_with(tmp_path, own, connections=connections, domains=domains)
+    workspace = load(space.load)
+
+    accounts = {"hub": "SHOP", "web": "WEB"}
+    _, (found,) = derive_permissions(workspace, build_topology(workspace), accounts)
+
+    assert found.code == "JS468"
+    assert reason in found.summary
+
+
+def test_what_servers_cannot_prevent_is_named(tmp_path: Path) -> None:
+    """A server knows subjects only: some requests reach more than a use needs."""
+    app = {"name": "a", "domain": "hub", "client": "py"}
+    uses = [{"bucket": "hub/kv/OLD", "keys": ["mine"], "watch": True}]
+    (found,) = derive(space_with(tmp_path, app | {"reads": uses}))
+
+    assert found.escapes == [
+        "can create and change consumers of KV_OLD, also those of others",
+        "can read every message of KV_OLD, whatever its subject",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uses", "code", "text"),
+    [
+        (
+            {"publishes": [{"stream": "hub/stream/NONE"}]},
+            "JS468",
+            "application a uses hub/stream/NONE, which is in no file",
+        ),
+        (
+            {"publishes": [{"stream": "hub/kv/CONFIG"}]},
+            "JS468",
+            "application a names hub/kv/CONFIG in `publishes`, which is no stream",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/ORDERS", "subjects": ["jobs.a"]}]},
+            "JS468",
+            "application a publishes on jobs.a, which hub/stream/ORDERS does not store",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/COPY"}]},
+            "JS468",
+            "application a publishes on any subject, which hub/stream/COPY does not store",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/*"}]},
+            "JS468",
+            "application a uses hub/stream/*, which is in no file",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["duplicate_window >= 5m"]}]},
+            "JS469",
+            "application a expects duplicate_window >= 5m of hub/stream/ORDERS, which is not so",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["no_ack = true"]}]},
+            "JS469",
+            "application a expects no_ack = true of hub/stream/ORDERS, which is not so",
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["window > 5m"]}]},
+            "JS468",
+            'application a expects "window > 5m"',
+        ),
+        (
+            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["duplicate_window >= x"]}]},
+            "JS468",
+            'application a expects "duplicate_window >= x"',
+        ),
+    ],
+)
+def test_uses_that_the_files_do_not_give(
+    uses: dict[str, Any], code: str, text: str, tmp_path: Path
+) -> None:
+    """An application that cannot work as declared is an error of the files."""
+    space = space_with(tmp_path, {"name": "a", "domain": "hub", "client": "py"} | uses)
+
+    with pytest.raises(ConfigError) as raised:
+        load(space.load)
+
+    (found,) = raised.value.diagnostics
+    assert found.code == code
+    assert found.summary.startswith(text)
+
+
+def test_expectations_that_are_met(tmp_path: Path) -> None:
+    """Fields that a file leaves out have the server's default."""
+    expects = ["duplicate_window >= 2m", "duplicate_window = 120s", "no_ack = false"]
+    expects += ["max_msgs <= 0", "storage = file"]
+    uses = [{"stream": "hub/stream/ORDERS", "expects": expects}]
+    app = {"name": "a", "domain": "hub", "client": "py", "publishes": uses}
+
+    assert load(space_with(tmp_path, app).load).apps["a"].domain == "hub"
+
+
+def test_where_an_application_connects(tmp_path: Path) -> None:
+    """The domain may be left out where there is one only; names are unique."""
+    app = {"name": "a", "client": "py"}
+    one = {"domains": {"hub": {"connection": "hub"}}, "streams": [BASE["streams"][0]], "kv": []}
+    assert load(space_with(tmp_path, app, **one, object_stores=[]).load).apps["a"].domain == "hub"
+
+    without = space_with(tmp_path, app)
+    with pytest.raises(ConfigError) as raised:
+        load(without.load)
+    assert [found.code for found in raised.value.diagnostics] == ["JS106"]
+    twice = space_with(tmp_path, app | {"domain": "hub"}, app | {"domain": "leaf"})
+    with pytest.raises(ConfigError) as raised:
+        load(twice.load)
+    assert [found.code for found in raised.value.diagnostics] == ["JS110"]
