@@ -59,7 +59,7 @@ pytest: spark-classes ## the tests alone
 		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 test-matrix: spark-classes ## the release, the reports in a browser, the tests marked `matrix` against every supported nats-server, and Spark 4.0 and 4.1
-	$(PYTEST) -m download tests/install tests/sandbox tests/facts tests/planning tests/workflows tests/render tests/examples
+	$(PYTEST) -m download tests/access tests/install tests/sandbox tests/facts tests/planning tests/workflows tests/render tests/examples
 	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \

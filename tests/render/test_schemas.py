@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ DOCUMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@cache
 def _validator(kind: str) -> Any:
     return jsonschema.Draft202012Validator(schemas()[f"{kind}-v1.json"])
 
@@ -58,8 +60,9 @@ def test_every_field_is_in_the_schema(kind: str, document: dict[str, Any]) -> No
     schema = schemas()[f"{kind}-v1.json"]
 
     assert set(schema["required"]) <= set(document) <= set(schema["properties"])
+    head = jsonschema.Draft202012Validator({"required": schema["required"]})
     for name in schema["required"]:
-        assert not _validator(kind).is_valid({k: v for k, v in document.items() if k != name}), name
+        assert not head.is_valid({k: v for k, v in document.items() if k != name}), name
 
 
 def test_a_plan_survives_the_way_through_json() -> None:
