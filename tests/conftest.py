@@ -259,6 +259,15 @@ def server(_shared_single: SharedServers) -> Server:
 
 
 @pytest.fixture
+def sandboxes() -> Iterator[list[Sandbox]]:
+    """Sandboxes that are closed after the test."""
+    made: list[Sandbox] = []
+    yield made
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
 def make_server() -> Iterator[MakeServer]:
     """A factory of fresh single servers, which are stopped after the test."""
     made: list[Sandbox] = []

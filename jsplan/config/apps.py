@@ -140,7 +140,8 @@ def read_apps(
             continue
         uses = tuple(_Reader(node, name, resources, findings).read_uses(values))
         user = values["user"] or name
-        found[name] = App(name, domain, client, user, uses, source_range(node.place))
+        place = source_range(node.place)
+        found[name] = App(name, domain, client, user, uses, place, values["nkey"])
     return found
 
 

@@ -209,7 +209,10 @@ class AppUse(Struct, frozen=True):
 
 
 class App(Struct, frozen=True):
-    """An application that connects to the servers of `domain`, as `user` of its account."""
+    """An application that connects to the servers of `domain`, as `user` of its account.
+
+    `nkey` is the public key of that user.
+    """
 
     name: str
     domain: str
@@ -217,6 +220,7 @@ class App(Struct, frozen=True):
     user: str
     uses: tuple[AppUse, ...]
     range: SourceRange
+    nkey: str | None = None
 
 
 class Relocate(Struct, frozen=True):

@@ -72,15 +72,14 @@ def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> 
     where = f"in {account} on the servers of domain {app.domain}"
     if style in ("both", "config"):
         _line(console, "")
-        _line(console, f"# Application {app.app}, {where}. Its client sets the inbox prefix")
-        user = f"{{user: {app.user}, password: …, permissions: ${_variable(app)}}}"
-        _line(console, f"# {app.inbox}. {user}")
+        _line(console, f"# {app.app}, {where}. Its client sets the inbox prefix {app.inbox}.")
+        _line(console, f"# {{user: {app.user}, password: …, permissions: ${_variable(app)}}}")
         _escapes(app, console, "#   ")
         for line in app.configuration.splitlines():
             _line(console, line)
     if style in ("both", "nsc"):
         _line(console, "")
-        _line(console, f"# Application {app.app} with nsc")
+        _line(console, f"# {app.app} with nsc")
         _line(console, app.nsc)
 
 

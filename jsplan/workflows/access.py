@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from jsplan import __version__
 from jsplan.config import load
@@ -14,9 +16,10 @@ from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
 from jsplan.jetstream.accounts import resolve_accounts
+from jsplan.jetstream.user_jwt import sign_user
 from jsplan.options import Observer
 from jsplan.topology import build_topology
-from jsplan.topology.access import Grant, compute_grants
+from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants
 from jsplan.topology.app_permissions import AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,
@@ -24,6 +27,7 @@ from jsplan.topology.grant_text import (
     render_account_config,
     render_nsc_commands,
 )
+from jsplan.topology.own_users import derive_own_users
 from jsplan.topology.permission_text import render_nsc_command, render_user_config
 
 
@@ -35,11 +39,13 @@ def access(
     system: str | None = None,
     prove: bool = False,
     server_version: str | None = None,
+    own: bool = False,
 ) -> Access:
     """List what flows between accounts and applications need.
 
     `ask` checks exports and imports on the servers, read-only. `system` is the key of a connection
-    to the system account, which shows which of two accounts lacks something. `prove` tries the
+    to the system account, which shows which of two accounts lacks something. `own` lists the users
+    of jsplan itself too. `prove` tries the
     permissions of applications on embedded servers, of `server_version`. Raises ConfigError, also
     for an unknown account, ConnectError, ApiError, SandboxError, and UsageError for an unknown
     `system`.
@@ -59,7 +65,8 @@ def access(
     permissions, without_way = derive_permissions(workspace, topology, accounts)
     if without_way:
         raise ConfigError([*found, *without_way])
-    out.apps = [_build_app_access(each) for each in permissions]
+    own_users = derive_own_users(workspace, accounts) if own else ()
+    out.apps = [_build_app_access(each) for each in (*permissions, *own_users)]
     out.connections = {account: key for key, account in reversed(accounts.items())}
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
@@ -72,12 +79,50 @@ def access(
             )
         )
         for each in out.apps:
-            each.proof = proofs[each.app]
+            each.proof = proofs.get(each.app)
     if ask:
         run_until_complete(
             _check_on_servers(workspace, options.environ, needed, out, observer, system)
         )
     return out
+
+
+def sign_jwt(options: LoadOptions, name: str, key_file: Path) -> str:
+    """Return the JWT of the user of an application.
+
+    Raises ConfigError, and UsageError for an unknown application, one without `nkey`, an account
+    whose public key is not known, and an unusable key file.
+    """
+    workspace = load(options)
+    topology = build_topology(workspace)
+    accounts = resolve_accounts(workspace.connections, options.environ)
+    permissions, without_way = derive_permissions(workspace, topology, accounts)
+    if without_way:
+        raise ConfigError([*workspace.diagnostics, *topology.diagnostics, *without_way])
+    found = next((each for each in permissions if each.app.name == name), None)
+    if found is None:
+        more = did_you_mean(name, workspace.apps)
+        raise UsageError(f'there is no application "{name}".{more}')
+    if found.app.nkey is None:
+        hint = "Create one with nk -gen user -pubout, and write the key that begins with U."
+        raise UsageError(f"application {name} has no `nkey`", hint=hint)
+    if found.account is None or not PUBLIC_KEY.fullmatch(found.account):
+        raise UsageError(
+            f"the public key of the account of application {name} is not known",
+            hint="Write it as `account:` of the connection. It begins with A.",
+        )
+    publish, subscribe = (
+        [each.text for each in found.permissions if each.verb == verb]
+        for verb in ("publish", "subscribe")
+    )
+    return sign_user(
+        found.app.user,
+        found.app.nkey,
+        found.account,
+        (publish, subscribe),
+        key_file,
+        int(time.time()),
+    )
 
 
 def _build_need(grant: Grant) -> Need:

@@ -98,7 +98,8 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         {"url": "https://h/x", "headers": {"X-Key": "k"}, "format": "json"},
     ]),
     "app": (lambda it: _USED | {"apps": [it]}, [
-        {"name": "a", "domain": "hub", "client": "py", "user": "u", "publishes": [], "consumes": [], "reads": [], "writes": []},
+        {"name": "a", "domain": "hub", "client": "py", "user": "u",
+         "nkey": f"U{'A' * 55}", "publishes": [], "consumes": [], "reads": [], "writes": []},
     ]),
     "app.publishes": (lambda it: _USED | {"apps": [_APP | {"publishes": [it]}]}, [
         {"stream": "hub/stream/A", "subjects": ["A"], "expects": ["max_msgs <= 0"]},

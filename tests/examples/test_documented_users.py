@@ -1,4 +1,4 @@
-"""The users of `permissions.conf` play every command.
+"""The users that `jsplan access --own` prints play every command.
 
 The workspace has entries, objects, schedules and a backfill.
 The server's trace says what was sent and what was denied.
@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from jsplan.config.model import LoadOptions
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
+from jsplan.workflows.access import access
 from tests.backfill.backfill_pair import without_spark
 from tests.conftest import PROGRAM
-from tests.examples.test_drift_job import ACCOUNTS, TEXT, allowed, matches
+from tests.examples.test_drift_job import ACCOUNTS, allowed, matches
 from tests.support.account_sharing import start_servers
 from tests.support.process import jsplan
 from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(240)]
 
-#: The file with the lines for entries, objects, schedules and backfills.
-CONF: Final = TEXT.replace('# + "', '"')
-#: The same for what is in the domain of a leaf, as the file says.
-LEAF_CONF: Final = re.sub(
-    r"# \+ (.*)",
-    lambda line: (
-        line[1].replace('"$JS.API.', '"$JS.leaf.API.').replace('"$KV', '"$JS.leaf.API.$KV')
-    ),
-    TEXT,
-)
 BASE: Final[dict[str, Any]] = {
     "jsplan": 1,
     "workspace": "shop",
@@ -139,9 +132,23 @@ def domain(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def hub(domain: str) -> Iterator[Server]:
-    """Start a leaf, and a hub with the permissions of the example, which logs what it is sent."""
-    conf = CONF if domain == "hub" else LEAF_CONF
+def conf(
+    domain: str, tmp_path_factory: pytest.TempPathFactory, server_version: tuple[int, ...]
+) -> str:
+    """The permissions of the users for this workspace."""
+    folder = tmp_path_factory.mktemp("own")
+    document = workspace(domain, 2, is_old=server_version < (2, 12))
+    (folder / "jsplan.yaml").write_text(json.dumps(document), "utf-8")
+    for name in ("small", "large"):
+        (folder / name).write_text("x")
+    environ = {"SHOP_URL": "nats://x", "SHOP_USER": "x"}
+    found = access(LoadOptions(folder, environ=environ), RecordingObserver(), own=True)
+    return "\n".join(app.configuration for app in found.apps)
+
+
+@pytest.fixture(scope="module")
+def hub(domain: str, conf: str) -> Iterator[Server]:
+    """Start a leaf, and a hub with these permissions, which logs what it is sent."""
     login = User("SHOP", "admin", "admin")
     with start_servers(
         f"trace: true\nmax_traced_msg_len: 1\n{conf}{ACCOUNTS}",
@@ -201,6 +208,7 @@ def _own_name(match: re.Match[str]) -> str:
 def test_every_command_of_the_documented_users(
     hub: Server,
     domain: str,
+    conf: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     server_version: tuple[int, ...],
@@ -221,17 +229,18 @@ def test_every_command_of_the_documented_users(
     wrong += shop.play(2, THIRD)
     assert wrong == []
     if domain == "hub" and server_version >= (2, 14):  # older ones have less
-        assert list_unused(shop.sent) <= UNUSED
+        assert list_unused(shop.sent, conf) <= UNUSED
 
 
-def list_unused(sent: dict[str, set[str]]) -> set[str]:
+def list_unused(sent: dict[str, set[str]], conf: str) -> set[str]:
     """Return the permissions of the server itself that no request used."""
-    blocks = {"plan": "JSPLAN_PLAN", "drift": "JSPLAN_DRIFT", "deploy": "JSPLAN_APPLY"}
+    blocks = {"plan": "JSPLAN_PLAN", "drift": "JSPLAN_DRIFT", "deploy": "JSPLAN_DEPLOY"}
     return {
         f"{user} {pattern}"
         for user, block in blocks.items()
-        for pattern in allowed(block, CONF)
-        if not pattern.startswith("$JS.*.") and not any(matches(pattern, s) for s in sent[user])
+        for pattern in allowed(block, conf)
+        if not pattern.startswith(("$JS.*.", "$JS.hub."))
+        and not any(matches(pattern, s) for s in sent[user])
     }
 
 

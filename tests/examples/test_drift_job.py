@@ -22,6 +22,7 @@ from jsplan.drift.service.metrics import Metrics
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
+from jsplan.workflows.access import access
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan
@@ -48,7 +49,8 @@ accounts {
     {user: admin, password: admin}
     {user: plan, password: plan, permissions: $JSPLAN_PLAN}
     {user: drift, password: drift, permissions: $JSPLAN_DRIFT}
-    {user: deploy, password: deploy, permissions: $JSPLAN_APPLY}
+    {user: deploy, password: deploy, permissions: $JSPLAN_DEPLOY}
+    {user: api, password: api, permissions: {publish: {allow: ["$JS.API.>", "$JS.*.API.>"]}}}
   ] }
 }
 """
@@ -102,19 +104,17 @@ class Shop:
         return LoadOptions(self.folder, environ=dict(os.environ))
 
 
-@pytest.mark.parametrize("block", ["JSPLAN_PLAN", "JSPLAN_DRIFT", "JSPLAN_APPLY"])
-def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
-    """A user may ask the domains of the leaves what it may ask the hub, but for the state.
+def test_the_file_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The permissions are those that `jsplan access --own` prints for the workspace."""
+    for name in ("SHOP_URL", "SHOP_USER", "SHOP_PASSWORD", "HOOK"):
+        monkeypatch.setenv(name, "nats://x" if name == "SHOP_URL" else "http://x")
+    load = LoadOptions(EXAMPLE, environ=dict(os.environ))
 
-    The state is in the hub.
-    """
-    own = {
-        p.removeprefix("$JS.API.")
-        for p in allowed(block)
-        if p.startswith("$JS.API.") and "KV_JSPLAN" not in p
-    }
+    found = access(load, RecordingObserver(), own=True)
 
-    assert own == {p.removeprefix("$JS.*.API.") for p in allowed(block) if p.startswith("$JS.*.")}
+    comment, _, text = TEXT.partition("\n\n")
+    assert all(line.startswith("#") for line in comment.splitlines())
+    assert text == "\n".join(app.configuration for app in found.apps)
 
 
 @pytest.mark.matrix
@@ -172,7 +172,7 @@ def test_a_user_who_may_not_ask_for_domain_names(
     (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
     [found] = [
         d
-        for d in plan(shop.load("plan"), PlanOptions(), RecordingObserver()).diagnostics
+        for d in plan(shop.load("api"), PlanOptions(), RecordingObserver()).diagnostics
         if d.code == "JS482"
     ]
 
@@ -184,7 +184,7 @@ def test_a_user_who_may_not_ask_for_domain_names(
 def test_users_that_read_cannot_write(hub: Server, user: str) -> None:
     """The users plan and drift may send no writing request, and drift may read no message."""
     writing = [
-        pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")
+        pattern for pattern in allowed("JSPLAN_DEPLOY") if pattern not in allowed("JSPLAN_PLAN")
     ]
     reading = (
         ["$JS.hub.API.STREAM.MSG.GET.ORDERS", "$JS.API.DIRECT.GET.ORDERS"]

@@ -134,8 +134,13 @@ class Account:
         } | permissions
         token = self.keys.signed({"name": user, "sub": keys.public, "nats": nats})
         path = folder / f"{user}.creds"
-        path.write_text(_CREDS.format(token=token, seed=keys.seed.decode()), encoding="utf-8")
+        path.write_text(format_creds(token, keys), encoding="utf-8")
         return path
+
+
+def format_creds(token: str, keys: Keys) -> str:
+    """Return the content of a creds file of a user."""
+    return _CREDS.format(token=token, seed=keys.seed.decode())
 
 
 _CREDS = """\

@@ -28,7 +28,6 @@ from tests.support.relay import Slow
 from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.documents.access import Access
@@ -144,15 +143,6 @@ def test_printed_exports_and_imports(tmp_path: Path) -> None:
     assert nsc["IMP"][-1] == (
         "nsc add import --account IMP --src-account ACC --name 'deliver.acc.imp.>' --remote-subject 'deliver.acc.imp.>'"
     )
-
-
-@pytest.fixture
-def sandboxes() -> Iterator[list[Sandbox]]:
-    """Sandboxes that are closed after the test."""
-    made: list[Sandbox] = []
-    yield made
-    for sandbox in made:
-        sandbox.close()
 
 
 def start_static(

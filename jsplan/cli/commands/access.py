@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from jsplan.cli.lazy import declare
@@ -35,6 +37,22 @@ from jsplan.errors import ExitCode, UsageError
     metavar="VERSION",
     help="With --prove: the version of the embedded servers, such as 2.12.",
 )
+@click.option(
+    "--own",
+    is_flag=True,
+    help="Print the permissions of jsplan's own users too: plan, drift and deploy.",
+)
+@click.option(
+    "--jwt",
+    metavar="NAME",
+    help="Print nothing but the JWT of the user of this application, for accounts of an operator.",
+)
+@click.option(
+    "--signing-key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --jwt: the file with the seed of its account, or of a signing key of that.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -43,6 +61,9 @@ def command(
     style: str,
     prove: bool,
     server_version: str | None,
+    own: bool,
+    jwt: str | None,
+    signing_key: Path | None,
 ) -> int:
     """Print what flows between accounts and applications need: exports, imports, permissions.
 
@@ -55,8 +76,14 @@ def command(
         raise UsageError("--system-connection requires --check")
     if server_version and not prove:
         raise UsageError("--server-version requires --prove")
+    if bool(jwt) != bool(signing_key):
+        raise UsageError("--jwt and --signing-key belong together")
     from jsplan.workflows.access import access as access_workflow
+    from jsplan.workflows.access import sign_jwt
 
+    if jwt is not None and signing_key is not None:
+        output.line(sign_jwt(settings.load_options(), jwt, signing_key))
+        return int(ExitCode.OK)
     found = access_workflow(
         settings.load_options(),
         output.progress,
@@ -64,6 +91,7 @@ def command(
         system=system_connection,
         prove=prove,
         server_version=server_version,
+        own=own,
     )
     output.progress.stop()
     from jsplan.render import access_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from jsplan.config.node import Node
 from jsplan.config.sections import (
     ADDRESS,
     DOMAIN,
@@ -12,6 +13,7 @@ from jsplan.config.sections import (
     TEXT,
     TEXTS,
     Key,
+    Reading,
     Section,
     choice,
     list_of_mappings,
@@ -19,6 +21,14 @@ from jsplan.config.sections import (
 )
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}")
+
+
+def _check_user_key(key: str, node: Node, reading: Reading) -> None:
+    if not _USER_KEY.fullmatch(key):
+        text = "`nkey` of an application is no public key of a user"
+        reading.findings.error("JS130", node, text, "Write the key that begins with U.")
+
 
 PUBLISHES: Final = Section("app.publishes", "an entry of `publishes`", (
     Key("stream", ADDRESS, "The address of the stream.", required=True),
@@ -43,6 +53,7 @@ APP: Final = Section("app", "an application", (
     Key("domain", DOMAIN, "The domain to whose servers it connects. By default the only domain."),
     Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
     Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
+    Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=_check_user_key),
     Key("publishes", list_of_mappings(PUBLISHES), "The streams that it publishes to.", default=()),
     Key("consumes", list_of_mappings(CONSUMES), "The consumers whose messages it takes and acknowledges.", default=()),
     Key("reads", list_of_mappings(READS), "The buckets that it reads.", default=()),
