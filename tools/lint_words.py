@@ -39,8 +39,9 @@ TEXTS: Final = (".md", ".json", ".yaml", ".yml", ".toml", ".html", ".css", ".js"
 IGNORED: Final = frozenset({"__pycache__", ".jsplan", "node_modules"})
 #: How no docstring begins.
 OPENINGS: Final = frozenset({"What", "Who", "Whose", "Whether", "How", "Where", "Which", "Why"})
-#: Characters of the first line of a docstring, and of a line of a page.
-SUMMARY, COLUMNS = 90, 100
+#: Characters of the first line of a docstring, of a line of a page, and of a cell without its links.
+SUMMARY, COLUMNS, CELL = 90, 100, 120
+_LINK = re.compile(r"\]\([^)]*\)")
 _PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -141,6 +142,10 @@ def check_page(path: str, source: str, words: Words) -> Iterator[Finding]:
         wide = path.endswith(".md") and not code and len(line) > COLUMNS
         if wide and not line.lstrip().startswith(("|", "[", "!", "<")):
             yield Finding(path, number, f"a line of a page has at most {COLUMNS} columns")
+        if path.endswith(".md") and not path.startswith("tests/") and not code and line[:1] == "|":
+            cells = re.split(r"(?<!\\)\|", _LINK.sub("]", line))
+            if max(len(cell.strip()) for cell in cells) > CELL:
+                yield Finding(path, number, f"a cell of a table has at most {CELL} characters")
 
 
 def check(root: Path = ROOT) -> list[Finding]:

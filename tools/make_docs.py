@@ -145,7 +145,7 @@ def commands() -> str:
     ]
     parts += [
         "## Values\n\n",
-        table(("value", "meaning"), ((f"`{name}`", text) for name, text in sorted(VALUES.items()))),
+        "".join(f"- `{name}`: {text}\n" for name, text in sorted(VALUES.items())),
         "\n",
     ]
     for command, path in _walk(root, context, "jsplan"):
@@ -215,7 +215,8 @@ def _value(option: click.Option, context: click.Context) -> str:
 
 
 def _help(option: click.Option, context: click.Context) -> str:
-    default = option.get_default(context) if option.show_default else None
+    shown = option.show_default
+    default = shown if isinstance(shown, str) else option.get_default(context) if shown else None
     text = re.sub(r"\.\s+\[default: (.*)\]$", r" (default: \1)", option.help or "").rstrip(".")
     return f"{text} (default: `{default}`)." if default is not None else f"{text}."
 
@@ -225,7 +226,6 @@ def _help(option: click.Option, context: click.Context) -> str:
 
 def exit_codes() -> str:
     """Return the table of exit codes, their errors, and their precedence."""
-    rows = [(int(code), *EXIT_CODES[int(code)], _classes(code)) for code in ExitCode]
     order = ", ".join(
         str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK)
     )
@@ -233,9 +233,15 @@ def exit_codes() -> str:
         NOTE.format(source="jsplan/errors.py and jsplan/codes")
         + "# Exit codes\n\n"
         + _EXPLAIN.format(example=4)
-        + table(("code", "meaning", "why", "what to do", "errors (`error.type` in JSON)"), rows)
-        + f"\nWhere several apply, the first of {order} wins; for `drift`, 2 comes before 1, and the JSON holds both.\n"
+        + "\n".join(map(_exit_code, ExitCode))
+        + f"\n## Several at once\n\nWhere several apply, the first of {order} wins; for `drift`, 2 comes before 1, and the JSON holds both.\n"
     )
+
+
+def _exit_code(code: ExitCode) -> str:
+    number = int(code)
+    more = f"\n\n`error.type` in JSON: {names}." if (names := _classes(code)) else ""
+    return _text(number, number, EXIT_CODES[number], more)
 
 
 def _classes(code: ExitCode) -> str:
@@ -272,8 +278,15 @@ def diagnostics() -> str:
 
 
 def _texts(texts: Mapping[str, CodeText]) -> str:
-    rows = ((code, *text) for code, text in sorted(texts.items()))
-    return table(("code", "meaning", "why", "what to do"), rows)
+    return "\n".join(_text(code, code, text) for code, text in sorted(texts.items()))
+
+
+def _text(title: object, code: object, text: CodeText, more: str = "") -> str:
+    """Return a section about one code: links of other pages end here."""
+    meaning, why, fix = text
+    assert str(title).startswith(str(code))
+    advice = "" if fix == "Nothing." else f"\n\n{fix}"
+    return f"### {title}\n\n**{meaning}** {why}{advice}{more}\n"
 
 
 _DIAGNOSTICS_INTRO = """A finding has a severity (`error`, `warning`, `info`), a stable code, a line that says what is
@@ -324,11 +337,14 @@ The examples have the domains `hub` and `leaf` over one connection; `hub` is the
 
 def hazards() -> str:
     """Return the closed list of hazards."""
-    effect = {True: "blocks", False: "warns"}
-    rows = [(f"`{code}`", effect[HAZARDS[code]], *text) for code, text in HAZARD_TEXTS.items()]
+    effect = {True: "blocks", False: "only warns"}
+    texts = [
+        _text(code, code, text, f"\n\nIt {effect[HAZARDS[code]]}.")
+        for code, text in HAZARD_TEXTS.items()
+    ]
     head = NOTE.format(source="jsplan/codes/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO
     explain = _EXPLAIN.format(example="DELETES_MESSAGES")
-    return head + explain + table(("code", "effect", "meaning", "why", "what to do"), rows)
+    return head + explain + "\n".join(texts)
 
 
 _HAZARDS_INTRO = """A hazard is a loss that a plan would cause. A blocking hazard stops the apply before its first

@@ -53,13 +53,14 @@ def test_openings_and_lengths_of_docstrings() -> None:
 
 
 def test_lines_of_pages() -> None:
-    """Tables, links and code may be wide; the table of retired words is no finding itself."""
-    long = "word " * 30
-    page = f"{long}\n| {long} |\n```\n{long}\n```\na parcel\n"
+    """Rows, links and code may be wide; the table of retired words is no finding itself."""
+    long, link = "word " * 30, f"[page]({'x' * 130})"
+    page = f"{long}\n| {long[:100]} | {long[:100]} | {link} |\n```\n{long}\n```\na parcel\n| {long} |\n"
 
     assert texts(list(check_page("docs/x.md", page, WORDS))) == [
         '6: retired word "parcel"',
         "1: a line of a page has at most 100 columns",
+        "7: a cell of a table has at most 120 characters",
     ]
     assert not list(check_page("docs/glossary.md", f"{HEADING}\n| parcel | message |\n", WORDS))
 

@@ -124,9 +124,9 @@ def command(
     "--notify",
     type=CauseList(KINDS),
     default=",".join(KINDS),
-    show_default=True,
+    show_default="all",
     metavar="KINDS",
-    help="Report these kinds of findings, separated by commas, or none.",
+    help="Report only these kinds of findings; none for no reports.",
 )
 @click.option("--grace", type=Duration(), default="30s", show_default=True, metavar="DURATION",
               help="Report an offline domain or a failed check only after this time.")  # fmt: skip

@@ -116,7 +116,7 @@ IMPORT: Final = Section("import", "an import", (
     Key("from", DOMAIN, "The domain whose JetStream is reached.", required=True),
     Key("into", DOMAIN, "A domain of the account that reaches it.", required=True),
     Key("api", _PREFIX, "What that account calls the other's API, as in `JS.acc@hub.API`.", required=True, missing='Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".'),
-    Key("deliver", _PREFIX, "The subject below which mirrors and sources are delivered to; the copy's prefix is `<deliver>.<into>.<stream>`, for sources with the origin's name behind."),
+    Key("deliver", _PREFIX, "The subject below which mirrors and sources deliver, as `<deliver>.<into>.<stream>`, for sources with the origin."),
     Key("consumers", TEXTS, "`STREAM/CONSUMER` of `from` that clients of that account use.", default=(), check=_check_consumers),
 ))  # fmt: skip
 BACKEND_LOCAL: Final = Section("backend.local", "`backend.local`", (

@@ -49,7 +49,7 @@ MUTE: Final = Section("drift.mute", "a mute", (
 WEBHOOK: Final = Section("drift.webhook", "a webhook", (
     Key("url", TEXT, "`https://HOST/PATH`; it is kept secret.", required=True),
     Key("headers", written("mapping", map_of({"type": "string"})), "Headers by name, such as `Authorization`; their values are kept secret."),
-    Key("format", choice("chat", "json", "cloudevents"), "`chat` is a text for Slack, Mattermost and others, `json` the whole notification, `cloudevents` the same as a CloudEvent.", default="chat"),
+    Key("format", choice("chat", "json", "cloudevents"), "`chat` is a text for Slack and others, `json` the whole notification, `cloudevents` that as a CloudEvent.", default="chat"),
 ))  # fmt: skip
 SINK_WEBHOOK: Final = Section("drift.sink.webhook", "a sink", (
     Key("webhook", mapping(WEBHOOK), "Where to POST notifications."),

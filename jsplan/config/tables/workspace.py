@@ -51,7 +51,7 @@ _DEPENDS_ON: Final = Key("depends_on", written("address, or a list of addresses"
 _X_RAW: Final = Key("x_raw", written("mapping", map_of({})), "Fields that are passed through, for servers newer than this release.")  # fmt: skip
 _POSITION: Final = Key("position", _layered(POSITION), "Of a consumer: [where to set it](../how-to/set-a-position.md), once for each word.")  # fmt: skip
 _SETTINGS: Final = (_LIFECYCLE, _LINT, _DEPENDS_ON, _X_RAW)
-_SELECTOR: Final = Key("domain", written("name, list or glob", ref("domains")), 'A name, a list, a glob, `label:…`, `"!…"`: one resource for each match. By default `defaults.domain`, or the only domain.')  # fmt: skip
+_SELECTOR: Final = Key("domain", written("name, list or glob", ref("domains")), 'A name, a list, a glob, `label:…`, `"!…"`: one resource for each. By default `defaults.domain`, or the only domain.')  # fmt: skip
 _ENVIRONMENTS: Final = Key("environments", TEXTS, "Only in these environments.")
 _CONFIG_FILE: Final = Key("config_file", TEXT, "A file with a configuration, or with the output of `nats … info --json`; keys beside it override it.")  # fmt: skip
 _ENTRY: Final = (_SELECTOR, _ENVIRONMENTS, _CONFIG_FILE, *_SETTINGS)
@@ -116,7 +116,7 @@ ENVIRONMENT: Final = Section("environment", "an environment", (
 WORKSPACE: Final = Section("workspace", "a workspace", (
     Key("jsplan", written("`1`, **required**", {"const": 1}), "The format version."),
     Key("workspace", written("text, **required**", {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"}), "The name of the workspace: `^[a-z0-9][a-z0-9_-]*$`."),
-    Key("include", TEXTS, "Files and globs that are merged into this one, relative to it, `..` allowed; by default `*.jsplan.yaml` and `*.jsplan.json`."),
+    Key("include", TEXTS, "Files and globs, relative to this one, to merge into it. By default `*.jsplan.yaml` and `*.jsplan.json`."),
     _VARS,
     Key("environments", written_map(ENVIRONMENT), "By name `vars`, `connections`, `domains` and `backend`, merged key by key over those of the workspace."),
     _CONNECTIONS,
