@@ -101,10 +101,26 @@ class AppAccess(Struct):
     nsc: str
     proof: Proof | None = None
 
+    @property
+    def permission_texts(self) -> set[str]:
+        """Each permission as text."""
+        return {f"publish {each.subject}" for each in self.publish} | {
+            f"subscribe {each.subject}" for each in self.subscribe
+        }
+
+
+class AppChange(Struct):
+    """The permissions that one application gains and loses, as `publish SUBJECT` and alike."""
+
+    app: str
+    gains: list[str]
+    loses: list[str]
+
 
 class Access(Document, tag="access"):
     """The whole document. `checked` is true if the servers were asked.
 
+    `changes` are those since the document that `--against` names; null without that.
     `connections` has a connection of each account, for the text: a public key says little.
     """
 
@@ -117,8 +133,24 @@ class Access(Document, tag="access"):
     needs: list[Need] = field(default_factory=list)
     accounts: list[AccountGrants] = field(default_factory=list)
     apps: list[AppAccess] = field(default_factory=list)
+    changes: list[AppChange] | None = None
     diagnostics: list[Diagnostic] = field(default_factory=list)
     connections: dict[str, str] = field(default_factory=dict)
+
+    def changes_since(self, before: Access) -> list[AppChange]:
+        """Return who gains and who loses what, in order of the names."""
+        then, now = (
+            {app.app: app.permission_texts for app in found.apps} for found in (before, self)
+        )
+        rows = [
+            AppChange(
+                name,
+                sorted(now.get(name, set()) - then.get(name, set())),
+                sorted(then.get(name, set()) - now.get(name, set())),
+            )
+            for name in sorted(then.keys() | now.keys())
+        ]
+        return [row for row in rows if row.gains or row.loses]
 
     @property
     def required(self) -> list[Need]:

@@ -147,7 +147,7 @@ def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any
         )
         raise DocumentError(
             f"{where} is not a jsplan {kind} document{actual}",
-            hint=f"Give a file that jsplan wrote as a {kind}.",
+            hint=f"Give a file of the kind {kind} that jsplan wrote.",
         )
     theirs = str(raw.get("format_version", ""))
     if theirs.split(".")[0] != version.split(".")[0]:

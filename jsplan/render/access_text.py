@@ -14,7 +14,7 @@ from jsplan.units import count_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.documents.access import Access, AccountGrants, AppAccess, Need, Proof
+    from jsplan.documents.access import Access, AccountGrants, AppAccess, AppChange, Need, Proof
 
 MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "yellow")}
 
@@ -22,6 +22,9 @@ MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "ye
 def render(found: Access, console: Console, *, style: str = "both") -> None:
     """Render everything, or with `style` only the server's `config` or the `nsc` commands."""
     diagnostics_text.render(found.diagnostics, console, after=True)
+    if found.changes is not None:
+        _render_changes(found.changes, console)
+        return
     proven = any(app.proof is not None for app in found.apps)
     if found.checked:
         _render_check(found, console)
@@ -65,6 +68,24 @@ def _account(found: Access, account: AccountGrants, console: Console, style: str
         _line(console, f"# Account {name} with nsc; then: nsc push -a {account.account}")
         for command in account.nsc:
             _line(console, command)
+
+
+def _render_changes(changes: list[AppChange], console: Console) -> None:
+    """Print who gains and who loses what."""
+    for change in changes:
+        _line(console, f"{change.app}")
+        for text in change.gains:
+            _line(console, f"  + may {text}", "green")
+        for text in change.loses:
+            _line(console, f"  - may no longer {text}", "red")
+    gains, loses = (
+        sum(len(getattr(each, name)) for each in changes) for name in ("gains", "loses")
+    )
+    if not changes:
+        _line(console, "No application gains or loses a permission.", "green")
+        return
+    count = count_text(len(changes), "application changes", "applications change")
+    _line(console, f"{count}: {count_text(gains, 'permission')} more, {loses:,} fewer.")
 
 
 def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need
+from jsplan.documents.reading import read_file
 from jsplan.errors import ConfigError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
@@ -30,6 +32,9 @@ from jsplan.topology.grant_text import (
 from jsplan.topology.own_users import derive_own_users
 from jsplan.topology.permission_text import render_nsc_command, render_user_config
 
+#: Bytes of an earlier document that is compared with.
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+
 
 def access(
     options: LoadOptions,
@@ -40,16 +45,19 @@ def access(
     prove: bool = False,
     server_version: str | None = None,
     own: bool = False,
+    against: Path | None = None,
 ) -> Access:
     """List what flows between accounts and applications need.
 
     `ask` checks exports and imports on the servers, read-only. `system` is the key of a connection
     to the system account, which shows which of two accounts lacks something. `own` lists the users
     of jsplan itself too. `prove` tries the
-    permissions of applications on embedded servers, of `server_version`. Raises ConfigError, also
-    for an unknown account, ConnectError, ApiError, SandboxError, and UsageError for an unknown
-    `system`.
+    permissions of applications on embedded servers, of `server_version`. `against` is the file of
+    an earlier document, with which permissions are compared. Raises ConfigError, also for an
+    unknown account, ConnectError, ApiError, SandboxError, DocumentError for a damaged file, and
+    UsageError for an unknown `system` or a file that is not there.
     """
+    before = _read_before(against) if against is not None else None
     workspace = load(options)
     if system is not None and system not in workspace.connections:
         raise UsageError(
@@ -67,6 +75,8 @@ def access(
         raise ConfigError([*found, *without_way])
     own_users = derive_own_users(workspace, accounts) if own else ()
     out.apps = [_build_app_access(each) for each in (*permissions, *own_users)]
+    if before is not None:
+        out.changes = out.changes_since(before)
     out.connections = {account: key for key, account in reversed(accounts.items())}
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
@@ -85,6 +95,13 @@ def access(
             _check_on_servers(workspace, options.environ, needed, out, observer, system)
         )
     return out
+
+
+def _read_before(path: Path) -> Access:
+    found = read_file(Access, path, MAX_DOCUMENT_BYTES, "Write one with: jsplan access --json")
+    if found is None:
+        raise UsageError(f"there is no {path}", hint="Write one with: jsplan access --json")
+    return found
 
 
 def sign_jwt(options: LoadOptions, name: str, key_file: Path) -> str:

@@ -12,7 +12,9 @@ from jsplan.errors import ExitCode, UsageError
 
 
 @declare(
-    "access", connects="check", examples=["jsplan access", "jsplan access --check --style nsc"]
+    "access",
+    connects="check",
+    examples=["jsplan access", "jsplan access --check --style nsc", "jsplan access --prove"],
 )
 @click.option(
     "--check",
@@ -43,6 +45,12 @@ from jsplan.errors import ExitCode, UsageError
     help="Print the permissions of jsplan's own users too: plan, drift and deploy.",
 )
 @click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=("Print only who gains and loses what since FILE, an earlier --json; exit with 2 if so."),
+)
+@click.option(
     "--jwt",
     metavar="NAME",
     help="Print nothing but the JWT of the user of this application, for accounts of an operator.",
@@ -62,6 +70,7 @@ def command(
     prove: bool,
     server_version: str | None,
     own: bool,
+    against: Path | None,
     jwt: str | None,
     signing_key: Path | None,
 ) -> int:
@@ -92,6 +101,7 @@ def command(
         prove=prove,
         server_version=server_version,
         own=own,
+        against=against,
     )
     output.progress.stop()
     from jsplan.render import access_text
@@ -99,4 +109,6 @@ def command(
     output.result(found.to_json, lambda console: access_text.render(found, console, style=style))
     checked = not found.checked or len(found.with_status("ok")) == len(found.required)
     proven = all(app.proof is None or app.proof.is_complete for app in found.apps)
-    return int(ExitCode.OK if checked and proven else ExitCode.ERROR)
+    if not (checked and proven):
+        return int(ExitCode.ERROR)
+    return int(ExitCode.CHANGES if found.changes else ExitCode.OK)
