@@ -111,7 +111,7 @@ class RestoreOperations(Struct, frozen=True):
                 context.api(step),
                 target.config,
                 target.saved.before,
-                _read_snapshot(self.folder, snapshot),
+                read_snapshot(self.folder, snapshot),
                 on_progress=progress,
             )
 
@@ -240,7 +240,7 @@ async def _wait_for_leader(context: StepContext, step: Step) -> None:
         return
 
 
-async def _read_snapshot(folder: Path, snapshot: StreamSnapshot) -> AsyncGenerator[bytes, None]:
+async def read_snapshot(folder: Path, snapshot: StreamSnapshot) -> AsyncGenerator[bytes, None]:
     """Read a snapshot file. Raises ApiError at its end if its checksum differs."""
     digest = hashlib.sha256()
     with open_regular(folder / snapshot.file) as file:

@@ -105,6 +105,8 @@ def _why_missing(relation: Relation, seq: int) -> tuple[bool, str]:
         first, last = (int(copy.state.get(name) or 0) for name in ("first_seq", "last_seq"))
         if seq > last and relation.role == "mirror":
             return False, f"{copy.address} has not copied them yet"
+        if seq > last and relation.role == "backup":
+            return True, f"the backup ends at {last:,}"
         if seq < first and (why := deletes_oldest(copy)):
             return True, f"{copy.address} has deleted them by {why}"
     elif seq < relation.start:

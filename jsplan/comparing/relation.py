@@ -26,7 +26,7 @@ class Relation(Struct, frozen=True):
 
     origin: LiveObject
     copy: LiveObject
-    role: Literal["mirror", "source", ""] = ""
+    role: Literal["mirror", "source", "backup", ""] = ""
     names: frozenset[str] = frozenset()
     tag: str = ""
     filters: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Comparison(Document, tag="comparison"):
     `by` is `sequence`, or `header` where the copy names the origin of each message. `first` and
     `last` are the sequences of the origin that were compared. `since` is the time of the kept
     result whose messages were not read again; `equal` counts them too. `kept` says why a kept
-    result was not used.
+    result was not used. `backup` is the folder of a saved stream, which is the copy then.
     """
 
     COMPUTED = ("exit_code",)
@@ -55,7 +55,7 @@ class Comparison(Document, tag="comparison"):
     timestamp: Time
     origin: ComparedSide
     copy: ComparedSide
-    relation: Literal["mirror", "source", ""]
+    relation: Literal["mirror", "source", "backup", ""]
     by: Literal["sequence", "header"]
     first: Count
     last: Count
@@ -64,6 +64,7 @@ class Comparison(Document, tag="comparison"):
     since: str = ""
     kept: str = ""
     seconds: float = 0.0
+    backup: str = ""
 
     @property
     def lost(self) -> int:

@@ -21,7 +21,7 @@ _BY: Final = {
     "sequence": "by sequence, subject, headers, payload and time",
     "header": "by the origin that each message names, subject, headers and payload",
 }
-_ROLES: Final = {"mirror": ", a mirror of it", "source": ", which has it as a source", "": ""}
+_ROLES: Final = {"mirror": ", a mirror of it", "source": ", which has it as a source"}
 #: Ranges that an entry of a backfill names.
 _MAX_SIDES: Final = 20
 
@@ -30,7 +30,7 @@ def render(found: Comparison, console: Console) -> None:
     """Render both sides, the differences, the way back, and the greppable line."""
     lines = Lines()
     _render_side(lines, found.origin, "")
-    _render_side(lines, found.copy, _ROLES[found.relation])
+    _render_side(lines, found.copy, _ROLES.get(found.relation, ""))
     lines.add(2, f"compared {format_range(found.first, found.last)} {_BY[found.by]}")
     if found.since:
         lines.add(2, (f"those before were equal at {found.since}, and did not change", "dim"))
@@ -74,16 +74,8 @@ def _render_return(lines: Lines, found: Comparison) -> None:
         f"{safe(str(copy))} has. To bring them back, as new messages at its end:"
     )
     lines.add(0, (text, "bad"))
-    number = 1
-    if found.relation:
-        lines.add(
-            2,
-            f"{number}. Keep the copy: remove `{_key(found)}` from the entry of {safe(str(copy))}. "
-            "It does not follow its origin then:",
-        )
-        allowed = quote_shell(f"BREAKS_REPLICATION:{copy}")
-        lines.add_command(5, f"jsplan apply --allow-hazard {safe(allowed)}")
-        number += 1
+    number, stream = _render_keeping(lines, found, origin, copy)
+    domain = origin.domain if found.backup else copy.domain
     name = f"bring-back-{origin.stream}"
     lines.add(2, f"{number}. Add this to the files:")
     lines.add_command(5, "backfills:")
@@ -92,7 +84,7 @@ def _render_return(lines: Lines, found: Comparison) -> None:
     spans = [SeqRange(*span) for part in found.parts if part.lost for span in part.in_copy]
     ranges = merge_ranges(spans)[:_MAX_SIDES]
     for first, last in ranges:
-        side = f"domain: {copy.domain}, stream: {copy.stream}, start_seq: {first}, end_seq: {last}"
+        side = f"domain: {domain}, stream: {safe(stream)}, start_seq: {first}, end_seq: {last}"
         lines.add_command(5, f"      - {{{safe(side)}}}")
     lines.add_command(5, f"    to: {{domain: {origin.domain}, stream: {safe(origin.stream)}}}")
     lines.add(2, f"{number + 1}. See what it copies, and run it:")
@@ -102,6 +94,30 @@ def _render_return(lines: Lines, found: Comparison) -> None:
         back = f"this brings back those of {count_text(len(ranges), 'range')}"
         more = f"{count_text(rest, 'message')} more are lost"
         lines.add(2, (f"{number + 2}. Compare again: {back}. {more}.", "warn"))
+
+
+def _render_keeping(
+    lines: Lines, found: Comparison, origin: Address, copy: Address
+) -> tuple[int, str]:
+    """Render how the copy is kept; return the number of the next step, and the stream to copy."""
+    if found.backup:
+        stream = f"{copy.stream}_SAVED"
+        beside = quote_shell(f"{origin.domain}/stream/{stream}")
+        lines.add(2, "1. Restore the backup beside it, with a subject of its own:")
+        command = f"jsplan restore {quote_shell(found.backup)} --target {quote_shell(origin)} \\"
+        lines.add_command(5, safe(command))
+        lines.add_command(7, safe(f"--as {beside} --subjects {quote_shell(stream)}"))
+        return 2, stream
+    if not found.relation:
+        return 1, copy.stream
+    lines.add(
+        2,
+        f"1. Keep the copy: remove `{_key(found)}` from the entry of {safe(str(copy))}. "
+        "It does not follow its origin then:",
+    )
+    allowed = quote_shell(f"BREAKS_REPLICATION:{copy}")
+    lines.add_command(5, f"jsplan apply --allow-hazard {safe(allowed)}")
+    return 2, copy.stream
 
 
 def _key(found: Comparison) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +14,14 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.backfill.spark_extra import list_missing_packages
+from jsplan.backup.folder import read_manifest
 from jsplan.comparing.by_header import compare_by_header
 from jsplan.comparing.explain import explain
 from jsplan.comparing.kept import read_kept, why_unusable, write_kept
 from jsplan.comparing.relation import Relation, relate
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, open_session, open_stateless_context
+from jsplan.disk import display_path
 from jsplan.documents.comparison import ComparedSide
 from jsplan.documents.comparison import Comparison as Result
 from jsplan.errors import RefusedError, UsageError
@@ -34,31 +38,35 @@ from jsplan.facts.reader import parse_stream
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import SeqRange
+from jsplan.rehearsal.saved_stream import open_saved_stream
 from jsplan.resources.server_features import read_level
 from jsplan.units import format_timestamp, parse_instant
 
+#: The domain of a saved stream in addresses.
+BACKUP_DOMAIN: Final = "backup"
 #: Seconds for a mirror or source to copy the newest messages, and between two looks.
 CATCH_UP_TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.2
-#: Looks in a row at a source without a lag.
+#: Looks in a row at a source without a lag, and at a kept result.
 CALM_LOOKS: Final = 3
 #: Sequences from which on it is faster to load Arrow.
 MIN_ROWS: Final = 50_000
 
 
 class CompareOptions(Struct, frozen=True):
-    """Two addresses of streams.
+    """Two addresses of streams, or one and the folder of a `backup` that has it.
 
     `first_seq` and `last_seq` are sequences of the origin. `since` is the file of a kept result,
     and `out` that of this one.
     """
 
     one: str
-    other: str
+    other: str | None
     first_seq: int | None = None
     last_seq: int | None = None
     since: Path | None = None
     out: Path | None = None
+    backup: Path | None = None
 
 
 def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
@@ -67,6 +75,8 @@ def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> R
     Raises UsageError, ConfigError, ConnectError, ApiError, RefusedError for what cannot be
     compared, and DocumentError for a damaged kept result.
     """
+    if options.backup is not None:
+        return run_until_complete(_compare_backup(load, options, options.backup, observer))
     return run_until_complete(_compare(load, options, observer))
 
 
@@ -77,7 +87,7 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
         relation = await _relate(session, options)
         origin, copy = [session.pool.api(_domain(session, side)) for side in _sides(relation)]
         first = options.first_seq or 1
-        unusable = await why_unusable(kept, relation, (origin, copy), first) if kept else ""
+        unusable = await _why_unusable(kept, relation, (origin, copy), first)
         used = kept if not unusable else None
         # The copy first: whatever it has then is of a message up to the end of its origin.
         begun_with = await _read_again(copy, relation.copy)
@@ -114,9 +124,66 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
     return result
 
 
+async def _why_unusable(
+    kept: Result | None, relation: Relation, apis: tuple[DomainApi, DomainApi], first: int
+) -> str:
+    """Return why a kept result says nothing; empty where it does, or there is none.
+
+    The counts of a busy stream may not fit together, so one look proves nothing.
+    """
+    found = ""
+    for _ in range(CALM_LOOKS if kept is not None else 0):
+        assert kept is not None
+        if not (found := await why_unusable(kept, relation, apis, first)):
+            break
+        origin = await _read_again(apis[0], relation.origin)
+        copy = await _read_again(apis[1], relation.copy)
+        relation = replace(relation, origin=origin, copy=copy)
+    return found
+
+
+async def _compare_backup(
+    load: LoadOptions, options: CompareOptions, folder: Path, observer: Observer
+) -> Result:
+    """Compare a stream with what a backup has of it."""
+    begun, manifest = time.monotonic(), read_manifest(folder)
+    async with open_session(load, observer, open_stateless_context) as session:
+        address = _parse(session, options.one)
+        if (saved := manifest.streams.get(address)) is None:
+            raise RefusedError(f"the backup has no {address}", hint=f"See: jsplan restore {folder}")
+        origin = await _read(session, address)
+        observer.phase(f"Restoring {address} on an embedded server")
+        async with open_saved_stream(folder, saved) as api:
+            info = await api.request(f"STREAM.INFO.{address.stream}")
+            copy = parse_stream(address._replace(domain=BACKUP_DOMAIN), info)
+            relation = Relation(origin, copy, "backup")
+            last = options.last_seq or max(_last(origin), _last(copy))
+            observer.phase(f"Comparing {address} with its backup")
+            sides = (
+                await _open_side(session, origin),
+                (api, info, read_level(await api.request("INFO"))),
+            )
+            found = await _compare_pages(relation, sides, options.first_seq or 1, last)
+            own = session.pool.api(_domain(session, origin))
+            now = replace(relation, origin=await _read_again(own, origin))
+            return Result(
+                timestamp=format_timestamp(),
+                origin=_describe(origin),
+                copy=replace(_describe(copy), created=saved.created),
+                relation="backup",
+                by="sequence",
+                first=options.first_seq or 1,
+                last=last,
+                equal=found.messages - found.different.count,
+                parts=explain(now, found, forked=await _is_forked(now, own, found)),
+                seconds=round(time.monotonic() - begun, 1),
+                backup=display_path(folder),
+            )
+
+
 async def _relate(session: Session, options: CompareOptions) -> Relation:
     """Read both streams. Raises UsageError, RefusedError, ConnectError and ApiError."""
-    addresses = [_parse(session, text) for text in (options.one, options.other)]
+    addresses = [_parse(session, text) for text in (options.one, options.other or "")]
     if addresses[0] == addresses[1]:
         raise UsageError("both addresses are the same stream")
     one, other = [await _read(session, address) for address in addresses]
@@ -190,26 +257,37 @@ async def _find(
     start = max(first, kept.last + 1) if kept else first
     copy = await _open_side(session, relation.copy)  # it has nothing that its origin has not, then
     origin = await _open_side(session, relation.origin)
-    try:
-        if relation.by == "header":
-            copy_first = kept.copy.last_seq + 1 if kept else 1
+    if relation.by == "header":
+        copy_first = kept.copy.last_seq + 1 if kept else 1
+        with _refuse_incomparable(relation):
             return await compare_by_header(relation, origin, copy, (start, last), copy_first)
-        end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
-        if start > end:
-            return Comparison()
-        if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation):
-            return await _compare_rows(session, relation, SeqRange(start, end))
-        return await compare_streams(origin, copy, start, end)
+    end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
+    if start > end:
+        return Comparison()
+    if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation):
+        return await _compare_rows(session, relation, SeqRange(start, end))
+    return await _compare_pages(relation, (origin, copy), start, end)
+
+
+async def _compare_pages(
+    relation: Relation, sides: tuple[Side, Side], first: int, last: int
+) -> Comparison:
+    with _refuse_incomparable(relation):
+        return await compare_streams(*sides, first, last)
+
+
+@contextmanager
+def _refuse_incomparable(relation: Relation) -> Iterator[None]:
+    """Turn what cannot be read without `allow_direct` into RefusedError."""
+    names = f"{relation.origin.address} or {relation.copy.address}"
+    hint = "Set allow_direct: true there, apply, and compare again."
+    try:
+        yield
     except IncomparableError as error:
-        raise RefusedError(
-            f"{relation.origin.address} or {relation.copy.address} has {error}",
-            hint="Set allow_direct: true there, apply, and compare again.",
-        ) from None
+        raise RefusedError(f"{names} has {error}", hint=hint) from None
     except ReadLimitExceeded:
         raise RefusedError(
-            f"{relation.origin.address} or {relation.copy.address} has too many deleted messages "
-            "to be read without allow_direct",
-            hint="Set allow_direct: true there, apply, and compare again.",
+            f"{names} has too many deleted messages to be read without allow_direct", hint=hint
         ) from None
 
 

@@ -11,13 +11,17 @@ import pytest
 import yaml
 from rich.console import Console
 
+from jsplan.backup.folder import BackupError
+from jsplan.backup.run import BackupOptions
 from jsplan.errors import RefusedError, UsageError
 from jsplan.options import DriftOptions
 from jsplan.render.compare_text import render
 from jsplan.workflows import compare as workflow
+from jsplan.workflows.backup import backup
 from jsplan.workflows.compare import CompareOptions
 from jsplan.workflows.drift import drift
 from tests.support.older_store import keep_store, put_store_back
+from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
 
@@ -41,7 +45,7 @@ S: dict[str, Any] = {
 ENDS = ("hub/stream/A", "leaf/stream/M")
 
 
-def compare(space: Space, one: str, other: str, **options: Any) -> Comparison:
+def compare(space: Space, one: str, other: str | None, **options: Any) -> Comparison:
     """Compare two streams."""
     found = CompareOptions(one, other, **options)
     return workflow.compare(space.load, found, RecordingObserver())
@@ -346,3 +350,71 @@ def test_what_cannot_be_compared_is_refused(clean_hub_leaf: Sandbox, tmp_path: P
     for one, other in (("hub/stream/A", "hub/stream/A"), ("hub/consumer/A/C", "hub/stream/A")):
         with pytest.raises(UsageError):
             compare(space, one, other)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_msgs": 1000, "max_age": "1h", "allow_direct": True}])
+def test_a_backup(clean_hub_leaf: Sandbox, tmp_path: Path, limits: dict[str, Any]) -> None:
+    """A backup is compared with its stream, which may have lost messages since."""
+    hub, saved = clean_hub_leaf["hub"], tmp_path / "saved"
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A | limits])
+    space.apply()
+    publish(hub, 30)
+    backup(space.load, BackupOptions(("hub/stream/A",), saved), RecordingObserver())
+    assert differences(compare(space, ENDS[0], None, backup=saved)) == []
+    publish(hub, 5, 30)
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for seq in (7, 8):
+            raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": seq})
+
+    found = compare(space, ENDS[0], None, backup=saved)
+
+    assert (found.relation, found.copy.address, found.equal) == ("backup", "backup/stream/A", 28)
+    assert differences(found) == [("missing", 5, [[31, 35]], True), ("extra", 2, [[7, 8]], False)]
+    assert found.parts[0].reason == "the backup ends at 30"
+    assert (found.lost, found.exit_code) == (2, 2)
+    sides = [{"domain": "hub", "stream": "A_SAVED", "start_seq": 7, "end_seq": 8}]
+    assert printed_entry(found)[0]["from"] == sides
+    assert "--as hub/stream/A_SAVED --subjects A_SAVED" in shown(found)
+
+
+@pytest.mark.since_2_12
+def test_lost_messages_come_back_from_a_backup(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> None:
+    """The printed steps restore the backup beside the stream, and copy what is lost."""
+    servers = make_hub_leaf()
+    hub, saved = servers["hub"], tmp_path / "saved"
+    space = hub_leaf_space(tmp_path, servers).write(streams=[A])
+    space.apply()
+    publish(hub, 10)
+    backup(space.load, BackupOptions(("hub/stream/A",), saved), RecordingObserver())
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": 4})
+    found = compare(space, ENDS[0], None, backup=saved)
+    text = shown(found)
+    begin = text.index("jsplan restore ")
+    command = text[begin : text.index("2. Add this")].replace("\\\n", " ").split()
+
+    assert jsplan(tmp_path, *command[1:], "-y").code == 0
+    beside = {"name": "A_SAVED", "domain": "hub", "subjects": ["A_SAVED"]}
+    _, result = space.write(streams=[A, beside], backfills=printed_entry(found)).apply()
+
+    assert result.exit_code == 0, result
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        assert message(raw, "hub", "A", 11) == b"3"
+    assert left_to_do(space.plan()) == []
+
+
+def test_a_backup_that_cannot_be_compared(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """One that lacks the stream, and one that is damaged, are named."""
+    saved = tmp_path / "saved"
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, M])
+    space.apply()
+    publish(clean_hub_leaf["hub"], 5)
+    backup(space.load, BackupOptions(("hub/stream/A",), saved), RecordingObserver())
+
+    with pytest.raises(RefusedError, match="the backup has no leaf/stream/M"):
+        compare(space, ENDS[1], None, backup=saved)
+    next(saved.glob("*.snap")).write_bytes(b"x")
+    with pytest.raises(BackupError, match="the backup of hub/stream/A is damaged"):
+        compare(space, ENDS[0], None, backup=saved)
+    with pytest.raises(BackupError, match="is not a backup folder"):
+        compare(space, ENDS[0], None, backup=tmp_path)

@@ -10,6 +10,7 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
+from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +22,17 @@ if TYPE_CHECKING:
     examples=[
         "jsplan compare hub/stream/ORDERS leaf/stream/ORDERS",
         "jsplan compare hub/stream/A leaf/stream/A --since a.json -o a.json",
+        "jsplan compare hub/stream/ORDERS --backup saved",
     ],
 )
 @click.argument("one", type=AddressGlob(), metavar="ADDRESS")
-@click.argument("other", type=AddressGlob(), metavar="ADDRESS")
+@click.argument("other", type=AddressGlob(), metavar="[ADDRESS]", required=False)
+@click.option(
+    "--backup",
+    type=AbsolutePath(),
+    metavar="DIR",
+    help="Instead of another stream, compare with what this backup has of it.",
+)
 @click.option(
     "--first-seq",
     type=click.IntRange(min=1),
@@ -50,7 +58,8 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     one: str,
-    other: str,
+    other: str | None,
+    backup: Path | None,
     first_seq: int | None,
     last_seq: int | None,
     since: Path | None,
@@ -66,7 +75,11 @@ def command(
     from jsplan.render import compare_text
     from jsplan.workflows.compare import CompareOptions, compare
 
-    options = CompareOptions(one, other, first_seq, last_seq, since, out)
+    if (other is None) == (backup is None):
+        raise UsageError("give two addresses, or one and --backup")
+    if backup is not None and (since or out):
+        raise UsageError("--since and --out are for two streams")
+    options = CompareOptions(one, other, first_seq, last_seq, since, out, backup)
     found = compare(settings.load_options(), options, output.progress)
     output.progress.stop()
     output.result(found.to_json, partial(compare_text.render, found))
