@@ -204,6 +204,11 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "values.",
         "Raise `max_bytes`, or remove entries first.",
     ),
+    "JS485": CodeText(
+        "The replicas of streams could not be compared.",
+        "The connection to the system account does not answer, or is of another account.",
+        "Correct `system` of the domain, or the user of that connection.",
+    ),
     "JS489": CodeText(
         "`revert` also takes back a later change.",
         "The resource was changed after the apply that is being reverted. The plan shows every "

@@ -172,6 +172,7 @@ class DomainBuilder:
             may_be_offline=values["may_be_offline"],
             same_as=values["same_as"],
             range=source_range(place),
+            system=self._require_known(values["system"], node, "system"),
         )
 
     def _choose_connection(self, key: str | None, node: Node, what: str) -> str:
@@ -180,10 +181,14 @@ class DomainBuilder:
                 known = list_known("connections", self.connections)
                 self.findings.missing(node, "connection", what, f"Add `connection:`. {known}")
             return next(iter(self.connections))
-        if key not in self.connections:
+        return self._require_known(key, node, "connection") or key
+
+    def _require_known(self, key: str | None, node: Node, field: str) -> str | None:
+        """Report a connection that is not declared."""
+        if key is not None and key not in self.connections:
             self.findings.error(
                 "JS122",
-                node.value["connection"],
+                node.value[field],
                 f'there is no connection "{key}"',
                 list_known("connections", self.connections, key),
             )

@@ -64,7 +64,8 @@ class Domain(Struct, frozen=True):
 
     `js_domain` None is a server without a domain (`$JS.API`). `api_prefix` is computed
     (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline` is ns.
-    `vars` are the values of `${domain.x}`.
+    `vars` are the values of `${domain.x}`. `system` is a connection to the system account of its
+    servers.
     """
 
     key: str
@@ -76,6 +77,7 @@ class Domain(Struct, frozen=True):
     may_be_offline: int | None = None
     same_as: str | None = None
     range: SourceRange | None = None
+    system: str | None = None
 
 
 class ImportRow(Struct, frozen=True):

@@ -14,6 +14,7 @@ from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.facts.live import Live
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_into
+from jsplan.facts.replicas import compare_replicas
 from jsplan.facts.unmanaged import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.options import DriftOptions
 from jsplan.plan_inputs import build_inputs, look_for_holder
@@ -51,6 +52,7 @@ async def check_drift(
     live = await ServerReader(session).read(needed, also)
     marked = list_marked(replace(inputs, live=live))
     await read_losses(pool, domains, live, checked, marked)
+    await compare_replicas(pool, domains, live, checked)
     inputs = recover_interrupted(replace(inputs, live=live))
     inputs = await read_domain_names(inputs, pool)
     unmanaged = (

@@ -18,6 +18,7 @@ from jsplan.drift.replication_severity import with_severity
 from jsplan.drift.unmanaged import build_unmanaged_element
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, lacks_server
+from jsplan.facts.replicas import note_unread_replicas
 from jsplan.health import missing_servers_breach
 from jsplan.options import DriftOptions
 from jsplan.planning.contents.changes import detect_content_drift
@@ -89,7 +90,7 @@ def build_document(
         for r in out.resource_drift
         if (d := workspace.resources.get(Address.parse(r.address))) is not None
     }
-    out.diagnostics += _unlisted_diagnostics(live)
+    out.diagnostics += [*_unlisted_diagnostics(live), *note_unread_replicas(live)]
     out.exit_code = int(_exit_code(out, options, live))
     return out
 

@@ -314,7 +314,7 @@ async def _read_accounts(
     async def read(account: str, key: str) -> dict[str, Any]:
         link = pool.connections.get(domains[key].connection)
         name = (
-            account if PUBLIC_KEY.fullmatch(account) else await _read_account_name(link) or account
+            account if PUBLIC_KEY.fullmatch(account) else await read_account_name(link) or account
         )
         try:
             # Only from this server: a leaf's different view of the account may arrive first.
@@ -336,7 +336,7 @@ async def _read_accounts(
     return dict(zip(at, details, strict=True))
 
 
-async def _read_account_name(link: NatsConnection | None) -> str | None:
+async def read_account_name(link: NatsConnection | None) -> str | None:
     """Read the server's name of a connection's account: public key or name. Since 2.10."""
     if link is None:
         return None

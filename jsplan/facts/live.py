@@ -248,7 +248,8 @@ class Live(Struct):
     `unreadable` are objects that exist but cannot be read, with the server's reason. `unlisted` are
     domains that could not be listed although a plan needed it, with the reason. `visible_domains`
     are, by connection, the JetStream domains that its servers report, as far as they were asked.
-    `requested` are the addresses that were read, whether they exist or not.
+    `requested` are the addresses that were read, whether they exist or not. `unread_replicas` are
+    domains whose replicas could not be compared, with the reason.
     """
 
     domains: dict[str, DomainFacts] = msgspec.field(default_factory=dict)
@@ -257,6 +258,7 @@ class Live(Struct):
     unlisted: dict[str, str] = msgspec.field(default_factory=dict)
     visible_domains: dict[str, list[str]] = msgspec.field(default_factory=dict)
     requested: set[Address] = msgspec.field(default_factory=set)
+    unread_replicas: dict[str, str] = msgspec.field(default_factory=dict)
 
     def get(self, address: Address) -> LiveObject | None:
         """Return the object, or None where the server reported that there is none."""
@@ -275,6 +277,7 @@ class Live(Struct):
             unreadable=self.unreadable | other.unreadable,
             unlisted=self.unlisted | other.unlisted,
             requested=self.requested | other.requested,
+            unread_replicas=self.unread_replicas | other.unread_replicas,
         )
 
     def copy(self) -> Live:

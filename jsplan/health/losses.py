@@ -19,6 +19,7 @@ MISSED, PAUSED = "jsplan.missed", "jsplan.paused"
 UNREADABLE, RETURNED = f"{LOST_KEY}-messages", f"{LOST_KEY}-sequences"
 _PAUSE: Final = "pause_until"
 REMOVED: Final = f"{LOST_KEY}-interior"
+DISAGREEING: Final = f"{LOST_KEY}-replicas"
 #: Losses since a watermark.
 SINCE_CHECK: Final = (RETURNED, REMOVED)
 #: Fields with which a server deletes or leaves out messages by itself, or for a publisher.
@@ -59,7 +60,12 @@ def find_losses(
         found = [_find_missed(live, stream) if stream is not None else None]
         found.append(_find_pause(live, now, last.pause))
     else:
-        found = [_find_unreadable(live), _find_return(live, last), _find_removed(live, last)]
+        found = [
+            _find_unreadable(live),
+            _find_return(live, last),
+            _find_removed(live, last),
+            _find_disagreeing(live),
+        ]
     return [breach for breach in found if breach is not None]
 
 
@@ -91,6 +97,26 @@ def _find_unreadable(live: LiveObject) -> Breach | None:
         text += "; or a client purged them before it was killed, since all are before the first one"
         return Breach(UNREADABLE, "warning", "", text)
     return _critical(UNREADABLE, text)
+
+
+def _find_disagreeing(live: LiveObject) -> Breach | None:
+    """Return a finding for replicas that have other messages (`facts.replicas`)."""
+    replicas: dict[str, dict[str, int]] = live.state.get("replicas") or {}
+    if not replicas:
+        return None
+    servers: dict[str, list[str]] = {}
+    for server, counts in sorted(replicas.items()):
+        span = f"sequences {counts['first_seq']:,} to {counts['last_seq']:,}"
+        text = f"{count_text(counts['messages'], 'message')}, {span}"
+        servers.setdefault(text, []).append(server)
+    listed = "; ".join(f"{' and '.join(names)}: {text}" for text, names in servers.items())
+    fewest = min(replicas, key=lambda server: replicas[server]["messages"])
+    return _critical(
+        DISAGREEING,
+        f"its replicas disagree ({listed}). If {fewest} becomes the leader, messages are lost. To "
+        "let it copy them again, apply num_replicas: 1 while another server leads, then "
+        f"num_replicas: {len(replicas)}",
+    )
 
 
 def _find_return(live: LiveObject, last: LastApplied) -> Breach | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jsplan.jetstream.answers import USER_INFO
+
 #: API verbs that change nothing. A read-only `DomainApi` sends no other.
 READ_ONLY_VERBS: Final = (
     "INFO",
@@ -22,6 +24,8 @@ READ_ONLY_VERBS: Final = (
 )
 #: Asks every server of the account for its connections, and so for its domain.
 ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+#: Asks every server of the system for its streams.
+REPLICAS_PING: Final = "$SYS.REQ.SERVER.PING.JSZ"
 
 
 class ReadOnlyGuard:
@@ -36,7 +40,7 @@ class ReadOnlyGuard:
 
     def check(self, subject: str) -> None:
         """Raise AssertionError for a request that does not read. It is a bug; nothing was sent."""
-        if subject == ACCOUNT_PING:
+        if subject in (ACCOUNT_PING, REPLICAS_PING, USER_INFO):
             return
         for prefix in self._prefixes:
             if subject.startswith(prefix) and subject[len(prefix) :].startswith(READ_ONLY_VERBS):

@@ -11,6 +11,7 @@ from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
 from jsplan.facts.live import Live, LiveObject, unreadable_hint
+from jsplan.facts.replicas import note_unread_replicas
 from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
@@ -82,6 +83,7 @@ def build_document(
     out.diagnostics = [
         *_state_diagnostics(context),
         *_unreadable_diagnostics(inputs.live, shown),
+        *note_unread_replicas(inputs.live),
         *check_never_answered(inputs),
     ]
     return out

@@ -21,6 +21,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object
 from jsplan.facts.refresh import list_live
+from jsplan.facts.replicas import compare_replicas
 from jsplan.facts.unmanaged import is_state_bucket
 from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
@@ -99,6 +100,7 @@ async def _status(
         )
         marked = list_marked(replace(inputs, live=live))
         await read_losses(pool, domains, live, [*live.objects], marked)
+        await compare_replicas(pool, domains, live, [*live.objects])
         await name_silent_servers(pool, domains, live, wanted)
         inputs = await _read_transfers(pool, replace(inputs, live=live))
         inputs = await read_domain_names(inputs, pool)

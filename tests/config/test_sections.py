@@ -57,6 +57,7 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         {"connection": "n", "js_domain": "edge", "labels": ["a"], "vars": {"size": 1}},
         {"api_prefix": "JS.leaf", "may_be_offline": "7d"},
         {"same_as": "hub", "labels": "a"},
+        {"system": "n"},
     ]),
     "import": (lambda it: {"imports": [it]}, [{"from": "hub", "into": "leaf", "api": "JS.a", "deliver": "d", "consumers": ["S/C"]}]),
     "backend": (lambda it: {"backend": it}, [

@@ -106,6 +106,7 @@ DOMAINS: Final = Section("domain", "a domain", (
     Key("labels", TEXTS, "For `label:…`.", default=(), label="`{key}` of {what}"),
     Key("vars", _VARIABLES, "The values of `${domain.x}`.", label="`{key}` of {what}"),
     Key("may_be_offline", DURATION, "So long being offline is no error for `drift`."),
+    Key("system", TEXT, "A connection to the system account of its servers, by which drift and status compare replicas.", label="`{key}` of {what}"),
     Key("same_as", TEXT, "The domain that this is, over another connection. Never matched by globs or labels.", label="`{key}` of {what}"),
 ), {
     "domain": 'Did you mean "js_domain"?',
