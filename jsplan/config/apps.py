@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address, Kind
+from jsplan.config import parsing
+from jsplan.config.expand import DomainSelectors
 from jsplan.config.findings import Findings
-from jsplan.config.interpolate import Scope
-from jsplan.config.model import App, AppUse, DeclaredResource, Domain, Verb
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.model import App, AppUse, DeclaredResource, Verb
 from jsplan.config.node import Node, source_range
 from jsplan.config.sections import Reading, Values
 from jsplan.config.tables.apps import APP
@@ -120,29 +123,53 @@ class _Reader(Struct):
 
 def read_apps(
     section: Node | None,
-    domains: Mapping[str, Domain],
+    selectors: DomainSelectors,
+    domain_vars: Mapping[str, Mapping[str, Node]],
     resources: Mapping[Address, DeclaredResource],
     scope: Scope,
     findings: Findings,
 ) -> dict[str, App]:
-    """Read the applications by name, and report every error in them."""
+    """Read the applications by name, and report every error in them.
+
+    In an entry of several domains `${domain}` is each of them, and so is its name.
+    """
     found: dict[str, App] = {}
-    only = next(iter(domains)) if len(domains) == 1 else None
-    for node, values in APP.read_all(section, "`apps`", Reading(findings, domains=domains), scope):
-        name, client, domain = values["name"], values["client"], values["domain"] or only
-        if not name or not client:
-            continue
-        if name in found:
-            findings.error("JS110", node, f"application {name} is declared twice", "Keep one.")
-        if domain is None:
-            text = f"application {name} does not say to which servers it connects"
-            findings.error("JS106", node, text, "Add `domain:`.")
-            continue
-        uses = tuple(_Reader(node, name, resources, findings).read_uses(values))
-        user = values["user"] or name
-        place = source_range(node.place)
-        found[name] = App(name, domain, client, user, uses, place, values["nkey"])
+    for written in parsing.read_list(section, "`apps`", findings):
+        domains = _select_domains(written, selectors, scope, findings)
+        for domain in domains:
+            own = replace(scope, domain=domain, domain_vars=domain_vars.get(domain, {}))
+            node = interpolate(written, own, findings)
+            values = APP.read(node, Reading(findings))
+            if values is None or not values["name"] or not values["client"]:
+                continue
+            name = values["name"] if len(domains) == 1 else f"{values['name']}@{domain}"
+            if name in found:
+                findings.error("JS110", node, f"application {name} is declared twice", "Keep one.")
+            found[name] = App(
+                name,
+                domain,
+                values["client"],
+                values["user"] or values["name"],
+                tuple(_Reader(node, name, resources, findings).read_uses(values)),
+                source_range(node.place),
+                values["nkey"],
+                values["name"],
+            )
     return found
+
+
+def _select_domains(
+    node: Node, selectors: DomainSelectors, scope: Scope, findings: Findings
+) -> Sequence[str]:
+    """Return the domains of an entry."""
+    wanted = node.get("domain")
+    if wanted is not None and wanted.value is not None:
+        return selectors.select(interpolate(wanted, scope, findings))
+    if len(selectors.own) == 1:
+        return selectors.own
+    text = "an application does not say to which servers it connects"
+    findings.error("JS106", node, text, "Add `domain:`.")
+    return ()
 
 
 def _parse_scalar(text: str) -> Any:

@@ -92,6 +92,11 @@ class DomainSelectors:
         found = [key for key in dict.fromkeys(taken) if key not in without]
         return [key for key in found if key in self._domains] or found
 
+    @property
+    def own(self) -> Sequence[str]:
+        """The keys of all domains but those with `same_as`."""
+        return self._own
+
     def is_domain(self, name: str) -> bool:
         """Check whether the text is the exact name of a domain."""
         return name in self._domains

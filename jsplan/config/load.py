@@ -294,7 +294,14 @@ def _build_workspace(
         config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
-        apps=apps.read_apps(document.get("apps"), reach.domains, declared, scope, findings),
+        apps=apps.read_apps(
+            document.get("apps"),
+            resolver.context.selectors,
+            reach.domain_vars,
+            declared,
+            scope,
+            findings,
+        ),
         pruned=tuple(resolver.contents.pruned),
     )
 

@@ -213,7 +213,8 @@ class AppUse(Struct, frozen=True):
 class App(Struct, frozen=True):
     """An application that connects to the servers of `domain`, as `user` of its account.
 
-    `nkey` is the public key of that user.
+    `nkey` is the public key of that user. `entry` is the name in the files: one entry may have an
+    application in each of many domains.
     """
 
     name: str
@@ -223,6 +224,7 @@ class App(Struct, frozen=True):
     uses: tuple[AppUse, ...]
     range: SourceRange
     nkey: str | None = None
+    entry: str = ""
 
 
 class Relocate(Struct, frozen=True):

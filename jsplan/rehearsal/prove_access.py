@@ -54,11 +54,14 @@ async def prove_access(
     observer: Observer,
     server_version: str | None = None,
 ) -> dict[str, Proof]:
-    """Return the proof of each application, by its name.
+    """Return the proof of each application, by its name; of one entry that of the first.
 
     The servers are the newest that is installed, or of `server_version`, which is downloaded if
     need be. Raises SandboxError.
     """
+    # The applications of one entry are alike, and a server for each of hundreds is none.
+    first = {each.app.entry or each.app.name: each for each in reversed(permissions)}
+    permissions = [each for each in permissions if each in first.values()]
     programs = list_available() if server_version is None else find_release(server_version)
     version = nearest_version("99", programs)
     found = {each.app.name: Proof(version, [], [], 0, [], 0) for each in permissions}

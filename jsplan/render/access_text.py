@@ -37,8 +37,11 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
     for app in found.apps:
         if app.proof is not None:
             _render_proof(app, app.proof, console)
-        elif not found.checked:
+        elif not found.checked and not proven:
             _render_app(found, app, console, style)
+    if proven and (alike := sum(app.proof is None for app in found.apps)):
+        count = count_text(alike, "more application", "more applications")
+        _line(console, f"{count} in other domains, which are alike.")
 
 
 def _flows(found: Access, console: Console) -> None:

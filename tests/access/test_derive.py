@@ -241,3 +241,28 @@ def test_where_an_application_connects(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load(twice.load)
     assert [found.code for found in raised.value.diagnostics] == ["JS110"]
+
+
+def test_an_application_at_each_edge(tmp_path: Path) -> None:
+    """An entry of several domains is an application in each, with its own domain in addresses."""
+    domains = {"hub": {"connection": "hub"}} | {
+        f"store-{number}": {"connection": "hub", "labels": ["edge"]} for number in (1, 2)
+    }
+    stream = {"name": "READINGS", "domain": "label:edge", "subjects": ["readings.${domain}.>"]}
+    uses = [{"stream": "${domain}/stream/READINGS", "subjects": ["readings.${domain}.a"]}]
+    app = {"name": "sensor", "domain": "label:edge", "client": "js", "publishes": uses}
+    files = {"domains": domains, "streams": [stream], "kv": [], "object_stores": []}
+
+    found = derive(space_with(tmp_path, app, **files))
+
+    assert [(each.app.name, each.app.user, each.app.domain) for each in found] == [
+        ("sensor@store-1", "sensor", "store-1"),
+        ("sensor@store-2", "sensor", "store-2"),
+    ]
+    assert [each.text for each in found[1].permissions] == ["readings.store-2.a", "_INBOX_sensor.>"]
+
+    space = space_with(tmp_path, app | {"domain": ["store-1", "hub"]}, **files)
+    with pytest.raises(ConfigError) as raised:
+        load(space.load)
+    assert [each.code for each in raised.value.diagnostics] == ["JS468"]
+    assert "uses hub/stream/READINGS, which is in no file" in raised.value.diagnostics[0].summary

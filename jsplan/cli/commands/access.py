@@ -83,6 +83,8 @@ def command(
     settings, output = start(ctx)
     if system_connection and not check:
         raise UsageError("--system-connection requires --check")
+    if own and prove:
+        raise UsageError("--own and --prove exclude each other")
     if server_version and not prove:
         raise UsageError("--server-version requires --prove")
     if bool(jwt) != bool(signing_key):

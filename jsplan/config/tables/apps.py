@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from jsplan.config.node import Node
+from jsplan.config.schema_parts import ref
 from jsplan.config.sections import (
     ADDRESS,
-    DOMAIN,
     FLAG,
     TEXT,
     TEXTS,
@@ -18,6 +18,7 @@ from jsplan.config.sections import (
     choice,
     list_of_mappings,
     name_check,
+    written,
 )
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -50,7 +51,7 @@ WRITES: Final = Section("app.writes", "an entry of `writes`", (
 ))  # fmt: skip
 APP: Final = Section("app", "an application", (
     Key("name", TEXT, "Its name.", required=True, check=name_check(_NAME, "an application")),
-    Key("domain", DOMAIN, "The domain to whose servers it connects. By default the only domain."),
+    Key("domain", written("name, list or glob of domains", ref("domains")), "The domain to whose servers it connects; of several, one application each. By default the only one."),
     Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
     Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
     Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=_check_user_key),
