@@ -64,6 +64,9 @@ class SparkRunner:
             assert self._starting is not None
             self._session = await asyncio.shield(self._starting)
             self.start_seconds = time.monotonic() - started
+        from jsplan.backfill.spark.session import share_settings  # noqa: PLC0415
+
+        share_settings(self._session)
         return self._session
 
     def _start(self) -> Any:

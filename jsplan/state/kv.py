@@ -351,16 +351,14 @@ class KvBackend:
         """
         with self._raise_state_error("look at"):
             item = await self._bucket.get(self._lock_key)
+            contents = await self._bucket.read_contents(self._lock_key)
             try:
                 holder = parse_holder(item)
-            except ValueError:
+                if holder is None or contents is None:
+                    return None
+                age = (parse_instant(contents.time) - parse_instant(item.time)) / SECOND
+            except ValueError:  # neither a lock of jsplan nor a time
                 return None
-            if holder is None:
-                return None
-            contents = await self._bucket.read_contents(self._lock_key)
-            if contents is None:
-                return None
-            age = (parse_instant(contents.time) - parse_instant(item.time)) / SECOND
             return holder[0] if age < holder[1] * CLOCK_MARGIN else None
 
     async def unlock(self, lock_id: str) -> LockInfo | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jsplan.backfill.spark.class_archive import ClassArchive, find_archive
+from jsplan.backfill.tasks.endpoints import VARIABLE_PREFIX
 from jsplan.errors import NotAvailableError
 from jsplan.extras import install_command
 
@@ -187,6 +188,18 @@ def find_running_session() -> SparkSession | None:
         if SparkContext._active_spark_context is not None  # noqa: SLF001 - the only way
         else None
     )
+
+
+def share_settings(session: SparkSession) -> None:
+    """Give the settings of connections to tasks that begin from now on, on this machine.
+
+    A JVM has the environment that this process had when it began. With that of an earlier run alone
+    tasks would reach the servers of another workspace.
+    """
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        names = [name for name in os.environ if name.startswith(VARIABLE_PREFIX)]
+        context.environment.update({name: os.environ[name] for name in names})
 
 
 def _launch_gateway(conf: SparkConf, log: Path, archive: ClassArchive | None) -> JavaGateway:

@@ -20,7 +20,8 @@ from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.units import parse_duration
 
-_VARIABLE_PREFIX: Final = "JSPLAN_ENDPOINT_"
+#: The variables with the settings of connections begin with this.
+VARIABLE_PREFIX: Final = "JSPLAN_ENDPOINT_"
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{env\.([^{}]*)\}")
 #: Declared connections as JSON by key.
 _DECLARED: Final[dict[str, str]] = {}
@@ -89,7 +90,7 @@ def _fill_references(key: str, value: Any) -> Any:
 
 def variable_name(connection: str) -> str:
     """Return the environment variable that has the settings of a connection."""
-    return _VARIABLE_PREFIX + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in connection)
+    return VARIABLE_PREFIX + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in connection)
 
 
 def export_connection(target: ConnectionSettings, declared: str = "") -> None:
