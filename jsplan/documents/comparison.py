@@ -47,7 +47,8 @@ class Comparison(Document, tag="comparison"):
     `by` is `sequence`, or `header` where the copy names the origin of each message. `first` and
     `last` are the sequences of the origin that were compared. `since` is the time of the kept
     result whose messages were not read again; `equal` counts them too. `kept` says why a kept
-    result was not used. `backup` is the folder of a saved stream, which is the copy then.
+    result was not used. `backup` is the folder of a saved stream, which is the copy then, and
+    `beside` the address where that can be restored (empty: nowhere in this workspace).
     """
 
     COMPUTED = ("exit_code",)
@@ -65,6 +66,7 @@ class Comparison(Document, tag="comparison"):
     kept: str = ""
     seconds: float = 0.0
     backup: str = ""
+    beside: str = ""
 
     @property
     def lost(self) -> int:

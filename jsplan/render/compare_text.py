@@ -74,8 +74,10 @@ def _render_return(lines: Lines, found: Comparison) -> None:
         f"{safe(str(copy))} has. To bring them back, as new messages at its end:"
     )
     lines.add(0, (text, "bad"))
-    number, stream = _render_keeping(lines, found, origin, copy)
-    domain = origin.domain if found.backup else copy.domain
+    if found.backup and not found.beside:
+        lines.add(2, "Restore the backup in another domain or account, and copy them from there.")
+        return
+    number, copy = _render_keeping(lines, found, origin, copy)
     name = f"bring-back-{origin.stream}"
     lines.add(2, f"{number}. Add this to the files:")
     lines.add_command(5, "backfills:")
@@ -84,7 +86,7 @@ def _render_return(lines: Lines, found: Comparison) -> None:
     spans = [SeqRange(*span) for part in found.parts if part.lost for span in part.in_copy]
     ranges = merge_ranges(spans)[:_MAX_SIDES]
     for first, last in ranges:
-        side = f"domain: {domain}, stream: {safe(stream)}, start_seq: {first}, end_seq: {last}"
+        side = f"domain: {copy.domain}, stream: {copy.stream}, start_seq: {first}, end_seq: {last}"
         lines.add_command(5, f"      - {{{safe(side)}}}")
     lines.add_command(5, f"    to: {{domain: {origin.domain}, stream: {safe(origin.stream)}}}")
     lines.add(2, f"{number + 1}. See what it copies, and run it:")
@@ -98,18 +100,19 @@ def _render_return(lines: Lines, found: Comparison) -> None:
 
 def _render_keeping(
     lines: Lines, found: Comparison, origin: Address, copy: Address
-) -> tuple[int, str]:
-    """Render how the copy is kept; return the number of the next step, and the stream to copy."""
+) -> tuple[int, Address]:
+    """Render how the copy is kept; return the number of the next step, and where it is then."""
     if found.backup:
-        stream = f"{copy.stream}_SAVED"
-        beside = quote_shell(f"{origin.domain}/stream/{stream}")
-        lines.add(2, "1. Restore the backup beside it, with a subject of its own:")
+        beside = Address.parse(found.beside)
+        lines.add(2, "1. Restore the backup beside it:")
         command = f"jsplan restore {quote_shell(found.backup)} --target {quote_shell(origin)} \\"
         lines.add_command(5, safe(command))
-        lines.add_command(7, safe(f"--as {beside} --subjects {quote_shell(stream)}"))
-        return 2, stream
+        subjects = f" --subjects {quote_shell(f'{origin.stream}_SAVED')}"
+        more = subjects if origin.kind == "stream" else ""
+        lines.add_command(7, safe(f"--as {quote_shell(beside)}{more}"))
+        return 2, beside
     if not found.relation:
-        return 1, copy.stream
+        return 1, copy
     lines.add(
         2,
         f"1. Keep the copy: remove `{_key(found)}` from the entry of {safe(str(copy))}. "
@@ -117,7 +120,7 @@ def _render_keeping(
     )
     allowed = quote_shell(f"BREAKS_REPLICATION:{copy}")
     lines.add_command(5, f"jsplan apply --allow-hazard {safe(allowed)}")
-    return 2, copy.stream
+    return 2, copy
 
 
 def _key(found: Comparison) -> str:

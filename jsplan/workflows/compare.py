@@ -39,7 +39,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.rehearsal.saved_stream import open_saved_stream
-from jsplan.resources.server_features import read_level
+from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL, read_level
 from jsplan.units import format_timestamp, parse_instant
 
 #: The domain of a saved stream in addresses.
@@ -178,7 +178,27 @@ async def _compare_backup(
                 parts=explain(now, found, forked=await _is_forked(now, own, found)),
                 seconds=round(time.monotonic() - begun, 1),
                 backup=display_path(folder),
+                beside=await _choose_beside(session, address, saved.archive.format),
             )
+
+
+async def _choose_beside(session: Session, address: Address, archive: str) -> str:
+    """Return where a saved stream can be restored beside the one that is there; empty: nowhere.
+
+    An archive of a server before 2.15 keeps its name, so it goes to another domain.
+    """
+    domains = session.context.workspace.domains
+    info = await session.pool.api(domains[address.domain]).request("INFO")
+    if (
+        archive == "natsarc1"
+        and read_level(info) >= RESTORE_ANY_NAME_LEVEL
+        and address.kind == "stream"
+    ):
+        return f"{address.domain}/stream/{address.name}_SAVED"
+    for key, domain in domains.items():
+        if key != address.domain and domain.same_as is None:
+            return str(address._replace(domain=key))
+    return ""
 
 
 async def _relate(session: Session, options: CompareOptions) -> Relation:
