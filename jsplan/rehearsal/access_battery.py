@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
+
+from jsplan.topology.app_permissions import PermissionVerb
 
 #: A stream and its consumer that no application uses; the consumer of another client.
 OTHER: Final = "JSPLAN_PROOF_OTHER"
@@ -38,7 +40,7 @@ _SUBSCRIPTIONS: Final = (
 class ForbiddenRequest(Struct, frozen=True):
     """A subject that an application must not publish to, or subscribe to."""
 
-    verb: Literal["publish", "subscribe"]
+    verb: PermissionVerb
     subject: str
 
     @property

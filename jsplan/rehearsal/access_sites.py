@@ -17,7 +17,7 @@ from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.sandbox.sites import Account, Site
 from jsplan.topology.access import REPLY_FLAG, Grant
-from jsplan.topology.app_permissions import AppPermissions, Permission
+from jsplan.topology.app_permissions import VERBS, AppPermissions, Permission
 from jsplan.topology.grant_text import render_account_config
 from jsplan.topology.resolve import Topology
 
@@ -47,12 +47,8 @@ class ProofUser(Struct, frozen=True):
     def render(self, password: str) -> str:
         """Return the user for the configuration of a server."""
         rules = []
-        for verb in ("publish", "subscribe"):
-            texts = [
-                each.text
-                for each in self.found.permissions
-                if each.verb == verb and each is not self.without
-            ]
+        for verb in VERBS:
+            texts = [each.text for each in self.found.allowed(verb) if each is not self.without]
             allowed = f"{{allow: {json.dumps(texts)}}}" if texts else '{deny: ">"}'
             rules.append(f"{verb}: {allowed}")
         name, secret = json.dumps(self.name), json.dumps(password)

@@ -22,6 +22,10 @@ from jsplan.topology.client_profiles import list_requests
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError
 
+#: What a permission allows with a subject, in the order of documents.
+PermissionVerb = Literal["publish", "subscribe"]
+VERBS: Final[tuple[PermissionVerb, ...]] = ("publish", "subscribe")
+
 #: Parts of subjects that reach more than a use needs, and what.
 _ESCAPES: Final = (
     (".STREAM.MSG.GET.", "can read every message of {stream}, whatever its subject"),
@@ -38,7 +42,7 @@ class Permission(Struct, frozen=True):
     group in which it may subscribe.
     """
 
-    verb: Literal["publish", "subscribe"]
+    verb: PermissionVerb
     subject: str
     uses: tuple[str, ...]
     queue: str = ""
@@ -63,6 +67,10 @@ class AppPermissions(Struct, frozen=True):
     permissions: list[Permission]
     escapes: list[str]
     requests: Mapping[AppUse, list[Permission]]
+
+    def allowed(self, verb: PermissionVerb) -> list[Permission]:
+        """Return what it may publish or subscribe to. A server takes no subject for every one."""
+        return [each for each in self.permissions if each.verb == verb]
 
 
 def derive_permissions(
@@ -116,7 +124,7 @@ class _Builder:
 
     def allow(
         self,
-        verb: Literal["publish", "subscribe"],
+        verb: PermissionVerb,
         subject: str,
         why: str,
         *,

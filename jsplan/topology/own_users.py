@@ -12,7 +12,12 @@ from typing import Final, Literal
 
 from jsplan.config.model import App, Domain, Workspace
 from jsplan.diagnostics import NO_LOCATION
-from jsplan.topology.app_permissions import AppPermissions, Permission, merge_permissions
+from jsplan.topology.app_permissions import (
+    AppPermissions,
+    Permission,
+    PermissionVerb,
+    merge_permissions,
+)
 from jsplan.topology.routes import is_import
 
 Role = Literal["plan", "drift", "deploy"]
@@ -70,9 +75,7 @@ class _OwnUser:
         self._domains = {domain.key: domain for domain in domains}
         self.permissions: list[Permission] = []
 
-    def allow(
-        self, verb: Literal["publish", "subscribe"], subjects: Iterable[str], why: str
-    ) -> None:
+    def allow(self, verb: PermissionVerb, subjects: Iterable[str], why: str) -> None:
         """Add permissions."""
         self.permissions += [Permission(verb, subject, (why,)) for subject in subjects]
 

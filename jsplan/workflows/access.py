@@ -22,7 +22,7 @@ from jsplan.jetstream.user_jwt import sign_user
 from jsplan.options import Observer
 from jsplan.topology import build_topology
 from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants
-from jsplan.topology.app_permissions import AppPermissions, derive_permissions
+from jsplan.topology.app_permissions import VERBS, AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,
     list_accounts,
@@ -51,11 +51,11 @@ def access(
 
     `ask` checks exports and imports on the servers, read-only. `system` is the key of a connection
     to the system account, which shows which of two accounts lacks something. `own` lists the users
-    of jsplan itself too. `prove` tries the
-    permissions of applications on embedded servers, of `server_version`. `against` is the file of
-    an earlier document, with which permissions are compared. Raises ConfigError, also for an
-    unknown account, ConnectError, ApiError, SandboxError, DocumentError for a damaged file, and
-    UsageError for an unknown `system` or a file that is not there.
+    of jsplan itself too. `prove` tries the permissions of applications on embedded servers, of
+    `server_version`. `against` is the file of an earlier document, with which permissions are
+    compared. Raises ConfigError, also for an unknown account, ConnectError, ApiError, SandboxError,
+    DocumentError for a damaged file, and UsageError for an unknown `system` or a file that is not
+    there.
     """
     before = _read_before(against) if against is not None else None
     workspace = load(options)
@@ -128,10 +128,7 @@ def sign_jwt(options: LoadOptions, name: str, key_file: Path) -> str:
             f"the public key of the account of application {name} is not known",
             hint="Write it as `account:` of the connection. It begins with A.",
         )
-    publish, subscribe = (
-        [each.text for each in found.permissions if each.verb == verb]
-        for verb in ("publish", "subscribe")
-    )
+    publish, subscribe = ([each.text for each in found.allowed(verb)] for verb in VERBS)
     return sign_user(
         found.app.user,
         found.app.nkey,
@@ -159,12 +156,8 @@ def _build_need(grant: Grant) -> Need:
 def _build_app_access(found: AppPermissions) -> AppAccess:
     app = found.app
     publish, subscribe = (
-        [
-            AppPermission(each.text, list(each.uses), each.optional)
-            for each in found.permissions
-            if each.verb == verb
-        ]
-        for verb in ("publish", "subscribe")
+        [AppPermission(each.text, list(each.uses), each.optional) for each in found.allowed(verb)]
+        for verb in VERBS
     )
     return AppAccess(
         app.name,
