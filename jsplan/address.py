@@ -8,19 +8,23 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
-Kind = Literal["stream", "consumer", "kv", "object_store", "kv_entry", "object", "schedule"]
+Kind = Literal[
+    "stream", "consumer", "kv", "object_store", "kv_entry", "object", "schedule", "account"
+]
 #: Every kind of an address.
 ADDRESS_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The kinds that have a section in the files. Entries are below their bucket.
 KINDS: Final[tuple[Kind, ...]] = ("stream", "consumer", "kv", "object_store")
-#: The kinds of what a bucket, object store or stream holds, with the kind of that.
-CONTENT_PARENTS: Final[dict[str, Kind]] = {
+#: The kinds of what a bucket, object store or stream holds, with the kind of that. The accounts of
+#: an operator are in none.
+CONTENT_PARENTS: Final[dict[str, Kind | None]] = {
     "kv_entry": "kv",
     "object": "object_store",
     "schedule": "stream",
+    "account": None,
 }
 _STREAM_KINDS: Final = frozenset({"stream", "kv", "object_store"})
-_CONTENT_PREFIXES: Final = {"kv_entry": "KV_", "object": "OBJ_", "schedule": ""}
+_CONTENT_PREFIXES: Final = {"kv_entry": "KV_", "object": "OBJ_", "schedule": "", "account": ""}
 #: Prefix of the names of staging streams and placeholder consumers.
 #: They are never planned, imported or listed.
 STAGING_PREFIX = "JSPLAN_STAGING_"
@@ -87,7 +91,7 @@ class Address(NamedTuple):
     @property
     def key(self) -> str:
         """The key of an entry, name of an object or subject of a schedule; else ValueError."""
-        if self.kind not in CONTENT_PARENTS:
+        if CONTENT_PARENTS.get(self.kind) is None:
             raise ValueError(f"{self} is not an entry of a bucket")
         return self.name.split("/", 1)[1]
 
@@ -98,14 +102,14 @@ class Address(NamedTuple):
 
     @property
     def is_content(self) -> bool:
-        """True for an entry of a bucket, an object and a schedule: they are messages."""
+        """True for what is no object of a JetStream: entries, objects, schedules and accounts."""
         return self.kind in CONTENT_PARENTS
 
     @property
     def parent(self) -> Address | None:
-        """The stream or bucket that it is in; None for streams and buckets."""
-        if self.kind in CONTENT_PARENTS:
-            return _bucket_of(self.domain, CONTENT_PARENTS[self.kind], self.name)
+        """The stream or bucket that it is in; None for streams, buckets and accounts."""
+        if (holder := CONTENT_PARENTS.get(self.kind)) is not None:
+            return _bucket_of(self.domain, holder, self.name)
         return _parent_of(self.domain, self.name) if self.kind == "consumer" else None
 
     @classmethod
@@ -140,7 +144,7 @@ def _parse(text: str) -> Address:
         raise ValueError(
             f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(ADDRESS_KINDS)}'
         )
-    most = len(rest) if kind in CONTENT_PARENTS else 2 if kind in _SHAPES else 1
+    most = len(rest) if CONTENT_PARENTS.get(kind) else 2 if kind in _SHAPES else 1
     if not (2 if kind in _SHAPES else 1) <= len(rest) <= most:
         shape = _SHAPES.get(kind, f"DOMAIN/{kind}/NAME")
         raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')

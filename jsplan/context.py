@@ -95,13 +95,21 @@ def known_domains(context: Context) -> frozenset[str]:
     """Return domains that answered an apply under the JetStream name of the files.
 
     Such a domain may be offline. One whose name changed since counts as new: if it does not answer,
-    the name may be wrong.
+    the name may be wrong. So does one whose account is still to be created, or was deleted.
     """
-    declared = context.workspace.domains
+    declared, connections = context.workspace.domains, context.workspace.connections
+    missing = {
+        name
+        for address, account in context.workspace.accounts.items()
+        if address not in context.state.resources
+        for name in (account.name, account.key)
+    }
     return frozenset(
         k
         for k, server in context.state.domains.items()
-        if k in declared and server.get("js_domain") == declared[k].js_domain
+        if k in declared
+        and server.get("js_domain") == declared[k].js_domain
+        and connections[declared[k].connection].account not in missing
     )
 
 

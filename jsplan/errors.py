@@ -114,12 +114,19 @@ class ConnectError(JsplanError):
     """A connection could not be made, or another server than the expected one answered.
 
     `is_offline`: the server does not answer at the moment. Otherwise the settings are wrong, and
-    waiting does not help.
+    waiting does not help. `is_refused`: it refused the credentials.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None, is_offline: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        is_offline: bool = False,
+        is_refused: bool = False,
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.is_offline = is_offline
+        self.is_offline, self.is_refused = is_offline, is_refused
 
 
 class ApiError(JsplanError):

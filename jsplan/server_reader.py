@@ -109,7 +109,8 @@ class ServerReader(Struct, frozen=True):
         self.session.observer.phase(
             f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
         )
-        inputs = recover_interrupted(replace(inputs, live=await self.read(wanted)))
+        live = await self.read(wanted, operators_of(inputs.selected))
+        inputs = recover_interrupted(replace(inputs, live=live))
         inputs = await read_domain_names(inputs, self._pool)
         planned = {address.domain for address in inputs.selected}
         offline = [
@@ -134,7 +135,7 @@ class ServerReader(Struct, frozen=True):
         wanted = {_read_at(a, origins) for a in inputs.selected if a.is_content}
         pruned = tuple(replace(b, bucket=origins.get(b.bucket, b.bucket)) for b in pruned)
         buckets = {a.parent for a in wanted if a.parent is not None} | {b.bucket for b in pruned}
-        if not buckets:
+        if not buckets and not wanted:
             return inputs
         if unread := buckets - inputs.live.requested:
             inputs = replace(inputs, live=inputs.live.merge(await self.read(unread)))
@@ -258,6 +259,11 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> PlanInputs:
 
     names = await list_visible_domains(pool, {domain.connection for domain in unknown})
     return replace(inputs, live=replace(inputs.live, visible_domains=names))
+
+
+def operators_of(addresses: Iterable[Address]) -> set[str]:
+    """Return the places of the accounts among the addresses."""
+    return {address.domain for address in addresses if address.kind == "account"}
 
 
 def with_parent_streams(addresses: Iterable[Address]) -> set[Address]:

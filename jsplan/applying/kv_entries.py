@@ -119,7 +119,7 @@ async def save_acknowledged(context: StepContext, step: Step, stored: int) -> bo
 def require_planned_value(step: Step, live: LiveObject | None) -> None:
     """Check the value where a fingerprint cannot: this plan replaced or relocated its bucket."""
     planned = (step.params or {})["before"] or None
-    if (live.raw[VALUE] if live is not None else None) != planned:
+    if (live.value if live is not None else None) != planned:
         raise changed_error(step)
 
 

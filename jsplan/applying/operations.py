@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Final
 
 from jsplan.applying import placeholders
+from jsplan.applying.accounts import delete_account, write_account
 from jsplan.applying.kv_entries import delete_entry, write_entry
 from jsplan.applying.objects import clean_object, delete_object, upload_object
 from jsplan.applying.replicated_streams import (
@@ -113,4 +114,7 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "schedule.create": write_schedule,
     "schedule.update": write_schedule,
     "schedule.delete": delete_schedule,
+    "account.create": write_account,
+    "account.update": write_account,
+    "account.delete": delete_account,
 }

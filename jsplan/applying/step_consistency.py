@@ -43,7 +43,7 @@ def _check_order(step: Step, known: set[str]) -> Iterator[str]:
 
 def _check_step(step: Step, changes: Mapping[str, bool]) -> Iterator[str]:
     rule, address, touched = step.kind, Address.parse(step.address), step.target_address
-    if rule.on not in ("any", "stream" if address.parent is None else address.kind):
+    if rule.on not in ("any", "stream" if address.is_stream else address.kind):
         yield "the address is of another kind"
         return
     params = step.params or {}

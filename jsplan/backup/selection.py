@@ -28,11 +28,7 @@ def select_domains(declared: Mapping[str, Domain], texts: Iterable[str]) -> dict
                 hint=f"Name the stream: {domain}/stream/{_stream_name(rest)}",
             )
         keys = (
-            [
-                key
-                for key, each in declared.items()
-                if each.same_as is None and _matches_domain(domain, key)
-            ]
+            [key for key, each in declared.items() if each.is_own and _matches_domain(domain, key)]
             if is_glob(domain)
             else [domain]
         )

@@ -55,7 +55,7 @@ def generate_document(
 
 
 def _single_domain(context: CodegenContext) -> str | None:
-    own = [key for key, domain in context.domains.items() if domain.same_as is None]
+    own = [key for key, domain in context.domains.items() if domain.is_own]
     return own[0] if len(own) == 1 else None
 
 

@@ -133,7 +133,7 @@ def _format_default(row: Field, value: Any) -> Any:
 
 def choose_default_domain(entries: list[FileEntry], context: CodegenContext) -> str | None:
     """Return the domain of most entries, if writing it once saves lines."""
-    own = [key for key, domain in context.domains.items() if domain.same_as is None]
+    own = [key for key, domain in context.domains.items() if domain.is_own]
     if not context.may_set_default_domain or context.default_domain is not None or len(own) < 2:
         return None
     alone = Counter(entry.domains[0] for entry in entries if len(entry.domains) == 1)

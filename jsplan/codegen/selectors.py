@@ -21,7 +21,7 @@ def shortest_selector(
     `without` is a domain that no pattern matches in any case.
     """
     wanted = set(keys)
-    order = [key for key, domain in domains.items() if domain.same_as is None and key != without]
+    order = [key for key, domain in domains.items() if domain.is_own and key != without]
     if len(wanted) == 1:
         return next(iter(wanted))
     if len(wanted) > 2 or _has_exact_label(order, domains, wanted):

@@ -76,4 +76,10 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "copies.",
         "Apply it when the network has capacity. It does not stop an apply.",
     ),
+    "REVOKES_ACCESS": CodeText(
+        "Users or accounts may no longer do something.",
+        "An export, an import or a permission of a role is removed, or a whole account. Users of "
+        "a role are disconnected, and connect again with the permissions that stay.",
+        "Change the application first, or keep what it uses in the files.",
+    ),
 }  # fmt: skip

@@ -154,6 +154,7 @@ def read_apps(
                 source_range(node.place),
                 values["nkey"],
                 values["name"],
+                values["role"],
             )
     return found
 

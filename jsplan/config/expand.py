@@ -62,7 +62,7 @@ class DomainSelectors:
     def __init__(self, domains: Mapping[str, Domain], findings: Findings) -> None:
         self._domains = domains
         self._findings = findings
-        self._own = [key for key, domain in domains.items() if domain.same_as is None]
+        self._own = [key for key, domain in domains.items() if domain.is_own]
         self._known: dict[str, tuple[str, ...]] = {}
 
     def select(self, node: Node) -> Sequence[str]:

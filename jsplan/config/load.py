@@ -13,7 +13,16 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jsplan.config import apps, backfills, environments, moves, parsing, settings, variables
+from jsplan.config import (
+    accounts,
+    apps,
+    backfills,
+    environments,
+    moves,
+    parsing,
+    settings,
+    variables,
+)
 from jsplan.config.backend import read_backend, refuse_declared_bucket
 from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
 from jsplan.config.contents import check_linked_parents
@@ -244,7 +253,7 @@ def _resolve_resources(
         default_domain=reach.default_domain,
         defaults=defaults,
         overrides=read_overrides(document.get("overrides"), scope, findings),
-        own_domains=tuple(key for key, domain in reach.domains.items() if domain.same_as is None),
+        own_domains=tuple(key for key, domain in reach.domains.items() if domain.is_own),
         secrets=secrets,
     )
     resolver = ResourceResolver(context)
@@ -267,7 +276,23 @@ def _build_workspace(
     files: WorkspaceFiles,
 ) -> Workspace:
     findings, declared = files.findings, resolver.declared
-    known = {**declared, **resolver.contents.declared}
+    operators, own_accounts = accounts.read_accounts(
+        document.get("accounts"), name, reach.connections, reach.domains, scope, findings
+    )
+    known = {
+        **declared,
+        **resolver.contents.declared,
+        **accounts.declare_accounts(own_accounts),
+    }
+    applications = apps.read_apps(
+        document.get("apps"),
+        resolver.context.selectors,
+        reach.domain_vars,
+        declared,
+        scope,
+        findings,
+    )
+    accounts.check_roles(applications, findings)
     check_linked_parents(declared, resolver.contents.declared, reach.domains, findings)
     entries = _read_backfills(document, reach, resolver.context, findings)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
@@ -277,7 +302,7 @@ def _build_workspace(
         environment=environment,
         variables=values,
         connections=reach.connections,
-        domains=reach.domains,
+        domains={**reach.domains, **operators},
         imports=reach.imports,
         backend=reach.backend,
         resources=known,
@@ -294,14 +319,8 @@ def _build_workspace(
         config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
         diagnostics=findings.sorted(),
         backfills=entries,
-        apps=apps.read_apps(
-            document.get("apps"),
-            resolver.context.selectors,
-            reach.domain_vars,
-            declared,
-            scope,
-            findings,
-        ),
+        apps=applications,
+        accounts=own_accounts,
         pruned=tuple(resolver.contents.pruned),
     )
 

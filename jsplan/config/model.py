@@ -39,7 +39,8 @@ class Connection:
 
     Secret values are excluded from `repr`. `timeout` is ns per request (None: jsplan's own, 5 s).
     `declared` is JSON for other machines, in which each `${env.X}` is a reference; empty with a
-    secret in the files.
+    secret in the files. `operator_key` is the file of the seed that signs accounts, which only an
+    apply reads.
     """
 
     key: str
@@ -54,9 +55,17 @@ class Connection:
     inbox_prefix: str | None = None
     timeout: int | None = None
     account: str | None = None
+    operator_key: Path | None = None
     range: SourceRange | None = None
     folder: Path | None = None
     declared: str = field(default="{}", repr=False)
+
+
+class Operator(Struct, frozen=True):
+    """An operator: the public keys of its accounts by name, and the mark of our entries in them."""
+
+    keys: Mapping[str, str]
+    mark: str
 
 
 class Domain(Struct, frozen=True):
@@ -66,6 +75,9 @@ class Domain(Struct, frozen=True):
     (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline` is ns.
     `vars` are the values of `${domain.x}`. `system` is a connection to the system account of its
     servers.
+
+    The accounts of an operator are in a place like a domain, under the key of a connection to its
+    system account. It has an `operator`; a JetStream has none.
     """
 
     key: str
@@ -78,6 +90,12 @@ class Domain(Struct, frozen=True):
     same_as: str | None = None
     range: SourceRange | None = None
     system: str | None = None
+    operator: Operator | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """True for a JetStream under its own key."""
+        return self.same_as is None and self.operator is None
 
 
 class ImportRow(Struct, frozen=True):
@@ -213,7 +231,8 @@ class AppUse(Struct, frozen=True):
 class App(Struct, frozen=True):
     """An application that connects to the servers of `domain`, as `user` of its account.
 
-    `nkey` is the public key of that user. `entry` is the name in the files: one entry may have an
+    `nkey` is the public key of that user, `role` that of a scoped signing key which gives users its
+    permissions. `entry` is the name in the files: one entry may have an
     application in each of many domains.
     """
 
@@ -225,6 +244,16 @@ class App(Struct, frozen=True):
     range: SourceRange
     nkey: str | None = None
     entry: str = ""
+    role: str | None = None
+
+
+class Account(Struct, frozen=True):
+    """An account of an operator. `key` is public. `jetstream` are limits, None to leave them."""
+
+    name: str
+    key: str
+    range: SourceRange
+    jetstream: Mapping[str, int] | None = None
 
 
 class Relocate(Struct, frozen=True):
@@ -350,6 +379,7 @@ class Workspace(Struct, frozen=True):
     backfills: Mapping[str, Backfill] = msgspec.field(default_factory=dict)
     relocate: tuple[Relocate, ...] = ()
     apps: Mapping[str, App] = msgspec.field(default_factory=dict)
+    accounts: Mapping[Address, Account] = msgspec.field(default_factory=dict)
     pruned: tuple[PrunedPrefix, ...] = ()
 
     @property

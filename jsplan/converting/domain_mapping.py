@@ -66,7 +66,7 @@ def map_to_workspace(
 
 
 def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) -> str:
-    own = {key: domain for key, domain in workspace.domains.items() if domain.same_as is None}
+    own = {key: domain for key, domain in workspace.domains.items() if domain.is_own}
     if owner.js_domain is not None:
         named = [key for key, domain in own.items() if domain.js_domain == owner.js_domain]
         if not named:

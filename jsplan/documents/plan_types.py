@@ -24,6 +24,7 @@ Op = Literal[
     "kv_entry.create", "kv_entry.update", "kv_entry.delete",
     "object.create", "object.update", "object.delete", "object.clean",
     "schedule.create", "schedule.update", "schedule.delete",
+    "account.create", "account.update", "account.delete",
 ]  # fmt: skip
 #: The step that checks that a downstream stream receives from its recreated origin.
 #: It writes nothing and may wait for a long time.

@@ -35,7 +35,7 @@ class StepKind(Struct, frozen=True):
     no acknowledgement meanwhile. `runs_together`: one request does it, beside others.
     """
 
-    on: Literal["stream", "consumer", "kv_entry", "object", "schedule", "any"]
+    on: Literal["stream", "consumer", "kv_entry", "object", "schedule", "account", "any"]
     verb: str = ""
     payload: PayloadKind = "nothing"
     action: str = ""
@@ -213,6 +213,9 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     "schedule.create": StepKind("schedule", params=("before",), does="create"),
     "schedule.update": StepKind("schedule", params=("before",), does="update"),
     "schedule.delete": StepKind("schedule", params=("before",), does="delete", loses="all"),
+    "account.create": StepKind("account", params=("before",), does="create"),
+    "account.update": StepKind("account", params=("before",), does="update"),
+    "account.delete": StepKind("account", params=("before",), does="delete", loses="all"),
     "object.clean": StepKind("object", params=("leftovers",)),
     "state.import": StepKind("any", runs_together=True),
     "state.forget": StepKind("any"),

@@ -27,7 +27,8 @@ _ENTRY = rf"^{_DOMAIN}/kv_entry/{_NAME}/{_KEY}{_END}"
 #: Parts between slashes, without control characters and the signs of globs.
 _OBJECT = rf"^{_DOMAIN}/object/{_NAME}(/[^/*?\x00-\x1f\x7f]+)+{_END}"
 _SCHEDULE = rf"^{_DOMAIN}/schedule/{_NAME}/[^/*?> \x00-\x1f\x7f]+{_END}"
-ADDRESS_PATTERN: Final = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}|{_SCHEDULE}"
+_ACCOUNT = rf"^{_DOMAIN}/account/[A-Za-z0-9_-]+{_END}"
+ADDRESS_PATTERN: Final = f"{_STREAM}|{_CONSUMER}|{_ENTRY}|{_OBJECT}|{_SCHEDULE}|{_ACCOUNT}"
 _MONTH = "(?:0[1-9]|1[0-2])"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 #: Nearly all dates have a day that is in every month, so these come first.

@@ -22,7 +22,7 @@ from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions
 from jsplan.replication.health import FlowHealth, ReplicationChecker
-from jsplan.server_reader import ServerReader, read_domain_names, with_parent_streams
+from jsplan.server_reader import ServerReader, operators_of, read_domain_names, with_parent_streams
 from jsplan.units import count_text
 
 
@@ -44,11 +44,8 @@ async def check_drift(
         with_parent_streams(checked) | staging_streams(inputs),
         context.workspace.domains,
     )
-    also = (
-        ()
-        if options.targets
-        else [key for key, domain in domains.items() if domain.same_as is None]
-    )
+    also = set() if options.targets else {key for key, domain in domains.items() if domain.is_own}
+    also |= operators_of(inputs.selected)
     live = await ServerReader(session).read(needed, also)
     marked = list_marked(replace(inputs, live=live))
     await read_losses(pool, domains, live, checked, marked)

@@ -12,6 +12,7 @@ from typing import Final
 from jsplan.address import Address, Kind
 from jsplan.config.model import Domain, PrunedPrefix
 from jsplan.errors import OFFLINE_ERRORS, ApiError
+from jsplan.facts.accounts import read_account
 from jsplan.facts.content import KeyRevision, parse_entry, read_entry, read_revision
 from jsplan.facts.domains import mark_offline
 from jsplan.facts.live import Live, LiveObject
@@ -69,11 +70,28 @@ async def read_all_entries(
             mark_offline(live, bucket.domain, error)
 
     await run_parallel(read, sorted(wanted))
+    await _read_accounts(pool, domains, live)
     if silent := buckets.reachable - live.reachable:
         live.objects = {a: found for a, found in live.objects.items() if a.domain not in silent}
         lost = (a for a in live.requested if a.domain in silent)
         live.unreadable |= {a: live.domains[a.domain].offline_text for a in lost}
     return live
+
+
+async def _read_accounts(pool: Pool, domains: Mapping[str, Domain], live: Live) -> None:
+    """Read the accounts of operators into `live`."""
+
+    async def read(account: Address) -> None:
+        if not live.is_reachable(account.domain):
+            return
+        try:
+            found = await read_account(pool.api(domains[account.domain]), account)
+        except OFFLINE_ERRORS as error:
+            mark_offline(live, account.domain, error)
+        else:
+            live.objects |= {account: found} if found is not None else {}
+
+    await run_parallel(read, sorted(a for a in live.requested if a.kind == "account"))
 
 
 async def read_entries(

@@ -23,7 +23,7 @@ from jsplan.resources.error_codes import (
     NOT_ENABLED,
     NOT_ENABLED_FOR_ACCOUNT,
 )
-from jsplan.resources.server_features import read_level
+from jsplan.resources.server_features import NEWEST_LEVEL, read_level
 from jsplan.topology.routes import is_import
 
 #: Seconds to wait for the connected server, after a domain behind it did not answer in time.
@@ -47,7 +47,7 @@ async def identify_domains(
 
     async def identify(domain: Domain) -> DomainFacts:
         facts = await identify_domain(pool, domain, domains, known)
-        if facts.reachable:
+        if facts.reachable and domain.operator is None:
             server_check.watch(pool.api(domain), facts)
         return facts
 
@@ -91,9 +91,14 @@ async def identify_domain(
     pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
 ) -> DomainFacts:
     """Identify one domain. Raises ConnectError if its connection leads to another server."""
+    if domain.operator is not None:
+        return _identify_operator(pool, domain)
     try:
         info = await pool.api(domain).request("INFO")
     except ConnectError as error:
+        if error.is_refused and _may_be_new(domain, domains, known):
+            reason = f"{error}. If this plan creates its account, apply it and plan again"
+            return DomainFacts(domain.key, reachable=False, reason=reason, is_refused=True)
         if not error.is_offline:
             raise
         return DomainFacts(domain.key, reachable=False, reason=str(error))
@@ -114,6 +119,27 @@ async def identify_domain(
     if domain.js_domain is None and answered:
         raise _wrong_name_error(domain, answered)
     return _build_facts(pool, domain, info)
+
+
+def _identify_operator(pool: Pool, domain: Domain) -> DomainFacts:
+    """Identify the place of the accounts of an operator. Raises ConnectError.
+
+    It has no limits, and knows every field.
+    """
+    try:
+        server = pool.api(domain).connection.server
+    except ConnectError as error:
+        if not error.is_offline:
+            raise
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    return DomainFacts(domain.key, True, level=NEWEST_LEVEL, version=server.get("version"))
+
+
+def _may_be_new(domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> bool:
+    """Check whether the account of a domain that never answered may be one that the files add."""
+    return domain.key not in known and any(
+        each.operator is not None and each.operator.keys for each in domains.values()
+    )
 
 
 def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:

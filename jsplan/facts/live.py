@@ -21,6 +21,7 @@ from jsplan.documents.base import digest
 from jsplan.identity import is_clustered
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
+from jsplan.resources.kv_entry import VALUE
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class LiveObject:
     answer.
 
     An entry of a bucket has the digest of its value in `raw`, the value in `content`, the
-    `created` of its bucket, and its revision and size (bytes) in `state`.
+    `created` of its bucket, and its revision and size (bytes) in `state`. An account has its JWT in
+    `content`, its public key as `created`, and as revision a digest of its claims.
     """
 
     address: Address
@@ -112,6 +114,11 @@ class LiveObject:
         return (
             "desired" not in self.server and bool(self.server.get("leader")) and complete and ready
         )
+
+    @property
+    def value(self) -> str:
+        """The digest of the value of a content; of an account, that of its claims."""
+        return str(self.raw.get(VALUE) or self.state["revision"])
 
     @property
     def fingerprint(self) -> str:
@@ -199,7 +206,7 @@ class DomainFacts(Struct):
     `reason` says why it did not answer. `server` is `{"name", "cluster"}` as far as known;
     `version` is that of the connected server and only known when the domain is its own. `info` is
     the account's `API.INFO`. `max_payload` is the largest message that the connected server takes,
-    in bytes; 0 if that is not known.
+    in bytes; 0 if that is not known. `is_refused`: its account may be one that the files add.
     """
 
     key: str
@@ -210,6 +217,7 @@ class DomainFacts(Struct):
     server: dict[str, str] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
     max_payload: int = 0
+    is_refused: bool = False
 
     @property
     def short_reason(self) -> str:

@@ -62,7 +62,7 @@ def assign_keys(
     found: Iterable[VisibleDomain], declared: Mapping[str, Domain]
 ) -> list[ProposedDomain]:
     """Assign keys: that of the files, else the domain's name, else that with its connection."""
-    known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.same_as is None}
+    known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.is_own}
     taken, out = set(declared), []
     for seen in found:
         key = known.get((seen.connection, seen.name))

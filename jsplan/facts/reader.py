@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from jsplan.address import Address
 from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.facts.accounts import read_account
 from jsplan.facts.content import read_entry
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi
@@ -299,6 +300,8 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
     if address.kind == "consumer":
         answer = await api.consumer_info(address.stream, address.consumer)
         return parse_consumer(address, answer) if answer else None
+    if address.kind == "account":
+        return await read_account(api, address)
     if address.is_content:
         return await read_entry(api, address)
     answer = await api.stream_info(address.stream)

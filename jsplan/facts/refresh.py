@@ -78,7 +78,7 @@ async def list_live(
     by_domain: dict[str, list[Address]] = {
         key: []
         for key, domain in domains.items()
-        if domain.same_as is None and (domain_keys is None or key in domain_keys)
+        if domain.is_own and (domain_keys is None or key in domain_keys)
     }
     for address in declared:
         if address.domain in by_domain:

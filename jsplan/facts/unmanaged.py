@@ -63,7 +63,7 @@ async def list_unmanaged(
     """
     managed, found = set(managed), Live()
     for key in sorted(live.domains):
-        if live.is_reachable(key) and domains[key].same_as is None:
+        if live.is_reachable(key) and domains[key].is_own:
             api = pool.api(domains[key])
             try:
                 names = await _list_unmanaged_names(api, live, managed)

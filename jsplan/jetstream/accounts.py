@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -49,10 +50,17 @@ def read_account(creds: Path) -> str | None:
 
 def parse_account(jwt: str) -> str | None:
     """Return the public key of the account that issued a user JWT, or None if unknown."""
+    claims = decode_claims(jwt) or {}
+    nats = claims.get("nats")
+    issuer = (nats.get("issuer_account") if isinstance(nats, dict) else None) or claims.get("iss")
+    return str(issuer) if issuer else None
+
+
+def decode_claims(jwt: str) -> dict[str, Any] | None:
+    """Return the claims of a JWT, or None if it is none. Its signature is not checked."""
     try:
         payload = jwt.split(".")[1]
         claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
-    except (IndexError, ValueError, binascii.Error, AttributeError):
+    except (IndexError, ValueError, binascii.Error):
         return None
-    return str(issuer) if issuer else None
+    return claims if isinstance(claims, dict) else None

@@ -74,6 +74,7 @@ def build_connect_error(
         return ConnectError(
             f"{where}: the server refused the credentials",
             hint="Check user, password, creds, nkey or token of the connection or of its context.",
+            is_refused=True,
         )
     if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
         return ConnectError(

@@ -48,6 +48,7 @@ class ConnectionSettings:
     key_file: str | None = None
     tls_first: bool = False
     inbox_prefix: str | None = None
+    operator_key: str | None = None
     timeout: float = 5.0
 
     @property
@@ -179,7 +180,7 @@ def _with_scheme(url: str) -> str:
 
 def _require_paths(key: str, settings: Mapping[str, Any]) -> None:
     """Raise ConnectError for content where a path is expected, without showing the content."""
-    for name in ("creds", "nkey", "ca", "cert", "key_file"):
+    for name in ("creds", "nkey", "ca", "cert", "key_file", "operator_key"):
         if is_content(settings.get(name) or ""):
             raise ConnectError(
                 f"connection {key}: its {name.removesuffix('_file')} is the content of a file,"
@@ -203,6 +204,7 @@ def _from_files(connection: Connection) -> dict[str, Any]:
         "cert": _path_text(tls.cert) if tls else None,
         "key_file": _path_text(tls.key) if tls else None,
         "tls_first": (tls.handshake_first or None) if tls else None,
+        "operator_key": _path_text(connection.operator_key),
     }
     return {name: value for name, value in settings.items() if value is not None}
 

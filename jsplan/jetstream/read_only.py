@@ -6,7 +6,9 @@ are sent.
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 from jsplan.jetstream.answers import USER_INFO
 
@@ -28,6 +30,21 @@ ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING.CONNZ"
 REPLICAS_PING: Final = "$SYS.REQ.SERVER.PING.JSZ"
 
 
+#: Lists the public keys of the accounts that the servers know.
+CLAIMS_LIST: Final = "$SYS.REQ.CLAIMS.LIST"
+_CLAIMS_LOOKUP: Final = re.compile(r"\$SYS\.REQ\.ACCOUNT\.A[A-Z2-7]{55}\.CLAIMS\.LOOKUP")
+
+
+def claims_lookup(key: str) -> str:
+    """Return the subject that asks for the JWT of an account, by its public key."""
+    return f"$SYS.REQ.ACCOUNT.{key}.CLAIMS.LOOKUP"
+
+
+def server_varz(server: Mapping[str, Any]) -> str:
+    """Return the subject that asks the connected server, as it named itself, for its settings."""
+    return f"$SYS.REQ.SERVER.{server['server_id']}.VARZ"
+
+
 class ReadOnlyGuard:
     """The API prefixes of one connection; only requests that read them are allowed."""
 
@@ -40,7 +57,9 @@ class ReadOnlyGuard:
 
     def check(self, subject: str) -> None:
         """Raise AssertionError for a request that does not read. It is a bug; nothing was sent."""
-        if subject in (ACCOUNT_PING, REPLICAS_PING, USER_INFO):
+        if subject in (ACCOUNT_PING, REPLICAS_PING, USER_INFO, CLAIMS_LIST):
+            return
+        if _CLAIMS_LOOKUP.fullmatch(subject):
             return
         for prefix in self._prefixes:
             if subject.startswith(prefix) and subject[len(prefix) :].startswith(READ_ONLY_VERBS):

@@ -42,7 +42,7 @@ class ConnectedDomains:
         self._reach = topology.routes
         first: dict[str, str] = {}
         for key, domain in workspace.domains.items():
-            if domain.same_as is None and not is_import(domain):
+            if domain.is_own and not is_import(domain):
                 self._groups.union(first.setdefault(domain.connection, key), key)
         for edge in topology.edges:
             api = (edge.config.get("external") or {}).get("api")

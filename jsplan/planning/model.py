@@ -156,8 +156,8 @@ class PlanInputs(Struct, frozen=True):
         """Return the declared fields for state, cached by address."""
         found = self._declared_fields.get(address)
         if found is None:
-            kind: Kind = "stream" if address.parent is None else address.kind
-            table = CONTENTS[kind].table if address.is_content else TABLES[kind]
+            kind: Kind = "consumer" if address.kind == "consumer" else "stream"
+            table = CONTENTS[address.kind].table if address.is_content else TABLES[kind]
             found = self._declared_fields[address] = declared_fields(
                 table, self._named_body(address)
             )

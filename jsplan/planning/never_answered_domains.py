@@ -21,8 +21,12 @@ _MAX_GUESSES = 5
 
 
 def find_never_answered(inputs: PlanInputs) -> list[Domain]:
-    """Return the offline domains that neither state nor a downstream stream has seen."""
-    silent = sorted(key for key, facts in inputs.live.domains.items() if not facts.reachable)
+    """Return the offline domains that neither state nor a downstream stream has seen.
+
+    One that refuses a user whose account the files may add has answered.
+    """
+    facts = inputs.live.domains
+    silent = sorted(k for k, found in facts.items() if not (found.reachable or found.is_refused))
     heard = find_last_heard(inputs.live, inputs.topology.edges, inputs.now) if silent else {}
     domains = (inputs.workspace.domains[key] for key in silent if key not in heard)
     return [domain for domain in domains if not _was_reached(inputs, domain)]

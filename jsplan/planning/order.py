@@ -34,7 +34,8 @@ def order_steps(
 ) -> list[Step]:
     """Return the steps in an order that respects every dependency, numbered from `s1`.
 
-    May add steps that break circles. Those of `contents` come last: nothing waits for them.
+    May add steps that break circles. Those of `contents` come last: nothing waits for them. What
+    accounts may do changes before all that may need it; they are deleted after all.
     """
     order: list[Key] = []
     if drafts:
@@ -42,7 +43,14 @@ def order_steps(
         _depend_on_subjects(drafts)
         order = _sort_drafts(inputs, drafts)
     _order_contents(inputs, drafts, contents)
-    return _number_steps(drafts | contents, order + sorted(contents))
+    accounts = sorted(key for key in contents if key[0].kind == "account")
+    first = [key for key in accounts if key[1] != "delete"]
+    last = [key for key in accounts if key[1] == "delete"]
+    others = [*order, *sorted(contents.keys() - set(accounts))]
+    for before, after in ((first, [*others, *last]), (others, last)):
+        for key in after:
+            (drafts | contents)[key].depends_on |= set(before)
+    return _number_steps(drafts | contents, [*first, *others, *last])
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:

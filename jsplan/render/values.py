@@ -45,7 +45,8 @@ def scalar(row: Field | None, value: Any) -> str:
 
 def _number(row: Field | None, kind: str, value: int) -> str:
     if row is not None and (
-        (row.unlimited and value < 0) or (row.name in _ZERO_IS_UNLIMITED and value == 0)
+        ((row.unlimited or kind == "size") and value < 0)
+        or (row.name in _ZERO_IS_UNLIMITED and value == 0)
     ):
         return "unlimited"
     if kind in ("duration", "durations"):

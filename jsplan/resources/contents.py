@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from jsplan.address import Address
+from jsplan.resources.account import ACCOUNT
 from jsplan.resources.fields import Config, Table
 from jsplan.resources.kv_entry import KV_ENTRY, is_key, subject_of, ttl_header_size
 from jsplan.resources.message_schedule import SCHEDULE, is_schedule_subject, schedule_header_size
@@ -35,6 +36,8 @@ CONTENTS: Final[Mapping[str, Content]] = {
     "schedule": Content(
         SCHEDULE, lambda _, subject: subject, is_schedule_subject, schedule_header_size
     ),
+    # An account is no message.
+    "account": Content(ACCOUNT, lambda *_: "", lambda _: False, lambda *_: 0),
 }
 
 

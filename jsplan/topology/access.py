@@ -315,7 +315,8 @@ class _GrantBuilder:
         """Add the grants of acknowledgements or flow control, in both forms."""
         owner, domain = self._account_of(ends[0]), self._workspace.domains[ends[0]]
         assert owner is not None
-        new = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{hash_account(owner)}.{rest}"
+        account = hash_account(find_account_key(self._workspace, owner))
+        new = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{account}.{rest}"
         self._add_grant("service", f"$JS.{kind}.{rest}", f"$JS.{kind}.{rest}", ends)
         self._add_grant("service", new, new, ends, optional=True)
 
@@ -385,6 +386,12 @@ def hash_account(account: str) -> str:
     """Return the hash of an account in subjects: of its public key, or its configured name."""
     digest = hashlib.sha256(account.encode()).digest()[:8]
     return "".join(_HASH_DIGITS[byte % len(_HASH_DIGITS)] for byte in digest)
+
+
+def find_account_key(workspace: Workspace, account: str) -> str:
+    """Return the public key of an account of the files, which servers know it by; else its name."""
+    keys = (each.key for each in workspace.accounts.values() if each.name == account)
+    return next(keys, account)
 
 
 def own_api_prefix(domain: Domain) -> str:

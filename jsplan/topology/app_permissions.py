@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from jsplan.config.model import App, AppUse, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
-from jsplan.topology.access import NO_DOMAIN, hash_account
+from jsplan.topology.access import NO_DOMAIN, find_account_key, hash_account
 from jsplan.topology.client_profiles import list_requests
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError
@@ -184,7 +184,8 @@ class _Builder:
         """Add the subjects of acknowledgements or flow control, in both forms."""
         domain = self._workspace.domains[self._topology.routes.canonicalize(use.address.domain)]
         owner = self._accounts.get(domain.connection)
-        account = hash_account(owner) if owner is not None else "*"
+        key = find_account_key(self._workspace, owner) if owner is not None else None
+        account = hash_account(key) if key is not None else "*"
         self.allow("publish", f"$JS.{kind}.{rest}", why)
         later = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{account}.{rest}"
         self.allow("publish", later, why, optional=True)

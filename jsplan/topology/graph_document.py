@@ -116,6 +116,7 @@ def _build_node(address: Address, config: Mapping[str, Any], action: PlannedActi
     assert address.kind != "kv_entry"
     assert address.kind != "object"
     assert address.kind != "schedule"
+    assert address.kind != "account"
     has_origins = config.get("mirror") or config.get("sources")
     plain = address.kind == "stream"
     subjects = tuple(

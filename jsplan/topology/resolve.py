@@ -84,7 +84,7 @@ class Topology(Struct):
         return address if domain == address.domain else address._replace(domain=domain)
 
 
-def build_topology(workspace: Workspace) -> Topology:
+def resolve_references(workspace: Workspace) -> Topology:
     """Resolve every reference of the workspace. Findings go to `diagnostics`, nothing is raised."""
     topology = Topology(DomainRoutes(workspace))
     contents = {a: declared for a, declared in workspace.resources.items() if a.is_content}

@@ -94,7 +94,7 @@ class DomainRoutes:
             return self.canonicalize(row.from_domain)
         called = self._by_prefix.get(api, [])
         near = next(self._siblings(own, called), None)
-        far = [d for d in called if d.same_as is None and not is_import(d)]
+        far = [d for d in called if d.is_own and not is_import(d)]
         return (
             self.canonicalize(near.key)
             if near is not None

@@ -10,7 +10,7 @@ from typing import Final
 from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
-from jsplan.diagnostics import did_you_mean
+from jsplan.diagnostics import did_you_mean, quote_shell
 from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need
 from jsplan.documents.reading import read_file
 from jsplan.errors import ConfigError, UsageError
@@ -18,10 +18,10 @@ from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
 from jsplan.jetstream.accounts import resolve_accounts
-from jsplan.jetstream.user_jwt import sign_user
+from jsplan.jetstream.jwt import ACCOUNT, read_signing_key, sign_user
 from jsplan.options import Observer
 from jsplan.topology import build_topology
-from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants
+from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants, find_account_key
 from jsplan.topology.app_permissions import VERBS, AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,
@@ -123,20 +123,21 @@ def sign_jwt(options: LoadOptions, name: str, key_file: Path) -> str:
     if found.app.nkey is None:
         hint = "Create one with nk -gen user -pubout, and write the key that begins with U."
         raise UsageError(f"application {name} has no `nkey`", hint=hint)
-    if found.account is None or not PUBLIC_KEY.fullmatch(found.account):
+    account = find_account_key(workspace, found.account or "")
+    if not PUBLIC_KEY.fullmatch(account):
         raise UsageError(
             f"the public key of the account of application {name} is not known",
             hint="Write it as `account:` of the connection. It begins with A.",
         )
     publish, subscribe = ([each.text for each in found.allowed(verb)] for verb in VERBS)
-    return sign_user(
-        found.app.user,
-        found.app.nkey,
-        found.account,
-        (publish, subscribe),
-        key_file,
-        int(time.time()),
-    )
+    key = read_signing_key(key_file, ACCOUNT)
+    if (role := found.app.role) is not None and key.public != role:
+        raise UsageError(
+            f"{quote_shell(key_file)} is not the key of the `role` of application {name}",
+            hint=f"The account gives the permissions to users that {role} signs.",
+        )
+    allowed = (publish, subscribe) if role is None else None
+    return sign_user(key, found.app.user, found.app.nkey, account, allowed, int(time.time()))
 
 
 def _build_need(grant: Grant) -> Need:

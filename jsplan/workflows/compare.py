@@ -196,7 +196,7 @@ async def _choose_beside(session: Session, address: Address, archive: str) -> st
     ):
         return f"{address.domain}/stream/{address.name}_SAVED"
     for key, domain in domains.items():
-        if key != address.domain and domain.same_as is None:
+        if key != address.domain and domain.is_own:
             return str(address._replace(domain=key))
     return ""
 

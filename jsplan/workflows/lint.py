@@ -59,7 +59,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
 
 async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
     """Read the declared resources, and the other streams and consumers of their domains."""
-    own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
+    own = [key for key, domain in workspace.domains.items() if domain.is_own]
     wanted = sorted(with_parent_streams(workspace.resources))
     observer.phase(f"Reading {count_text(len(own), 'domain')}")
     async with Pool(workspace.connections, environ, read_only=True, guarded=True) as pool:

@@ -88,7 +88,7 @@ async def _status(
         marks = WatermarkFile(context.workspace).read()
         inputs = replace(inputs, watermarks=marks.known(context.state.serial))
         domains = context.workspace.domains
-        named = sum(1 for domain in domains.values() if domain.same_as is None)
+        named = sum(1 for domain in domains.values() if domain.is_own)
         observer.phase(f"Asking {count_text(named, 'domain')}")
         wanted = sorted(with_parent_streams({*context.workspace.resources, *inputs.entries}))
         live = await list_live(

@@ -54,7 +54,7 @@ async def _find_missing(
     environ: Mapping[str, str],
 ) -> str:
     """Return why the servers are not ready; an empty text if they are, or if time cures nothing."""
-    own = [domain for domain in domains.values() if domain.same_as is None]
+    own = [domain for domain in domains.values() if domain.is_own]
     wanted = [domain for domain in own if domain.may_be_offline is None] or own
     keys = dict.fromkeys(domain.connection for domain in wanted) or connections
     reasons: list[str] = []

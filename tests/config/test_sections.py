@@ -37,6 +37,8 @@ _SCHEDULING: Final = {
     "allow_msg_ttl": True,
 }
 #: What an application uses.
+_OPERATOR: Final = {"connections": {"n": {}, "sys": {"operator_key": "o.nk"}}}
+_ACCOUNT: Final = {"name": "A", "key": f"A{'A' * 55}", "connection": "sys"}
 _USED: Final = {"streams": [{"name": "A", "consumers": [{"name": "C"}]}], "kv": [{"bucket": "B"}]}
 _APP: Final = {"name": "a", "domain": "hub", "client": "py"}
 #: What places a mapping in a workspace, and mappings of the table that together have each key.
@@ -47,7 +49,7 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         {"context": "shop", "timeout": "2s", "inbox_prefix": "_IN", "account": "ACC"},
         {"token": "t"},
         {"creds": "a.creds"},
-        {"nkey": "n.nk"},
+        {"nkey": "n.nk", "operator_key": "o.nk"},
     ]),
     "tls": (lambda it: {"connections": {"n": {"url": "tls://h:4222", "tls": it}}}, [
         {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"},
@@ -100,7 +102,11 @@ _EXAMPLES: Final[dict[str, _Example]] = {
     ]),
     "app": (lambda it: _USED | {"apps": [it]}, [
         {"name": "a", "domain": "hub", "client": "py", "user": "u",
-         "nkey": f"U{'A' * 55}", "publishes": [], "consumes": [], "reads": [], "writes": []},
+         "nkey": f"U{'A' * 55}", "role": f"A{'A' * 55}", "publishes": [], "consumes": [], "reads": [], "writes": []},
+    ]),
+    "account": (lambda it: _OPERATOR | {"accounts": [it]}, [_ACCOUNT | {"jetstream": {}}]),
+    "account.jetstream": (lambda it: _OPERATOR | {"accounts": [_ACCOUNT | {"jetstream": it}]}, [
+        {"memory": "unlimited", "disk": 1024, "streams": 5, "consumers": "unlimited"},
     ]),
     "app.publishes": (lambda it: _USED | {"apps": [_APP | {"publishes": [it]}]}, [
         {"stream": "hub/stream/A", "subjects": ["A"], "expects": ["max_msgs <= 0"]},
@@ -139,7 +145,8 @@ _EXAMPLES: Final[dict[str, _Example]] = {
     "workspace": (lambda it: it, [
         {"jsplan": 1, "workspace": "shop", "include": [], "vars": {"a": 1}, "environments": {"dev": None}, "connections": {"n": None},
          "domains": {"hub": None}, "imports": [], "backend": None, "defaults": {}, "streams": [], "consumers": [], "kv": [],
-         "object_stores": [], "overrides": [], "apps": [], "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
+         "object_stores": [], "overrides": [], "apps": [],
+         "accounts": [], "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
          "lint": {"JS201": "error"}, "ownership": None},
     ]),
     "environment": (lambda it: {"environments": {"dev": it}}, [

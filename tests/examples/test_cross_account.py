@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,12 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan
 from tests.conftest import PROGRAM
 from tests.support.account_sharing import (
-    FakeNsc,
     creds_of,
     publish_many,
     start_servers,
     wait_for_messages,
 )
-from tests.support.jwt import NO_JETSTREAM, Operator
+from tests.support.jwt import Operator
 from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import RecordingObserver, approve, left_to_do
 
@@ -163,31 +163,32 @@ def test_access_prints_the_accounts_of_the_example(
 
 @pytest.fixture
 def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
-    """Start A, B and C of the sharing tutorial, and a leaf that joins A with its creds.
+    """Start servers that know the system account alone, and let an apply create A, B and C.
 
-    The accounts have what `jsplan access` says they need.
+    A leaf joins A with its creds, as soon as there is an account A.
     """
     shutil.copy(EXAMPLE / "jwt/jsplan.yaml", folder)
     operator = Operator()
-    a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
-    creds, nsc = creds_of(operator, folder), FakeNsc(operator)
-    keys = (f"account_b={b.public}", f"account_c={c.public}")
-    for account in access(LoadOptions(folder, variables=keys), RecordingObserver()).accounts:
-        for command in account.nsc:
-            nsc.run(command)
-    login, anybody = User("A", None, None, creds["A"]), User(None, None, None)
+    servers = operator.resolving_configuration(folder / "accounts")
+    accounts = [operator.account(name) for name in "ABC"]
+    creds = creds_of(operator, folder)
+    (folder / "operator.nk").write_bytes(operator.signing.seed)
+    system, anybody = User("SYS", None, None, creds["SYS"]), User(None, None, None)
     remotes = [(str(creds["A"]), "")]
-    assert a.exports
     with start_servers(
-        operator.configuration(),
-        login,
-        leaf=" ",
-        leaf_login=anybody,
-        remotes=remotes,
-        binary=PROGRAM,
+        servers, system, leaf=" ", leaf_login=anybody, remotes=remotes, binary=PROGRAM
     ) as sandbox:
-        urls = tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf"))
-        yield sandbox, LoadOptions(folder, variables=(*urls, *keys)), creds
+        urls = [f"{name}={sandbox[name].url}" for name in ("hub", "leaf")]
+        keys = [f"account_{each.name.lower()}={each.public}" for each in accounts]
+        load = LoadOptions(folder, variables=(*urls, *keys))
+        options = PlanOptions(targets=("system/**",))
+        first, result = apply(load, options, approve, RecordingObserver())
+        assert (result.exit_code, first.summary["add"]) == (0, 3)
+        with Raw(sandbox["hub"].url, creds=creds["A"]) as raw:
+            sandbox["hub"].wait_until(
+                lambda: "streams" in answer(raw, "$JS.leaf.API.INFO"), "be reached by its leaf", 30
+            )
+        yield sandbox, load, creds
 
 
 @pytest.mark.matrix
@@ -277,6 +278,7 @@ def test_keys_stand_for_names(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]])
     _, load, creds = jwt
     named = access(load, RecordingObserver())
     text = (load.directory / "jsplan.yaml").read_text("utf-8")
+    text = re.sub(r"(?s)\naccounts:.*?\n\n", "\n\n", text)
     for name in "ABC":
         text = text.replace(f", account: {name}}}", "}")
     (load.directory / "jsplan.yaml").write_text(text, encoding="utf-8")

@@ -166,6 +166,7 @@ class Operator:
     def __init__(self, name: str = "O") -> None:
         self.name = name
         self.keys = Keys(nkeys.PREFIX_BYTE_OPERATOR)
+        self.signing = Keys(nkeys.PREFIX_BYTE_OPERATOR)
         self.system = Account("SYS", dict(NO_JETSTREAM))
         self.accounts: dict[str, Account] = {"SYS": self.system}
 
@@ -174,19 +175,19 @@ class Operator:
         self.accounts[name] = Account(name, dict(limits or UNLIMITED))
         return self.accounts[name]
 
-    def configuration(self) -> str:
-        """Return the server configuration with the current accounts in a memory resolver."""
-        operator = self.keys.signed(
-            {
-                "name": self.name,
-                "sub": self.keys.public,
-                "nats": {"type": "operator", "version": 2, "system_account": self.system.public},
-            }
-        )
+    def configuration(self, resolver: str = "MEMORY") -> str:
+        """Return the server configuration with the current accounts in a resolver."""
+        nats = {"type": "operator", "version": 2, "system_account": self.system.public}
+        nats |= {"signing_keys": [self.signing.public]}
+        operator = self.keys.signed({"name": self.name, "sub": self.keys.public, "nats": nats})
         preload = "".join(
             f"    {a.public}: {self.keys.signed(a.claims())}\n" for a in self.accounts.values()
         )
-        return f"operator: {operator}\nsystem_account: {self.system.public}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+        return f"operator: {operator}\nsystem_account: {self.system.public}\nresolver: {resolver}\nresolver_preload: {{\n{preload}}}\n"
+
+    def resolving_configuration(self, folder: Path) -> str:
+        """Return that of a server that takes changed accounts, and keeps them in a folder."""
+        return self.configuration(f'{{type: full, dir: "{folder}", allow_delete: true}}')
 
 
 def login(creds: Path, nonce: str) -> dict[str, str]:

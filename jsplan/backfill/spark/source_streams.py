@@ -75,7 +75,7 @@ class Source:
             environ = dict(os.environ)
             workspace = load(LoadOptions(Path(options["workspace"]), environ=environ))
             for domain in workspace.domains.values():
-                if domain.same_as is None and self._globs_of(domain):
+                if domain.is_own and self._globs_of(domain):
                     endpoint = _export(workspace, domain, environ)
                     self._domains[domain.key] = (domain, endpoint)
 

@@ -47,7 +47,8 @@ def command(ctx: click.Context, server_version: str | None) -> int:
 
 def summary_line(workspace: Workspace, server_version: str | None = None) -> str:
     """Return the last line of the text."""
-    contents = sum(address.is_content for address in workspace.resources)
+    accounts = len(workspace.accounts)
+    contents = sum(address.is_content for address in workspace.resources) - accounts
     resources = count_text(len(workspace.resources) - contents, "resource")
     if contents:
         resources += f" and {count_text(contents, 'entry', 'entries')}"

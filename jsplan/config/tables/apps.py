@@ -23,12 +23,20 @@ from jsplan.config.sections import (
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}")
+#: The public key of an account, or of one of its signing keys.
+ACCOUNT_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
 
 
 def _check_user_key(key: str, node: Node, reading: Reading) -> None:
     if not _USER_KEY.fullmatch(key):
         text = "`nkey` of an application is no public key of a user"
         reading.findings.error("JS130", node, text, "Write the key that begins with U.")
+
+
+def _check_role(key: str, node: Node, reading: Reading) -> None:
+    if not ACCOUNT_KEY.fullmatch(key):
+        text = "`role` of an application is no public key of an account's signing key"
+        reading.findings.error("JS130", node, text, "Write the key that begins with A.")
 
 
 PUBLISHES: Final = Section("app.publishes", "an entry of `publishes`", (
@@ -55,6 +63,7 @@ APP: Final = Section("app", "an application", (
     Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
     Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
     Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=_check_user_key),
+    Key("role", TEXT, "The public key of a scoped signing key of its account, for [accounts](#accounts).", check=_check_role),
     Key("publishes", list_of_mappings(PUBLISHES), "The streams that it publishes to.", default=()),
     Key("consumes", list_of_mappings(CONSUMES), "The consumers whose messages it takes and acknowledges.", default=()),
     Key("reads", list_of_mappings(READS), "The buckets that it reads.", default=()),

@@ -89,6 +89,7 @@ CONNECTION: Final = Section("connection", "a connection", (
     Key("inbox_prefix", _PREFIX, "Instead of `_INBOX`."),
     Key("timeout", parsed("duration", _parse_timeout, DURATION.schema), "How long a request may take, 5s if left out."),
     Key("account", TEXT, "The name or public key of the account, for `jsplan access`; a user JWT says it itself."),
+    Key("operator_key", FILE, "Of one to the system account: a file with a seed of the operator, for [accounts](#accounts)."),
 ), {
     "credentials": 'Did you mean "creds"?',
     "servers": 'Did you mean "url"? It takes several, separated by commas.',

@@ -18,6 +18,7 @@ from jsplan.config.sections import (
     written_list,
     written_map,
 )
+from jsplan.config.tables.accounts import ACCOUNT
 from jsplan.config.tables.apps import APP
 from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
 from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
@@ -130,6 +131,7 @@ WORKSPACE: Final = Section("workspace", "a workspace", (
     Key("object_stores", written_list(OBJECT_STORE), "[Object stores](buckets.md), in their own words."),
     Key("overrides", written_list(OVERRIDE), "Fields of the highest precedence, by `address` (a glob too)."),
     Key("apps", written_list(APP), "Applications, and what they do with which stream, consumer or bucket ([Applications](../how-to/applications.md))."),
+    Key("accounts", written_list(ACCOUNT), "[Accounts](#accounts) of an operator, whose exports, imports and roles follow from flows and `apps`."),
     Key("backfills", written_list(BACKFILL), "Histories to copy ([Backfill](../how-to/backfill.md))."),
     Key("moved", written_list(MOVED), "`{from, to}`: our name changed, the thing did not."),
     Key("relocate", written_list(RELOCATE), "`{from, to}`: the stream itself moves, with messages and consumers ([Relocate](../how-to/relocate.md))."),

@@ -52,7 +52,7 @@ class AdvisoryListener:
 
     def update_workspace(self, workspace: Workspace, environ: Mapping[str, str]) -> None:
         """Listen on the connections of the workspace; unchanged ones stay open."""
-        own = [domain for domain in workspace.domains.values() if domain.same_as is None]
+        own = [domain for domain in workspace.domains.values() if domain.is_own]
         domains: dict[tuple[str, str], list[str]] = {}
         for domain in own:
             domains.setdefault((domain.connection, domain.js_domain or ""), []).append(domain.key)

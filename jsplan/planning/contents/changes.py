@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 from jsplan.facts.live import LiveObject
+from jsplan.planning.contents.accounts import assess_account
 from jsplan.planning.contents.decide import is_expired
 from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.drift import detect_drift
@@ -22,6 +23,8 @@ from jsplan.resources.kv_entry import (
 def assess_content(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
     """Return the hazards of one content. That of its bucket counts what is deleted with it."""
     live = decision.live
+    if decision.address.kind == "account":
+        return assess_account(inputs, decision)
     if decision.actions != ["delete"] or decision.deleted_with is not None or live is None:
         return []
     size = int(live.state["size"])
@@ -59,7 +62,7 @@ def _hidden(
     inputs: PlanInputs, address: Address, shown: Mapping[str, object] | None
 ) -> dict[str, object]:
     """Return the fields of one side of which only digests are shown."""
-    return {VALUE: True} if shown and not may_show(inputs, address) else {}
+    return {VALUE: True} if shown and VALUE in shown and not may_show(inputs, address) else {}
 
 
 def _shown_field(
@@ -96,6 +99,8 @@ def _shown(
 ) -> dict[str, object]:
     """Return a configuration with the text of its value, or with digest and size."""
     digest, content = config.get(VALUE), None
+    if VALUE not in config:
+        return dict(config)
     declared = inputs.workspace.resources.get(address)
     if live is not None and live.raw[VALUE] == digest:
         content = live.content

@@ -94,7 +94,8 @@ def bucket_decision(
 ) -> ResourceDecision | None:
     """Return the decision about the bucket of a content, also under its name in the files."""
     bucket = address.parent
-    assert bucket is not None
+    if bucket is None:  # an account
+        return None
     return decisions.get(bucket) or decisions.get(inputs.topology.find_declared(bucket))
 
 
@@ -137,7 +138,7 @@ def _keep_expired(
 
 def is_unknown(declared: DeclaredResource | None) -> bool:
     """Check whether a declared value needs an environment variable that is not set."""
-    return declared is not None and declared.body[VALUE] is None
+    return declared is not None and declared.body.get(VALUE, "") is None
 
 
 def _decide_pruned(inputs: PlanInputs) -> Iterable[ResourceDecision]:
@@ -245,9 +246,9 @@ def _check_capacity(
     """
     written: dict[Address, list[ResourceDecision]] = {}
     for decision in contents.values():
-        if decision.after is not None and decision.actions != ["no-op"]:
-            assert decision.address.parent is not None
-            written.setdefault(decision.address.parent, []).append(decision)
+        parent = decision.address.parent
+        if parent is not None and decision.after is not None and decision.actions != ["no-op"]:
+            written.setdefault(parent, []).append(decision)
     for parent, writes in written.items():
         bucket = inputs.topology.find_declared(parent)
         planned, live = decisions.get(bucket), inputs.live.get(bucket)

@@ -41,4 +41,7 @@ CONTENT_KINDS: Final[Mapping[str, ContentKind]] = {
         "schedule.update",
         "schedule.delete",
     ),
+    "account": ContentKind(
+        "account", "the account", "operator", "account.create", "account.update", "account.delete"
+    ),
 }

@@ -20,7 +20,6 @@ from jsplan.planning.state_records import (
     previous_address,
     provenance_of,
 )
-from jsplan.resources.kv_entry import VALUE
 
 
 def draft_contents(
@@ -69,7 +68,7 @@ def _draft_write(
     assert decision.after is not None
     address, live, text = decision.address, decision.live, shown_text(inputs, decision.address)
     kind, part = CONTENT_KINDS[address.kind], _part_of(decision)
-    kept = live.raw[VALUE] if live is not None and decision.deleted_with is None else ""
+    kept = live.value if live is not None and decision.deleted_with is None else ""
     provenance = "imported" if decision.adopts else provenance_of(decision)
     draft = Draft(
         (address, part),
@@ -105,7 +104,7 @@ def _draft_removal(
             None,
             "",
             record=record,
-            params={"before": live.raw[VALUE]} | _leftovers(inputs, address, live),
+            params={"before": live.value} | _leftovers(inputs, address, live),
         )
     else:
         title = f"forget {_label(address)}"
@@ -128,7 +127,7 @@ def _draft_state_step(
     draft = Draft((address, "state"), op, title, None, "", record=record)
     draft = _with_precondition(draft, decision, bucket)
     if not draft.precondition and live is not None:
-        params = params | {"before": live.raw[VALUE]}
+        params = params | {"before": live.value}
     draft.params = params or None
     return draft
 
@@ -159,4 +158,6 @@ def _leftovers(inputs: PlanInputs, address: Address, live: LiveObject | None) ->
 def _label(address: Address) -> str:
     bucket, _, key = address.name.partition("/")
     kind = CONTENT_KINDS[address.kind]
+    if address.parent is None:
+        return f"{kind.noun} {bucket} of {kind.parent} {address.domain}"
     return f"{kind.noun} {key} of {kind.parent} {bucket} in {address.domain}"

@@ -1,0 +1,98 @@
+"""Writes the claims of accounts, signed with the key of their operator.
+
+A server stores claims of any operator, and then refuses every user of the account (measured on 2.12
+to 2.15). So the key is compared with those that the server trusts before anything is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+
+from jsplan.applying.kv_entries import require_planned_value
+from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.documents.plan import Step
+from jsplan.errors import ApiError, ServerRefusedError, UsageError
+from jsplan.facts.live import LiveObject
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.accounts import decode_claims
+from jsplan.jetstream.jwt import OPERATOR, SigningKey, read_signing_key
+from jsplan.jetstream.read_only import server_varz
+from jsplan.resources.account import merge_claims
+
+_UPDATE, _DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
+
+
+async def write_account(context: StepContext, step: Step) -> None:
+    """Create or change an account; what other tools added to it stays. Raises StepFailed."""
+    live = await _check(context, step)
+    api = context.api(step)
+    operator, name = api.domain.operator, step.target_address.name
+    assert operator is not None
+    claims = decode_claims(live.content.decode()) if live is not None and live.content else None
+    if claims is None:
+        claims = {"sub": operator.keys[name]}
+    merged = merge_claims(claims, step.expect or {}, operator.mark, operator.keys)
+    await _send(context, step, _UPDATE, merged)
+    await context.verify_write(step)
+
+
+async def delete_account(context: StepContext, step: Step) -> None:
+    """Delete an account. Raises StepFailed."""
+    live = await _check(context, step)
+    assert live is not None
+    nats = {"accounts": [live.created], "type": "generic", "version": 2}
+    await _send(context, step, _DELETE, {"nats": nats})
+    await context.verify_write(step)
+
+
+async def _check(context: StepContext, step: Step) -> LiveObject | None:
+    live = await context.check_precondition(step)
+    require_planned_value(step, live)
+    return live
+
+
+async def _send(context: StepContext, step: Step, subject: str, claims: dict[str, Any]) -> None:
+    api = context.api(step)
+    key = await _read_trusted_key(api)
+    # A deletion is signed by its subject.
+    token = key.sign({"sub": key.public} | claims, int(time.time())).encode()
+    await context.begin(step)
+
+    async def push(timeout: float) -> None:
+        answer = orjson.loads(await api.connection.request(subject, token, timeout))
+        if (error := answer.get("error")) is not None:
+            text = f"the servers refuse {step.address}: {error.get('description')}"
+            raise ServerRefusedError.of(text, error)
+
+    await context.write(step, push)
+
+
+async def _read_trusted_key(api: DomainApi) -> SigningKey:
+    """Read the operator's key that the connection names, if its servers trust it.
+
+    Raises StepFailed.
+    """
+    connection = api.connection
+    if (path := connection.settings.operator_key) is None:
+        raise StepFailed(f"connection {connection.settings.key} has no `operator_key`")
+    try:
+        key = read_signing_key(path, OPERATOR)
+    except UsageError as error:
+        raise StepFailed(f"{error}; nothing was written") from None
+    try:
+        answer = orjson.loads(await connection.request(server_varz(connection.server), b""))
+    except ApiError as error:
+        raise StepFailed(f"the operator of the servers is not known: {error}") from None
+    trusted: set[str] = set()
+    for operator in (answer.get("data") or {}).get("trusted_operators_claim") or ():
+        nats = operator.get("nats") or {}
+        trusted |= {str(operator.get("sub")), *map(str, nats.get("signing_keys") or ())}
+    if key.public not in trusted:
+        raise StepFailed(
+            f"the servers of {connection.settings.key} do not trust the key in {path}: with it "
+            "they would refuse every user of the account; nothing was written"
+        )
+    return key

@@ -1,0 +1,74 @@
+"""Reads the claims of accounts from the resolver of the servers. Never writes.
+
+A server with the `nats` resolver answers `$SYS.REQ.ACCOUNT.<key>.CLAIMS.LOOKUP` with the JWT of an
+account, and with nothing for an unknown one (measured on 2.12 to 2.15). The resolver in memory does
+not answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+
+from jsplan.address import Address
+from jsplan.errors import ApiError, NoRespondersError
+from jsplan.facts.live import LiveObject
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.accounts import decode_claims
+from jsplan.jetstream.read_only import CLAIMS_LIST, claims_lookup
+from jsplan.resources.account import parse_claims
+
+
+async def read_account(api: DomainApi, address: Address) -> LiveObject | None:
+    """Read one account by its key in the files, else by its name; None if there is none.
+
+    Raises ApiError.
+    """
+    operator = api.domain.operator
+    assert operator is not None
+    key = operator.keys.get(address.name)
+    found = await _look_up(api, key) if key is not None else await _find_by_name(api, address.name)
+    if found is None:
+        return None
+    token, claims = found
+    digest = hashlib.sha256(token).hexdigest()
+    return LiveObject(
+        address,
+        parse_claims(claims, operator.mark, operator.keys),
+        str(claims["sub"]),
+        {"revision": digest, "size": len(token), "bucket": str(claims["sub"])},
+        content=token,
+    )
+
+
+async def _look_up(api: DomainApi, key: str) -> tuple[bytes, dict[str, Any]] | None:
+    token = await _ask(api, claims_lookup(key))
+    if not token:
+        return None
+    claims = decode_claims(token.decode("ascii", "replace"))
+    if claims is None or claims.get("sub") != key:
+        raise ApiError(f"the claims of account {key} cannot be read")
+    return token, claims
+
+
+async def _find_by_name(api: DomainApi, name: str) -> tuple[bytes, dict[str, Any]] | None:
+    """Find an account that has left the files, so that they no longer have its key."""
+    answer = orjson.loads(await _ask(api, CLAIMS_LIST))
+    for key in answer.get("data") or ():
+        found = await _look_up(api, str(key))
+        if found is not None and found[1].get("name") == name:
+            return found
+    return None
+
+
+async def _ask(api: DomainApi, subject: str) -> bytes:
+    try:
+        return await api.connection.request(subject, b"")
+    except NoRespondersError:
+        raise ApiError(
+            f"connection {api.domain.connection}: no server answers for accounts",
+            hint="It must be a connection to the system account, and the servers need "
+            "`resolver: {type: full}`. That of nsc in memory cannot be changed.",
+        ) from None

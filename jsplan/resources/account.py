@@ -1,0 +1,223 @@
+"""Accounts of an operator: their claims in words that can be compared.
+
+Claims have exports, imports and scoped signing keys (roles) as objects. Here each is a line of
+words, since a subject has no blanks: `service $JS.API.INFO from SHOP as JS.SHOP.API.INFO`. An
+account of the files has its name there, another one its public key. The rest of the claims, and what another tool added to these, is left alone: entries of jsplan begin with a
+mark in their name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from jsplan.resources.fields import Config, Field, Table
+
+EXPORTS, IMPORTS, ROLES, JETSTREAM = "exports", "imports", "roles", "jetstream"
+#: The limits of JetStream by their names in claims.
+_LIMITS: Final = {
+    "memory": "mem_storage",
+    "disk": "disk_storage",
+    "streams": "streams",
+    "consumers": "consumer",
+}
+UNLIMITED: Final = -1
+LIMITS: Final = Table(
+    "account_jetstream",
+    (
+        Field("memory", "size", "Bytes in memory; 0 for none.", default=0, minimum=-1),
+        Field("disk", "size", "Bytes on disk; 0 for none.", default=0, minimum=-1),
+        Field("streams", "int", "Streams.", default=UNLIMITED, unlimited=True),
+        Field("consumers", "int", "Consumers.", default=UNLIMITED, unlimited=True),
+    ),
+)
+ACCOUNT: Final = Table(
+    "account",
+    (
+        Field("name", "string", "Its name.", required=True),
+        Field(JETSTREAM, "object", "Its limits of JetStream.", table=LIMITS, operational=True),
+        Field(EXPORTS, "strings", "What other accounts may import.", unordered=True),
+        Field(IMPORTS, "strings", "What it takes from other accounts.", unordered=True),
+        Field(ROLES, "strings", "What users of its scoped signing keys may do.", unordered=True),
+    ),
+)
+#: The kinds of a JWT's claims.
+Claims = dict[str, Any]
+_MANY, _TOKEN, _FROM, _AS, _KEY, _MAY = "many-answers", "token", "from", "as", "key", "may"
+
+
+def mark_of(workspace: str) -> str:
+    """Return what the names of the entries of a workspace begin with."""
+    return f"jsplan/{workspace}: "
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def export_line(kind: str, subject: str, *, many: bool, token: int | None) -> str:
+    """Return the line of an export. `token` is the place of the importing account's key."""
+    return " ".join([kind, subject, *([_MANY] if many else []), *_pair(_TOKEN, token)])
+
+
+def import_line(kind: str, subject: str, owner: str, local: str) -> str:
+    """Return the line of an import from the account `owner`, under another subject or not."""
+    return " ".join([kind, subject, _FROM, owner, *_pair(_AS, local if local != subject else None)])
+
+
+def role_lines(
+    app: str, key: str, publish: Sequence[str], subscribe: Sequence[str]
+) -> Iterator[str]:
+    """Yield the lines of a role: its signing key, and each subject."""
+    yield f"{app} {_KEY} {key}"
+    for verb, subjects in (("publish", publish), ("subscribe", subscribe)):
+        for subject in subjects:
+            yield f"{app} {_MAY} {verb} {subject}"
+
+
+def _pair(word: str, value: object) -> list[str]:
+    return [word, str(value)] if value is not None else []
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def parse_claims(claims: Mapping[str, Any], mark: str, keys: Mapping[str, str]) -> Config:
+    """Return what claims have of the table, in compact form, as far as it has the mark.
+
+    `keys` are the public keys of the accounts in the files, by name.
+    """
+    names = {key: name for name, key in keys.items()}
+    nats = claims.get("nats") or {}
+    limits = nats.get("limits") or {}
+    config: Config = {
+        "name": str(claims.get("name") or ""),
+        JETSTREAM: {ours: int(limits.get(theirs) or 0) for ours, theirs in _LIMITS.items()},
+        EXPORTS: [_export_words(row) for row in _own(nats.get("exports"), "name", mark)],
+        IMPORTS: [_import_words(row, names) for row in _own(nats.get("imports"), "name", mark)],
+        ROLES: [
+            line
+            for row in _own(nats.get("signing_keys"), "role", mark)
+            for line in _role_words(row, mark)
+        ],
+    }
+    if not config[JETSTREAM]["memory"] and not config[JETSTREAM]["disk"]:
+        del config[JETSTREAM]  # the other limits mean nothing then
+    return ACCOUNT.compact(config)
+
+
+def merge_claims(
+    claims: Mapping[str, Any], config: Config, mark: str, keys: Mapping[str, str]
+) -> Claims:
+    """Return the claims with this configuration, and what others added to them.
+
+    `claims` are empty for a new account. An entry of another tool is replaced where one of ours has
+    the same subject: servers refuse two.
+    """
+    nats = dict(claims.get("nats") or {})
+    limits = {"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "conn": -1}
+    limits |= {"leaf": -1, "wildcards": True} | dict(nats.get("limits") or {})
+    if (jetstream := config.get(JETSTREAM)) is not None:
+        full = LIMITS.with_defaults(jetstream)
+        limits |= {
+            theirs: full.get(ours, LIMITS.default_of(ours)) for ours, theirs in _LIMITS.items()
+        }
+    exports = [_export_claim(line.split(), mark) for line in config.get(EXPORTS) or ()]
+    imports = [_import_claim(line.split(), mark, keys) for line in config.get(IMPORTS) or ()]
+    roles = list(_role_claims(config.get(ROLES) or (), mark))
+    nats |= {
+        "limits": limits,
+        "exports": _with_others(nats.get("exports"), exports, "name", ("type", "subject"), mark),
+        "imports": _with_others(
+            nats.get("imports"), imports, "name", ("type", "account", "subject"), mark
+        ),
+        "signing_keys": _with_others(nats.get("signing_keys"), roles, "role", ("key",), mark),
+        "default_permissions": nats.get("default_permissions") or {"pub": {}, "sub": {}},
+        "type": "account",
+        "version": 2,
+    }
+    return dict(claims) | {"name": config["name"], "nats": nats}
+
+
+def _own(rows: Iterable[Any] | None, name: str, mark: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries with the mark. A signing key without a scope is a text."""
+    for row in rows or ():
+        if isinstance(row, Mapping) and str(row.get(name) or "").startswith(mark):
+            yield row
+
+
+def _with_others(
+    before: Iterable[Any] | None,
+    ours: list[Claims],
+    name: str,
+    same: tuple[str, ...],
+    mark: str,
+) -> list[Any]:
+    """Return our entries behind those of others, without others that are the `same` as ours."""
+    old = list(before or ())
+    gone = [*_own(old, name, mark)]
+    taken = {_identify(row, same) for row in ours}
+    return [*(row for row in old if row not in gone and _identify(row, same) not in taken), *ours]
+
+
+def _identify(row: Any, same: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what no two entries may share. A signing key without a scope is a text."""
+    return tuple(str(row.get(key)) for key in same) if isinstance(row, Mapping) else (str(row),)
+
+
+def _export_words(row: Mapping[str, Any]) -> str:
+    many = row.get("response_type") == "Stream"
+    token = int(row.get("account_token_position") or 0) or None
+    return export_line(str(row.get("type")), str(row.get("subject")), many=many, token=token)
+
+
+def _export_claim(words: Sequence[str], mark: str) -> Claims:
+    kind, subject, *rest = words
+    claim: Claims = {"name": mark + subject, "subject": subject, "type": kind}
+    if kind == "service":
+        claim["response_type"] = "Stream" if _MANY in rest else "Singleton"
+    if _TOKEN in rest:
+        claim["account_token_position"] = int(rest[rest.index(_TOKEN) + 1])
+    return claim
+
+
+def _import_words(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    subject, owner = str(row.get("subject")), str(row.get("account"))
+    local = str(row.get("local_subject") or row.get("to") or subject)
+    return import_line(str(row.get("type")), subject, names.get(owner, owner), local)
+
+
+def _import_claim(words: Sequence[str], mark: str, keys: Mapping[str, str]) -> Claims:
+    kind, subject, _, name, *rest = words
+    owner = keys.get(name, name)
+    claim: Claims = {"name": mark + subject, "subject": subject, "account": owner, "type": kind}
+    return claim | ({"local_subject": rest[1]} if rest else {})
+
+
+def _role_words(row: Mapping[str, Any], mark: str) -> Iterator[str]:
+    template = row.get("template") or {}
+    publish, subscribe = ((template.get(key) or {}).get("allow") or () for key in ("pub", "sub"))
+    app = str(row.get("role")).removeprefix(mark)
+    yield from role_lines(app, str(row.get("key")), publish, subscribe)
+
+
+def _role_claims(lines: Iterable[str], mark: str) -> Iterator[Claims]:
+    """Yield the scoped signing keys of the lines. A user without a permission may do nothing."""
+    roles: dict[str, dict[str, list[str]]] = {}
+    for line in lines:
+        app, word, rest = line.split(" ", 2)
+        role = roles.setdefault(app, {"publish": [], "subscribe": [], _KEY: []})
+        verb, _, subject = rest.partition(" ")
+        role[verb if word == _MAY else _KEY].append(subject if word == _MAY else rest)
+    for app, role in roles.items():
+        yield {
+            "kind": "user_scope",
+            "key": role[_KEY][0],
+            "role": mark + app,
+            "template": {
+                "pub": {"allow": role["publish"]} if role["publish"] else {"deny": [">"]},
+                "sub": {"allow": role["subscribe"]} if role["subscribe"] else {"deny": [">"]},
+                "subs": UNLIMITED,
+                "data": UNLIMITED,
+                "payload": UNLIMITED,
+            },
+        }

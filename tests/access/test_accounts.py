@@ -1,0 +1,337 @@
+"""Accounts of an operator are resources: plan and apply create, change and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nats
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
+import pytest
+
+from jsplan.cli.main import main
+from jsplan.config import load as load_workspace
+from jsplan.config.model import LoadOptions
+from jsplan.errors import ConfigError, ExitCode, JsplanError
+from jsplan.jetstream.accounts import decode_claims
+from jsplan.options import DriftOptions
+from jsplan.resources.account import mark_of, merge_claims, parse_claims
+from jsplan.sandbox.shapes import User
+from jsplan.topology import build_topology
+from jsplan.workflows.access import access
+from jsplan.workflows.drift import drift
+from tests.conftest import PROGRAM
+from tests.support.account_sharing import FakeNsc, start_servers
+from tests.support.jwt import Account, Keys, Operator, format_creds
+from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver, Space, left_to_do
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Sandbox
+
+EXAMPLE = Path(__file__).parents[2] / "examples/cross-account/jwt/jsplan.yaml"
+ROLE, USER = Keys(nkeys.PREFIX_BYTE_ACCOUNT), Keys(nkeys.PREFIX_BYTE_USER)
+MARK = mark_of("shop")
+APP: dict[str, Any] = {
+    "name": "billing",
+    "client": "py",
+    "nkey": USER.public,
+    "role": ROLE.public,
+    "publishes": [{"stream": "hub/stream/ORDERS", "subjects": ["orders.eu.*"]}],
+    "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}],
+}
+STREAM: dict[str, Any] = {
+    "name": "ORDERS",
+    "subjects": ["orders.>"],
+    "consumers": [{"name": "PULL", "ack_policy": "explicit"}],
+}
+
+
+class Operated:
+    """A server of an operator that knows its system account alone, and a workspace for SHOP."""
+
+    def __init__(self, folder: Path, sandboxes: list[Sandbox], resolver: str = "full") -> None:
+        self.operator, self.folder = Operator(), folder
+        servers = (
+            self.operator.resolving_configuration(folder / "accounts")
+            if resolver == "full"
+            else self.operator.configuration()
+        )
+        system = self.operator.system.creds(folder, "sys")
+        self.shop = Account("SHOP")
+        self.creds = self.shop.creds(folder, "shop")
+        (folder / "operator.nk").write_bytes(self.operator.signing.seed)
+        sandbox = start_servers(servers, User("SYS", None, None, system), binary=PROGRAM)
+        sandboxes.append(sandbox)
+        sandbox.start()
+        self.url = sandbox["hub"].url
+        self.system = system
+        self.space = Space(folder, {
+            "jsplan": 1,
+            "workspace": "shop",
+            "connections": {
+                "system": {"url": self.url, "creds": "./sys.creds", "operator_key": "./operator.nk"},
+                "hub": {"url": self.url, "creds": "./shop.creds", "account": "SHOP"},
+            },
+            "domains": {"hub": {"connection": "hub"}},
+            "accounts": [{"name": "SHOP", "key": self.shop.public, "jetstream": {"disk": "1GiB"}}],
+            "streams": [STREAM],
+            "apps": [APP],
+        })  # fmt: skip
+        self.space.write()
+
+    def look_up(self) -> dict[str, Any]:
+        """Return the claims of SHOP that the server has."""
+        with Raw(self.url, creds=self.system) as raw:
+            token = raw.request(f"$SYS.REQ.ACCOUNT.{self.shop.public}.CLAIMS.LOOKUP", b"")[1]
+        return decode_claims(token.decode()) or {}
+
+    def push(self, claims: dict[str, Any]) -> None:
+        """Change SHOP as another tool does."""
+        with Raw(self.url, creds=self.system) as raw:
+            own = {name: claims[name] for name in ("name", "sub", "nats")}
+            token = self.operator.keys.signed(own)
+            assert b'"error"' not in raw.request("$SYS.REQ.CLAIMS.UPDATE", token.encode())[1]
+
+
+@pytest.fixture
+def operated(tmp_path: Path, sandboxes: list[Sandbox]) -> Operated:
+    """A server and a workspace whose account does not exist yet."""
+    return Operated(tmp_path, sandboxes)
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, creds: Path) -> Any:
+    """Connect as an application, with a function that waits until a subject is denied."""
+    denied: list[str] = []
+
+    async def on_error(error: Exception) -> None:
+        denied.append(str(error))
+
+    client = await nats.connect(
+        url, user_credentials=str(creds), inbox_prefix=b"_INBOX_billing", error_cb=on_error
+    )
+
+    async def expect_denial(subject: str) -> None:
+        await client.publish(subject, b"")
+        while not any(f'"{subject.lower()}"' in text for text in denied):  # as nats-py writes it
+            await client.flush()
+
+    yield client, denied, expect_denial
+    await client.close()
+
+
+@pytest.mark.matrix
+async def test_from_nothing_to_the_last_message(
+    operated: Operated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two applies make account, stream and role; a user of the role may do what it declares.
+
+    What the application no longer does is taken from its connected user, if that is allowed.
+    """
+    space = operated.space
+    first, _ = await asyncio.to_thread(space.apply)
+    assert first.summary["add"] == 1
+    assert {each.address for each in first.deferred} == {
+        "hub/stream/ORDERS", "hub/consumer/ORDERS/PULL",
+    }  # fmt: skip
+    second, _ = await asyncio.to_thread(space.apply)
+    assert second.summary["add"] == 2
+    assert left_to_do(await asyncio.to_thread(space.plan)) == []
+
+    (operated.folder / "role.nk").write_bytes(ROLE.seed)
+    words = ["--jwt", "billing", "--signing-key", str(operated.folder / "role.nk")]
+    assert main(["access", "-C", str(operated.folder), *words]) == 0
+    token, creds = capsys.readouterr().out.strip(), operated.folder / "billing.creds"
+    creds.write_text(format_creds(token, USER))
+    async with connected(operated.url, creds) as (client, denied, expect_denial):
+        stream = client.jetstream(timeout=10)
+        await stream.publish("orders.eu.1", b"1")
+        pull = await stream.pull_subscribe("orders.>", durable="PULL", stream="ORDERS")
+        await (await pull.fetch(1, timeout=10))[0].ack_sync(timeout=10)
+        assert denied == []
+        await expect_denial("orders.us.1")
+
+    space.write(apps=[APP | {"consumes": []}])
+    with pytest.raises(JsplanError, match="REVOKES_ACCESS"):
+        await asyncio.to_thread(space.apply)
+    plan, _ = await asyncio.to_thread(space.apply, allow_hazards=("REVOKES_ACCESS:**",))
+    (hazard,) = plan.resource_changes[-1].hazards
+    assert "role billing may publish $JS.ACK.ORDERS.PULL.>" in hazard.message
+    async with connected(operated.url, creds) as (client, _, expect_denial):
+        await client.jetstream(timeout=10).publish("orders.eu.2", b"2")
+        await expect_denial("$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL")
+
+
+@pytest.mark.matrix
+def test_what_another_tool_added_stays(operated: Operated) -> None:
+    """Entries of others are no drift and survive an update; ours are put back."""
+    operated.space.apply()
+    claims = operated.look_up()
+    theirs = {"name": "metrics", "subject": "metrics.>", "type": "stream"}
+    claims["nats"]["exports"] = [theirs]
+    claims["nats"]["signing_keys"].append(Keys(nkeys.PREFIX_BYTE_ACCOUNT).public)
+    claims["nats"]["limits"]["conn"] = 77
+    operated.push(claims)
+    operated.space.apply()
+    assert left_to_do(operated.space.plan()) == []
+
+    theirs_too = dict(claims["nats"]["signing_keys"][0])
+    theirs_too["template"] = {"pub": {"allow": [">"]}, "sub": {}}
+    claims["nats"]["signing_keys"] = [theirs_too]
+    operated.push(claims)
+
+    found = drift(operated.space.load, DriftOptions(), RecordingObserver())
+    assert [each.address for each in found.resource_drift] == ["system/account/SHOP"]
+    plan, _ = operated.space.apply(allow_hazards=("REVOKES_ACCESS:**",))
+    (hazard,) = plan.resource_changes[-1].hazards
+    assert hazard.message == "removes role billing may publish >"
+    now = operated.look_up()["nats"]
+    assert now["exports"] == [theirs]
+    assert now["limits"]["conn"] == 77
+    assert ">" not in now["signing_keys"][0]["template"]["pub"]["allow"]
+
+
+@pytest.mark.matrix
+def test_a_key_that_the_servers_do_not_trust(operated: Operated) -> None:
+    """Servers would store what a foreign key signs, and refuse every user from then on."""
+    operated.space.apply()
+    before = operated.look_up()
+    (operated.folder / "operator.nk").write_bytes(Keys(nkeys.PREFIX_BYTE_OPERATOR).seed)
+    operated.space.write(accounts=[{"name": "SHOP", "key": operated.shop.public, "jetstream": {"disk": "2GiB"}}])  # fmt: skip
+
+    _, result = operated.space.apply()
+
+    assert result.exit_code == ExitCode.PARTIAL
+    assert "do not trust the key" in json.dumps(result.to_json(), default=str)
+    assert operated.look_up() == before
+
+
+def test_a_resolver_that_cannot_change(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
+    """A server with its accounts in memory does not answer, and the message says what it needs."""
+    operated = Operated(tmp_path, sandboxes, "memory")
+    with pytest.raises(JsplanError, match="no server answers for accounts") as caught:
+        operated.space.plan()
+    assert "resolver: {type: full}" in str(caught.value.hint)
+
+
+@pytest.mark.matrix
+def test_everything_is_deleted(operated: Operated) -> None:
+    """An account that left the files is deleted after what is in it, and can come back."""
+    operated.space.apply()
+    operated.space.apply()
+    with pytest.raises(JsplanError, match="REVOKES_ACCESS"):
+        operated.space.apply(destroy=True, allow_hazards=("DELETES_STREAM:**",))
+
+    plan, result = operated.space.apply(
+        destroy=True, allow_hazards=("DELETES_STREAM:**", "REVOKES_ACCESS:**")
+    )
+
+    assert result.exit_code == 0
+    assert plan.steps[-1].op == "account.delete"
+    assert operated.look_up() == {}
+    operated.space.apply()
+    assert operated.look_up()["name"] == "SHOP"
+
+
+def test_nsc_would_write_the_same(tmp_path: Path) -> None:
+    """The commands of `--style nsc` give the exports and imports that an apply gives."""
+    shutil.copy(EXAMPLE, tmp_path)
+    operator = Operator()
+    accounts = {name: operator.account(name) for name in "ABC"}
+    keys = {name: each.public for name, each in accounts.items()}
+    variables = tuple(f"account_{name.lower()}={key}" for name, key in keys.items())
+    load, nsc = LoadOptions(tmp_path, variables=variables), FakeNsc(operator)
+    for shared in access(load, RecordingObserver()).accounts:
+        for command in shared.nsc:
+            nsc.run(command)
+    bodies = bodies_of(load)
+    for name, account in accounts.items():
+        ours = merge_claims({}, bodies[name], "", keys)["nats"]
+        for section, theirs in (("exports", account.exports), ("imports", account.imports)):
+            assert [simplified(each) for each in ours[section]] == [simplified(e) for e in theirs]
+
+
+def bodies_of(load: LoadOptions) -> dict[str, dict[str, Any]]:
+    """Return the bodies of the accounts by name."""
+    workspace = load_workspace(load)
+    topology = build_topology(workspace)
+    return {address.name: topology.bodies[address] for address in workspace.accounts}
+
+
+def simplified(claim: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what counts of an export or import."""
+    kind, answers = claim["type"], claim.get("response_type")
+    local = claim.get("local_subject") or claim["subject"]
+    many = answers == "Stream"
+    return (kind, claim["subject"], claim.get("account"), local, many, claim.get("account_token_position"))  # fmt: skip
+
+
+CLAIMS: dict[str, Any] = {
+    "name": "SHOP",
+    "sub": "A1",
+    "nats": {
+        "exports": [{"name": "x", "subject": "x.>", "type": "stream"}],
+        "signing_keys": ["AKEY", {"kind": "user_scope", "key": "AOTHER", "role": "theirs"}],
+        "limits": {"conn": 5, "mem_storage": 0, "disk_storage": 7, "streams": -1, "consumer": 3},
+        "revocations": {"*": 1},
+    },
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "nothing": {"name": "SHOP"},
+    "exports": {"name": "SHOP", "exports": ["service a.* many-answers", "stream b.*.> token 2"]},
+    "imports": {"name": "SHOP", "imports": ["service a.b from OWNER as c.d", "stream e from AXYZ"]},
+    "a role": {"name": "SHOP", "roles": ["app key AROLE", "app may publish x.>", "app may subscribe y.* workers"]},
+    "a role that may do nothing": {"name": "SHOP", "roles": ["app key AROLE"]},
+    "limits": {"name": "SHOP", "jetstream": {"disk": 1024, "consumers": 3}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [{}, CLAIMS], ids=["new", "with entries of others"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_claims_have_what_was_written(config: dict[str, Any], before: dict[str, Any]) -> None:
+    """A configuration in claims is read from them again; the rest of the claims is unchanged."""
+    keys = {"OWNER": "AOWNER"}
+
+    merged = merge_claims(before, config, MARK, keys)
+
+    found = parse_claims(merged, MARK, keys)
+    if "jetstream" not in config:
+        found.pop("jetstream", None)
+    assert found == config
+    again = merge_claims(merged, {"name": "SHOP"}, MARK, keys)["nats"]
+    for section in ("exports", "signing_keys"):
+        assert again[section] == before.get("nats", {}).get(section, [])
+    assert again.get("revocations") == before.get("nats", {}).get("revocations")
+    assert again["limits"]["conn"] == before.get("nats", {}).get("limits", {}).get("conn", -1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"accounts": [{"name": "SHOP", "key": "UABC"}]}, "no public key of an account"),
+        ({"accounts": [{"name": "A", "key": ROLE.public}] * 2}, "account A is declared twice"),
+        ({"accounts": [{"name": "A", "key": ROLE.public, "connection": "hub"}]}, "no connection with `operator_key`"),
+        ({"domains": {"system": {"connection": "hub"}}}, "is the name of a domain"),
+        ({"apps": [APP | {"name": "one"}, APP | {"name": "two"}]}, "have the same `role`"),
+        ({"apps": [APP | {"role": "SAABC"}]}, "no public key of an account's signing key"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_files(sections: dict[str, Any], text: str, tmp_path: Path) -> None:
+    """Each is named with its place."""
+    base = {
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {"system": {"url": "nats://127.0.0.1:1", "operator_key": "./o.nk"}, "hub": {"url": "nats://127.0.0.1:1"}},
+        "domains": {"hub": {"connection": "hub"}},
+        "streams": [STREAM],
+    }  # fmt: skip
+    space = Space(tmp_path, base)
+    space.write(**sections)
+    with pytest.raises(ConfigError) as caught:
+        bodies_of(space.load)
+    assert text in "\n".join(each.summary for each in caught.value.diagnostics)
