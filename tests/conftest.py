@@ -9,6 +9,7 @@ import os
 import sys
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -22,7 +23,6 @@ from tools import spark_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pytest_timeout import Settings
 
@@ -45,6 +45,8 @@ LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
 #: of the list and steals from its end, so that one worker runs them all and no second one starts a Spark.
 COSTLY = ("spark", "object_store", "_filled_server")
+#: How many cases of a test `make test` runs, by file and name.
+SAMPLED = Path(__file__).with_name("sampled.txt")
 STANDARD_ERROR = pytest.StashKey[int]()
 _number = itertools.count()
 
@@ -112,6 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Refuse one of the matrix that is allowed more time, by its own mark or its file's.
     """
     items.sort(key=_cost_rank)
+    _leave_to_soak(items)
     if find_level(binary.read_version(PROGRAM)) < REPLACE_LEVEL:
         left_out = [item for item in items if _needs_replacements(item)]
         config.hook.pytest_deselected(items=left_out)
@@ -126,6 +129,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone"
             )
+
+
+def read_sampled() -> dict[str, int]:
+    """Return the number of cases that `make test` runs, by file and name of the test."""
+    lines = SAMPLED.read_text("utf-8").splitlines()
+    rows = (line.split() for line in lines if line and not line.startswith("#"))
+    return {name: int(number) for number, name in rows}
+
+
+def _leave_to_soak(items: list[pytest.Item]) -> None:
+    """Mark as `soak` what `make test` leaves out of the tests in `SAMPLED`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        for each in {name, name.partition("[")[0]} if not item.get_closest_marker("soak") else ():
+            cases.setdefault(each, []).append(item)
+    for name, number in read_sampled().items():
+        found = cases.get(name, [])
+        kept = {index * len(found) // number for index in range(number)}
+        for index, item in enumerate(found):
+            if index not in kept:
+                item.add_marker(pytest.mark.soak)
 
 
 def _needs_replacements(item: pytest.Item) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grimp
 
+from tests.conftest import read_sampled
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "jsplan").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -162,6 +164,17 @@ def test_no_test_is_passed_over() -> None:
 
     assert [] == used
     assert [] == [package_of(path) for path in TESTS if "mock" in imported(path)]
+
+
+def test_what_make_test_leaves_out_exists() -> None:
+    """Each line of `sampled.txt` names a test function."""
+    lost = []
+    for name in read_sampled():
+        file, _, function = name.partition("[")[0].partition("::")
+        path = ROOT / "tests" / file
+        if not path.exists() or f"def {function}(" not in path.read_text(encoding="utf-8"):
+            lost.append(name)
+    assert lost == []
 
 
 def test_nothing_is_left_to_do() -> None:
