@@ -204,6 +204,42 @@ def test_lost_messages_come_back(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> 
     assert left_to_do(space.plan()) == []
 
 
+@pytest.mark.since_2_12
+def test_lost_messages_come_back_with_their_sequences(
+    make_hub_leaf: MakeHubLeaf, tmp_path: Path
+) -> None:
+    """The steps of the page: the copy becomes the stream, and the newcomers are appended once."""
+    servers = make_hub_leaf()
+    hub = servers["hub"]
+    space = lose_messages(servers, tmp_path)
+    publish(hub, 20, 1000)
+    kept, fork = {"name": "M", "domain": "leaf", "subjects": ["kept.a"]}, A | {"name": "A_FORK"}
+    space.write(streams=[A, kept]).apply(allow_hazards=("BREAKS_REPLICATION",))
+
+    moved = {"from": "hub/stream/A", "to": "hub/stream/A_FORK"}
+    allowed = ("REMOVES_SUBJECTS",)
+    _, result = space.write(streams=[fork, kept], relocate=[moved]).apply(allow_hazards=allowed)
+    assert result.exit_code == 0, result
+    publish(hub, 5, 2000)
+    back = {"from": "leaf/stream/M", "to": "hub/stream/A"}
+    _, result = space.write(streams=[fork, A | {"subjects": ["kept.a"]}], relocate=[back]).apply(
+        allow_hazards=allowed
+    )
+    assert result.exit_code == 0, result
+    ended = fork | {"subjects": ["fork.a"]}
+    origin = {"domain": "hub", "stream": "A_FORK", "start_seq": 101}
+    to = {"domain": "hub", "stream": "A"}
+    newcomers = {"name": "newcomers", "from": [origin], "to": to}
+    space.write(streams=[ended, A], backfills=[newcomers])
+    _, result = space.apply(allow_hazards=allowed)
+
+    assert result.exit_code == 0, result
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        stored = [message(raw, "hub", "A", seq) for seq in range(1, 176)]
+    assert stored == [b"%d" % n for n in (*range(150), *range(1000, 1020), *range(2000, 2005))]
+    assert left_to_do(space.plan()) == []
+
+
 def test_an_entry_of_some_of_the_lost_messages(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """An entry names 20 ranges. The text says how many messages are lost beyond these."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, M])
