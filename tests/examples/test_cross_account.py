@@ -220,7 +220,7 @@ def test_b_uses_consumers_in_the_jetstream_of_a(
         deliver = raw.api_ok("$JS.API.CONSUMER.INFO.S.bb")["config"]["deliver_subject"]
         with Raw(url, creds=creds["B"], timeout=30) as client:
             client.subscribe("taken")
-            client.publish("$JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply="taken")
+            client.publish("JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply="taken")
             for _ in range(10):
                 client.publish(client.next_reply(), b"+ACK")
         with Raw(url, creds=creds["B"], timeout=30) as client:
