@@ -245,6 +245,7 @@ def test_nsc_would_write_the_same(tmp_path: Path) -> None:
     accounts = {name: operator.account(name) for name in "ABC"}
     keys = {name: each.public for name, each in accounts.items()}
     variables = tuple(f"account_{name.lower()}={key}" for name, key in keys.items())
+    variables += (f"worker={ROLE.public}",)
     load, nsc = LoadOptions(tmp_path, variables=variables), FakeNsc(operator)
     for shared in access(load, RecordingObserver()).accounts:
         for command in shared.nsc:

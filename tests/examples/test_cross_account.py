@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 
 from jsplan.config.model import LoadOptions
@@ -25,7 +26,7 @@ from tests.support.account_sharing import (
     start_servers,
     wait_for_messages,
 )
-from tests.support.jwt import Operator
+from tests.support.jwt import Keys, Operator, format_creds
 from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import RecordingObserver, approve, left_to_do
 
@@ -172,6 +173,11 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
     servers = operator.resolving_configuration(folder / "accounts")
     accounts = [operator.account(name) for name in "ABC"]
     creds = creds_of(operator, folder)
+    role, user = Keys(nkeys.PREFIX_BYTE_ACCOUNT), Keys(nkeys.PREFIX_BYTE_USER)
+    nats = {"issuer_account": accounts[1].public, "type": "user", "version": 2}
+    token = role.signed({"name": "worker", "sub": user.public, "nats": nats})
+    creds["worker"] = folder / "worker.creds"
+    creds["worker"].write_text(format_creds(token, user))
     (folder / "operator.nk").write_bytes(operator.signing.seed)
     system, anybody = User("SYS", None, None, creds["SYS"]), User(None, None, None)
     remotes = [(str(creds["A"]), "")]
@@ -180,6 +186,7 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
     ) as sandbox:
         urls = [f"{name}={sandbox[name].url}" for name in ("hub", "leaf")]
         keys = [f"account_{each.name.lower()}={each.public}" for each in accounts]
+        keys.append(f"worker={role.public}")
         load = LoadOptions(folder, variables=(*urls, *keys))
         options = PlanOptions(targets=("system/**",))
         first, result = apply(load, options, approve, RecordingObserver())
@@ -211,16 +218,16 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
 def test_b_uses_consumers_in_the_jetstream_of_a(
     jwt: tuple[Sandbox, LoadOptions, dict[str, Path]],
 ) -> None:
-    """B, without JetStream, pulls with `b`; `bb` pushes 5 MB to it with flow control and acks."""
+    """The worker of B, without JetStream, pulls with `b`; `bb` pushes 5 MB with flow control."""
     sandbox, load, creds = jwt
     converge(load, 8)
     url, count = sandbox["hub"].url, 500
     with Raw(url, creds=creds["A"], timeout=30) as raw:
         publish_many(raw, {"S.1": count}, 10_000)
         deliver = raw.api_ok("$JS.API.CONSUMER.INFO.S.bb")["config"]["deliver_subject"]
-        with Raw(url, creds=creds["B"], timeout=30) as client:
-            client.subscribe("taken")
-            client.publish("JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply="taken")
+        with Raw(url, creds=creds["worker"], timeout=30) as client:
+            client.subscribe(inbox := "_INBOX_worker.taken")
+            client.publish("JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply=inbox)
             for _ in range(10):
                 client.publish(client.next_reply(), b"+ACK")
         with Raw(url, creds=creds["B"], timeout=30) as client:
