@@ -141,7 +141,7 @@ def _find_hub(
 
 def stream_config(topology: Topology, address: Address) -> dict[str, Any]:
     """Return the configuration of a stream or bucket that applications use."""
-    body = topology.bodies[address]
+    body = topology.bodies[topology.find_declared(address)]
     found = {name: body[name] for name in _STREAM_FIELDS if body.get(name) is not None}
     copies = body.get("mirror") or body.get("sources")
     subjects = {

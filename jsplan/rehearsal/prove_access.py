@@ -127,10 +127,10 @@ class _Prover:
                     self._admins[site.name, account.name] = link
                     await _create_stream(link, {"name": OTHER, "subjects": [OTHER_SUBJECT]})
             used = {use.address for each in permissions for use in each.app.uses}
-            streams = {a.parent or a for a in used}
+            streams = {self._topology.canonicalize(a.parent or a) for a in used}
             for address in sorted(streams):
                 await _create_stream(self._admin(address), stream_config(self._topology, address))
-            for address in sorted(used - streams):
+            for address in sorted(a for a in used if a.kind == "consumer"):
                 config = consumer_config(self._topology, address)
                 subject = f"$JS.API.CONSUMER.CREATE.{address.stream}.{address.consumer}"
                 body = {"stream_name": address.stream, "config": config}

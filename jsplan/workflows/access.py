@@ -83,10 +83,12 @@ def access(
     if prove:
         from jsplan.rehearsal.prove_access import prove_access  # noqa: PLC0415 - loads the sandbox
 
+        # Servers of an operator know accounts by their public keys, which subjects may have.
+        keyed = {key: find_account_key(workspace, name) for key, name in accounts.items()}
+        by_key = compute_grants(workspace, topology, keyed)[0]
+        users = derive_permissions(workspace, topology, keyed)[0]
         proofs = run_until_complete(
-            prove_access(
-                workspace, topology, accounts, needed, permissions, observer, server_version
-            )
+            prove_access(workspace, topology, keyed, by_key, users, observer, server_version)
         )
         for each in out.apps:
             each.proof = proofs.get(each.app)

@@ -336,3 +336,18 @@ def test_mistakes_in_the_files(sections: dict[str, Any], text: str, tmp_path: Pa
     with pytest.raises(ConfigError) as caught:
         bodies_of(space.load)
     assert text in "\n".join(each.summary for each in caught.value.diagnostics)
+
+
+@pytest.mark.matrix
+def test_a_role_is_proven(tmp_path: Path) -> None:
+    """Embedded servers know the accounts by their public keys, which acknowledgements may have."""
+    shutil.copy(EXAMPLE, tmp_path)
+    names = ("account_a", "account_b", "account_c", "worker")
+    variables = tuple(f"{name}={Keys(nkeys.PREFIX_BYTE_ACCOUNT).public}" for name in names)
+    (app,) = access(
+        LoadOptions(tmp_path, variables=variables), RecordingObserver(), prove=True
+    ).apps
+    assert app.proof is not None
+    assert app.proof.is_complete, app.proof
+    assert app.proof.unproven == 0
+    assert app.proof.refused > 40
