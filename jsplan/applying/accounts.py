@@ -6,13 +6,14 @@ to 2.15). So the key is compared with those that the server trusts before anythi
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import orjson
 
 from jsplan.applying.kv_entries import require_planned_value
-from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.step_context import READ_BACK_TIMEOUT, StepContext, StepFailed
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, ServerRefusedError, UsageError
 from jsplan.facts.live import LiveObject
@@ -68,6 +69,17 @@ async def _send(context: StepContext, step: Step, subject: str, claims: dict[str
             raise ServerRefusedError.of(text, error)
 
     await context.write(step, push)
+    await _wait_until_stored(context, step, token if subject == _UPDATE else None)
+
+
+async def _wait_until_stored(context: StepContext, step: Step, token: bytes | None) -> None:
+    """Wait until a read finds what was sent. Of several servers another one may answer first."""
+    end = time.monotonic() + READ_BACK_TIMEOUT
+    while time.monotonic() < end:
+        live = await context.read(step.target_address)
+        if (live.content if live is not None else None) == token:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _read_trusted_key(api: DomainApi) -> SigningKey:

@@ -28,6 +28,8 @@ from tests.conftest import PROGRAM
 from tests.support.account_sharing import FakeNsc, start_servers
 from tests.support.jwt import Account, Keys, Operator, format_creds
 from tests.support.raw import Raw
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
@@ -236,6 +238,31 @@ def test_everything_is_deleted(operated: Operated) -> None:
     assert operated.look_up() == {}
     operated.space.apply()
     assert operated.look_up()["name"] == "SHOP"
+
+
+@pytest.mark.matrix
+def test_a_killed_apply_is_finished(operated: Operated) -> None:
+    """A death before or after each push is recovered by the next apply."""
+    space, small = operated.space, {"name": "SHOP", "key": operated.shop.public}
+    steps: tuple[dict[str, Any], ...] = (
+        {"accounts": [small]},
+        {"accounts": [small | {"jetstream": {"disk": "2GiB"}}]},
+        {"accounts": []},
+    )
+    allowed = ("REVOKES_ACCESS:**",)
+    sections = {"streams": [], "apps": []}
+    for change in steps:
+        before = read_state(operated.folder, "shop").resources
+        for moment in range(1, 4):
+            space.write(**sections, **change)
+            with kill_after(moment), contextlib.suppress(SimulatedKill):
+                space.apply(allow_hazards=allowed)
+        _, result = space.apply(allow_hazards=allowed)
+        assert result.exit_code == 0
+        assert read_state(operated.folder, "shop").pending == {}
+        assert read_state(operated.folder, "shop").resources != before
+        assert left_to_do(space.plan()) == []
+    assert operated.look_up() == {}
 
 
 def test_nsc_would_write_the_same(tmp_path: Path) -> None:
