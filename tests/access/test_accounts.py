@@ -20,7 +20,8 @@ from jsplan.errors import ConfigError, ExitCode, JsplanError
 from jsplan.jetstream.accounts import decode_claims
 from jsplan.options import DriftOptions
 from jsplan.resources.account import mark_of, merge_claims, parse_claims
-from jsplan.sandbox.shapes import User
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import Layout, Node, User
 from jsplan.topology import build_topology
 from jsplan.workflows.access import access
 from jsplan.workflows.drift import drift
@@ -33,7 +34,7 @@ from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
-    from jsplan.sandbox import Sandbox
+    from collections.abc import Callable
 
 EXAMPLE = Path(__file__).parents[2] / "examples/cross-account/jwt/jsplan.yaml"
 ROLE, USER = Keys(nkeys.PREFIX_BYTE_ACCOUNT), Keys(nkeys.PREFIX_BYTE_USER)
@@ -213,6 +214,67 @@ def test_a_key_that_the_servers_do_not_trust(operated: Operated) -> None:
     assert operated.look_up() == before
 
 
+@pytest.mark.matrix
+def test_an_account_of_nsc_is_adopted(operated: Operated) -> None:
+    """It needs `--adopt`, keeps what it has, and a store that it loses is a hazard."""
+    operated.shop.export("service", "metrics.>")
+    operated.push(operated.shop.claims())
+    with pytest.raises(JsplanError, match="is not managed yet"):
+        operated.space.apply()
+
+    plan = operated.space.plan(adopt=True)
+    (change,) = (c for c in plan.resource_changes if c.type == "account")
+    assert [each.message for each in change.hazards] == ["removes streams in its memory"]
+    _, result = operated.space.apply(adopt=True, allow_hazards=("REVOKES_ACCESS:**",))
+
+    assert result.exit_code == 0
+    assert [each["name"] for each in operated.look_up()["nats"]["exports"]] == ["metrics.>"]
+    assert left_to_do(operated.space.plan()) == []
+
+
+@pytest.mark.soak
+@pytest.mark.matrix
+def test_a_cluster(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
+    """Each of three servers may answer, and a read finds what another one has stored."""
+    operator, shop = Operator(), Account("SHOP")
+    login = User(None, None, None, operator.account("BOOT").creds(tmp_path, "boot"))
+    system = User("SYS", None, None, operator.system.creds(tmp_path, "sys"))
+    (tmp_path / "operator.nk").write_bytes(operator.signing.seed)
+    shop.creds(tmp_path, "shop")
+
+    def layout(port_of: Callable[[str], int]) -> Layout:
+        names = ("n1", "n2", "n3")
+        routes = {name: port_of(f"{name}.routes") for name in names}
+        return Layout("cluster", tuple(
+            Node(
+                name, port_of(name), domain="hub", login=login, system=system,
+                routes=(routes[name], *(routes[other] for other in names if other != name)),
+                extra=operator.resolving_configuration(tmp_path / name),
+            )
+            for name in names
+        ))  # fmt: skip
+
+    servers = Sandbox(layout, binary=PROGRAM)
+    sandboxes.append(servers)
+    servers.start()
+    url = ",".join(servers[name].url for name in ("n1", "n2", "n3"))
+    space = Space(tmp_path, {
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {
+            "system": {"url": url, "creds": "./sys.creds", "operator_key": "./operator.nk"},
+            "hub": {"url": url, "creds": "./shop.creds", "account": "SHOP"},
+        },
+        "domains": {"hub": {"connection": "hub"}},
+        "streams": [STREAM | {"num_replicas": 3}],
+    })  # fmt: skip
+    for size in range(1, 11):
+        limits = {"jetstream": {"disk": f"{size}GiB"}}
+        space.write(accounts=[{"name": "SHOP", "key": shop.public, **limits}])
+        assert space.apply()[1].exit_code == 0
+    assert left_to_do(space.plan()) == []
+
+
 def test_a_resolver_that_cannot_change(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """A server with its accounts in memory does not answer, and the message says what it needs."""
     operated = Operated(tmp_path, sandboxes, "memory")
@@ -250,7 +312,7 @@ def test_a_killed_apply_is_finished(operated: Operated) -> None:
         {"accounts": []},
     )
     allowed = ("REVOKES_ACCESS:**",)
-    sections = {"streams": [], "apps": []}
+    sections: dict[str, Any] = {"streams": [], "apps": []}
     for change in steps:
         before = read_state(operated.folder, "shop").resources
         for moment in range(1, 4):

@@ -25,8 +25,9 @@ def assess_account(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazar
             for line in live.raw.get(name) or ()
             if line not in (after.get(name) or ())
         ]
-        if live.raw.get(JETSTREAM) and not after.get(JETSTREAM):
-            lost.append("its JetStream")
+        had, has = live.raw.get(JETSTREAM) or {}, after.get(JETSTREAM) or {}
+        stores = (store for store in ("memory", "disk") if had.get(store) and not has.get(store))
+        lost += [f"streams in its {store}" for store in stores]
         if not lost:
             return []
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
