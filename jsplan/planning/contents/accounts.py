@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
 from jsplan.documents.plan import Hazard
 from jsplan.planning.hazards import with_permissions
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.account import EXPORTS, IMPORTS, JETSTREAM, ROLES
-
-#: Lines that a hazard names before it only counts them.
-_SHOWN = 3
+from jsplan.resources.fields import Config
+from jsplan.units import count_text
 
 
 def assess_account(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazard]:
     """Return the hazard of an account that is deleted, or that loses a permission."""
-    live, after = decision.live, decision.after or {}
+    live = decision.live
     if live is None or decision.actions not in (["update"], ["delete"]):
         return []
     if decision.deletes:
         text = "cuts off every user of the account, and nothing reaches its streams any more"
     else:
-        lost = [
-            f"{name.removesuffix('s')} {line}"
-            for name in (EXPORTS, IMPORTS, ROLES)
-            for line in live.raw.get(name) or ()
-            if line not in (after.get(name) or ())
-        ]
-        had, has = live.raw.get(JETSTREAM) or {}, after.get(JETSTREAM) or {}
-        stores = (store for store in ("memory", "disk") if had.get(store) and not has.get(store))
-        lost += [f"streams in its {store}" for store in stores]
-        if not lost:
-            return []
-        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        text = f"removes {'; '.join(lost[:_SHOWN])}{more}"
-    return with_permissions(inputs, decision.address, [Hazard("REVOKES_ACCESS", text)])
+        text = ", ".join(_list_losses(live.raw, decision.after or {}))
+    found = [Hazard("REVOKES_ACCESS", text)] if text else []
+    return with_permissions(inputs, decision.address, found)
+
+
+def _list_losses(before: Config, after: Config) -> Iterator[str]:
+    """Yield who loses how much; the changed lines show what."""
+    lost = {
+        name: [line for line in before.get(name) or () if line not in (after.get(name) or ())]
+        for name in (ROLES, EXPORTS, IMPORTS)
+    }
+    for app, count in Counter(line.split(" ", 1)[0] for line in lost[ROLES]).items():
+        yield f"{app} loses {count_text(count, 'permission')}"
+    if lost[EXPORTS]:
+        yield f"other accounts lose {count_text(len(lost[EXPORTS]), 'export')} of it"
+    if lost[IMPORTS]:
+        yield f"it loses {count_text(len(lost[IMPORTS]), 'import')}"
+    had: dict[str, Any] = before.get(JETSTREAM) or {}
+    has: dict[str, Any] = after.get(JETSTREAM) or {}
+    for store in ("memory", "disk"):
+        if had.get(store) and not has.get(store):
+            yield f"it may have no streams in {store} any more"
