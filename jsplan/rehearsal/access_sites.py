@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.config.model import Workspace
+from jsplan.resources.buckets import subject_prefixes
 from jsplan.sandbox.sites import Account, Site
 from jsplan.topology.access import REPLY_FLAG, Grant
 from jsplan.topology.app_permissions import VERBS, AppPermissions, Permission
@@ -144,10 +145,9 @@ def stream_config(topology: Topology, address: Address) -> dict[str, Any]:
     body = topology.bodies[topology.find_declared(address)]
     found = {name: body[name] for name in _STREAM_FIELDS if body.get(name) is not None}
     copies = body.get("mirror") or body.get("sources")
-    subjects = {
-        "kv": [f"$KV.{address.name}.>"],
-        "object_store": [f"$O.{address.name}.C.>", f"$O.{address.name}.M.>"],
-    }.get(address.kind, [f"proof.{address.stream}"] if copies else [address.stream])
+    subjects = [f"proof.{address.stream}"] if copies else [address.stream]
+    if address.kind != "stream":
+        subjects = [f"{each}>" for each in subject_prefixes(address.kind, address.name)]
     default = {"subjects": subjects, "allow_direct": address.kind != "stream"}
     return default | found | {"name": address.stream, "storage": "memory"}
 

@@ -28,6 +28,7 @@ from jsplan.rehearsal.access_sites import (
 )
 from jsplan.rehearsal.access_uses import UseRun, fill_wildcards, is_reply
 from jsplan.rehearsal.environment import run_sandbox
+from jsplan.resources.buckets import subject_prefixes
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.versions import (
     find_release,
@@ -218,10 +219,10 @@ class _Prover:
     def _stored_subject(self, use: AppUse) -> str:
         """Return a subject that the stream stores, and that the use is about."""
         address = use.address
-        if address.kind == "kv":
-            return f"$KV.{address.name}.{fill_wildcards((use.subjects or ('>',))[0])}"
-        if address.kind == "object_store":
-            return f"$O.{address.name}.M.proof"
+        if address.kind in ("kv", "object_store"):
+            keys = use.subjects if address.kind == "kv" else ()
+            prefix = subject_prefixes(address.kind, address.name)[-1]
+            return prefix + fill_wildcards((keys or (">",))[0])
         if address.kind == "consumer":
             config = consumer_config(self._topology, address)
             filters = config.get("filter_subjects") or [config.get("filter_subject")]

@@ -146,14 +146,15 @@ _REQUIRED_CONFIG: Final[Mapping[str, Config]] = {
 }
 
 
+def subject_prefixes(kind: str, bucket: str) -> tuple[str, ...]:
+    """Return the subjects of a bucket before its keys, or the parts of its objects."""
+    return (f"$KV.{bucket}.",) if kind == "kv" else (f"$O.{bucket}.C.", f"$O.{bucket}.M.")
+
+
 def _bucket_subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
     if body.get("mirror"):
         return {}
-    return {
-        "subjects": [f"$KV.{bucket}.>"]
-        if kind == "kv"
-        else [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]
-    }
+    return {"subjects": [f"{prefix}>" for prefix in subject_prefixes(kind, bucket)]}
 
 
 def _lower_origins(bucket: str, out: Config) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from jsplan.config.model import AppUse, Client, Verb
+from jsplan.resources.buckets import subject_prefixes
 
 
 class Request(Struct, frozen=True):
@@ -73,10 +74,6 @@ REQUESTS: Final[dict[tuple[str, Verb], tuple[Request, ...]]] = {
 }
 
 
-#: The subjects of a bucket by its kind, before its keys. That of an object is a hash of its name.
-_KEYS: Final = {"kv": ("$KV.{name}.",), "object_store": ("$O.{name}.C.", "$O.{name}.M.")}
-
-
 def list_requests(use: AppUse, client: Client, body: Mapping[str, Any], api: str) -> Iterator[str]:
     """Yield the subjects that this client asks over the prefix `api`, in its order.
 
@@ -98,9 +95,13 @@ def list_requests(use: AppUse, client: Client, body: Mapping[str, Any], api: str
 
 
 def _list_subjects(use: AppUse) -> Sequence[str]:
-    """Return the subjects of a use; those of a bucket are below its own."""
-    prefixes = [each.format(name=use.address.name) for each in _KEYS.get(use.address.kind, ())]
-    if not prefixes:
+    """Return the subjects of a use; those of a bucket are below its own.
+
+    The subject of an object is a hash of its name.
+    """
+    address = use.address
+    if address.kind not in ("kv", "object_store"):
         return use.subjects
-    keys = (">",) if use.address.kind == "object_store" else use.subjects or (">",)
+    keys = (">",) if address.kind == "object_store" else use.subjects or (">",)
+    prefixes = subject_prefixes(address.kind, address.name)
     return [f"{prefix}{key}" for prefix in prefixes for key in keys]

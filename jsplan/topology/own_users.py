@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from jsplan.config.model import App, Domain, Workspace
 from jsplan.diagnostics import NO_LOCATION
+from jsplan.resources.buckets import subject_prefixes
 from jsplan.topology.app_permissions import (
     AppPermissions,
     Permission,
@@ -106,7 +107,8 @@ class _OwnUser:
     def _add_state(self) -> None:
         backend = self._workspace.backend
         if backend.bucket is not None and backend.domain in self._domains:
-            stream, subjects = f"KV_{backend.bucket}", [f"$KV.{backend.bucket}.>"]
+            stream = f"KV_{backend.bucket}"
+            subjects = [f"{each}>" for each in subject_prefixes("kv", backend.bucket)]
             self._add_bucket(backend.domain, [f"STREAM.MSG.GET.{stream}"], subjects, "state")
 
     def _add_contents(self) -> None:
@@ -120,7 +122,7 @@ class _OwnUser:
             if parent.kind == "stream":
                 subjects = self._workspace.resources[parent].body.get("subjects") or [stream]
             else:
-                subjects = [f"{'$KV' if parent.kind == 'kv' else '$O'}.{parent.name}.>"]
+                subjects = [f"{each}>" for each in subject_prefixes(parent.kind, parent.name)]
                 reads.append(f"DIRECT.GET.{stream}")
             self._add_bucket(parent.domain, reads, list(subjects), why)
 

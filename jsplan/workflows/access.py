@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
-from jsplan.diagnostics import did_you_mean, quote_shell
-from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need
+from jsplan.diagnostics import Diagnostic, did_you_mean, quote_shell
+from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need, Proof
 from jsplan.documents.reading import read_file
 from jsplan.errors import ConfigError, UsageError
 from jsplan.event_loop import run_until_complete
@@ -20,7 +22,7 @@ from jsplan.jetstream import Pool
 from jsplan.jetstream.accounts import resolve_accounts
 from jsplan.jetstream.jwt import ACCOUNT, read_signing_key, sign_user
 from jsplan.options import Observer
-from jsplan.topology import build_topology
+from jsplan.topology import Topology, build_topology
 from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants, find_account_key
 from jsplan.topology.app_permissions import VERBS, AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
@@ -58,38 +60,23 @@ def access(
     there.
     """
     before = _read_before(against) if against is not None else None
-    workspace = load(options)
+    derived = _derive(options)
+    workspace, accounts, needed = derived.workspace, derived.accounts, derived.grants
     if system is not None and system not in workspace.connections:
         raise UsageError(
             f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}'
         )
-    topology = build_topology(workspace)
-    accounts = resolve_accounts(workspace.connections, options.environ)
-    needed, found = compute_grants(workspace, topology, accounts)
-    found = [*workspace.diagnostics, *topology.diagnostics, *found]
-    if any(d.severity == "error" for d in found):
-        raise ConfigError(found)
-    out = Access(__version__, workspace.name, workspace.environment, checked=ask, diagnostics=found)
-    permissions, without_way = derive_permissions(workspace, topology, accounts)
-    if without_way:
-        raise ConfigError([*found, *without_way])
+    out = Access(__version__, workspace.name, workspace.environment, checked=ask)
+    out.diagnostics = derived.diagnostics
     own_users = derive_own_users(workspace, accounts) if own else ()
-    out.apps = [_build_app_access(each) for each in (*permissions, *own_users)]
+    out.apps = [_build_app_access(each) for each in (*derived.permissions, *own_users)]
     if before is not None:
         out.changes = out.changes_since(before)
     out.connections = {account: key for key, account in reversed(accounts.items())}
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
     if prove:
-        from jsplan.rehearsal.prove_access import prove_access  # noqa: PLC0415 - loads the sandbox
-
-        # Servers of an operator know accounts by their public keys, which subjects may have.
-        keyed = {key: find_account_key(workspace, name) for key, name in accounts.items()}
-        by_key = compute_grants(workspace, topology, keyed)[0]
-        users = derive_permissions(workspace, topology, keyed)[0]
-        proofs = run_until_complete(
-            prove_access(workspace, topology, keyed, by_key, users, observer, server_version)
-        )
+        proofs = _prove(derived, observer, server_version)
         for each in out.apps:
             each.proof = proofs.get(each.app)
     if ask:
@@ -97,6 +84,50 @@ def access(
             _check_on_servers(workspace, options.environ, needed, out, observer, system)
         )
     return out
+
+
+class _Derived(Struct, frozen=True):
+    """A workspace, and what its flows and applications need between these accounts."""
+
+    workspace: Workspace
+    topology: Topology
+    accounts: dict[str, str]
+    grants: list[Grant]
+    permissions: list[AppPermissions]
+    diagnostics: list[Diagnostic]
+
+
+def _derive(options: LoadOptions) -> _Derived:
+    """Load a workspace, and derive what it needs. Raises ConfigError for any error in it."""
+    workspace = load(options)
+    topology = build_topology(workspace)
+    accounts = resolve_accounts(workspace.connections, options.environ)
+    grants, findings = compute_grants(workspace, topology, accounts)
+    permissions, without_way = derive_permissions(workspace, topology, accounts)
+    # Of accounts in the files, those of the topology are the same.
+    every = [*workspace.diagnostics, *topology.diagnostics, *findings, *without_way]
+    found = [each for index, each in enumerate(every) if each not in every[:index]]
+    if any(d.severity == "error" for d in found):
+        raise ConfigError(found)
+    return _Derived(workspace, topology, accounts, grants, permissions, found)
+
+
+def _prove(
+    derived: _Derived, observer: Observer, server_version: str | None
+) -> Mapping[str, Proof]:
+    """Try the permissions of the applications. Raises SandboxError.
+
+    Servers of an operator know accounts by their public keys, which subjects may have.
+    """
+    from jsplan.rehearsal.prove_access import prove_access  # noqa: PLC0415 - loads the sandbox
+
+    workspace, topology = derived.workspace, derived.topology
+    keyed = {key: find_account_key(workspace, name) for key, name in derived.accounts.items()}
+    grants, _ = compute_grants(workspace, topology, keyed)
+    users, _ = derive_permissions(workspace, topology, keyed)
+    return run_until_complete(
+        prove_access(workspace, topology, keyed, grants, users, observer, server_version)
+    )
 
 
 def _read_before(path: Path) -> Access:
@@ -112,13 +143,9 @@ def sign_jwt(options: LoadOptions, name: str, key_file: Path) -> str:
     Raises ConfigError, and UsageError for an unknown application, one without `nkey`, an account
     whose public key is not known, and an unusable key file.
     """
-    workspace = load(options)
-    topology = build_topology(workspace)
-    accounts = resolve_accounts(workspace.connections, options.environ)
-    permissions, without_way = derive_permissions(workspace, topology, accounts)
-    if without_way:
-        raise ConfigError([*workspace.diagnostics, *topology.diagnostics, *without_way])
-    found = next((each for each in permissions if each.app.name == name), None)
+    derived = _derive(options)
+    workspace = derived.workspace
+    found = next((each for each in derived.permissions if each.app.name == name), None)
     if found is None:
         more = did_you_mean(name, workspace.apps)
         raise UsageError(f'there is no application "{name}".{more}')
