@@ -38,6 +38,9 @@ def resolve_account_bodies(workspace: Workspace, topology: Topology) -> None:
     permissions, without_way = derive_permissions(workspace, topology, found)
     topology.diagnostics += [*findings, *without_way]
     for address, account in workspace.accounts.items():
+        declared = workspace.resources.get(address)
+        if declared is None or len(declared.body) > 1:  # as it was, in a revert
+            continue
         topology.bodies[address] = _build_body(account, grants, permissions)
         topology.diagnostics += _check_owners(address, account, grants, names.values())
 

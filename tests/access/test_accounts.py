@@ -170,6 +170,24 @@ async def test_from_nothing_to_the_last_message(
         await expect_denial("$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL")
 
 
+def test_a_change_is_reverted(operated: Operated) -> None:
+    """The account gets back what an apply took, whatever the files say now."""
+    operated.space.apply()
+    operated.space.apply()
+    before = operated.look_up()["nats"]["signing_keys"]
+    operated.space.write(apps=[APP | {"consumes": []}])
+    operated.space.apply(allow_hazards=("REVOKES_ACCESS:**",))
+    assert operated.look_up()["nats"]["signing_keys"] != before
+
+    words = ["-C", str(operated.folder), "--auto-approve"]
+    assert main(["revert", "3", *words]) == 0
+
+    assert operated.look_up()["nats"]["signing_keys"] == before
+    assert operated.space.plan().summary["change"] == 1
+    assert main(["revert", "1", *words, "--allow-hazard", "REVOKES_ACCESS:**", "--allow-hazard", "DELETES_STREAM:**"]) == 0  # fmt: skip
+    assert operated.look_up() == {}
+
+
 @pytest.mark.matrix
 def test_what_another_tool_added_stays(operated: Operated) -> None:
     """Entries of others are no drift and survive an update; ours are put back."""

@@ -151,7 +151,7 @@ def _restore(
     """
     known = workspace.resources.get(address)
     content: bytes | None = None
-    if address.is_content:
+    if VALUE in before:
         content = _content_before(before, live)
         if content is None:
             return None
