@@ -64,6 +64,12 @@ class Words:
         phrases = sorted(table, key=len, reverse=True)
         spelled = "|".join(re.escape(p).replace(r"\ ", r"\s+") for p in phrases)
         self._rule = re.compile(rf"(?<![\w-])(?:{spelled})(?![\w-])", re.IGNORECASE)
+        named = spelled.replace(r"\s+", r"[\s_]*")
+        self._anywhere = re.compile(rf"(?:(?<![a-z])|(?=[A-Z]))(?i:{named})(?![a-z])")
+
+    def may_be_in(self, source: str) -> bool:
+        """Check quickly whether a module may have one, in a text or as a part of a name."""
+        return self._anywhere.search(source) is not None
 
     def search(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the offset and a sentence for each retired word."""
@@ -92,11 +98,12 @@ def read_words(page: str) -> Words:
 def check_python(path: str, source: str, words: Words) -> Iterator[Finding]:
     """Check names that are defined here, comments, strings and docstrings of one module."""
     tree = ast.parse(source)
+    yield from _check_docstrings(path, tree)
+    if not words.may_be_in(source):
+        return
     for node in ast.walk(tree):
         for name, line in _defined(node):
             yield from (Finding(path, line, text) for text in words.search_name(name))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _check_docstring(path, node)
     kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in kinds:
@@ -110,6 +117,15 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield node.arg, node.lineno
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id, node.lineno
+
+
+def _check_docstrings(path: str, node: ast.AST) -> Iterator[Finding]:
+    """Check the docstring of a module, class or function, and those in it."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from _check_docstring(path, node)
+    for inner in getattr(node, "body", ()):
+        if isinstance(inner, ast.stmt):
+            yield from _check_docstrings(path, inner)
 
 
 def _check_docstring(
