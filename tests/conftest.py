@@ -44,7 +44,7 @@ REPLACING = ("kills", "preserve", "relocate", "sequences")
 LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
 #: of the list and steals from its end, so that one worker runs them all and no second one starts a Spark.
-COSTLY = ("spark", "object_store", "_filled_server")
+COSTLY = ("spark", "object_store", "_filled_server", "syntax_trees")
 #: How many cases of a test `make test` runs, by file and name.
 SAMPLED = Path(__file__).with_name("sampled.txt")
 STANDARD_ERROR = pytest.StashKey[int]()
@@ -162,6 +162,11 @@ def _cost_rank(item: pytest.Item) -> int:
     """Return the place of a test's costliest fixture in `COSTLY`; its length for one without."""
     needed = getattr(item, "fixturenames", ())
     return next((rank for rank, name in enumerate(COSTLY) if name in needed), len(COSTLY))
+
+
+@pytest.fixture(scope="session")
+def syntax_trees() -> None:
+    """Bring the tests that parse every module into one worker, which parses each once."""
 
 
 def pytest_collection_finish() -> None:

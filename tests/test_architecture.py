@@ -9,9 +9,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
 
 from tests.conftest import read_sampled
 
+pytestmark = pytest.mark.usefixtures("syntax_trees")
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "jsplan").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
