@@ -200,7 +200,10 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
 
 @pytest.mark.matrix
 def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
-    """Flows between accounts of an operator, and onto a leaf, copy 50,000 messages and 50 MB."""
+    """Flows between accounts of an operator, and onto a leaf, copy 50,000 messages and 50 MB.
+
+    At last all is deleted again, the accounts after what is in them.
+    """
     sandbox, load, creds = jwt
     converge(load, 8)
     with Raw(sandbox["hub"].url, creds=creds["A"], timeout=60) as raw:
@@ -212,6 +215,14 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
         expected = {"MS": COUNT + 100, "MS_1": COUNT}
         assert wait_for_messages(raw, expected) == expected
     assert left_to_do(plan(load, PlanOptions(), RecordingObserver())) == []
+
+    all_of_it = ("DELETES_STREAM:**", "DELETES_CONSUMER:**", "REVOKES_ACCESS:**")
+    options = PlanOptions(destroy=True, allow_hazards=all_of_it)
+    _, result = apply(load, options, approve, RecordingObserver())
+    assert result.exit_code == 0, result
+    with Raw(sandbox["hub"].url, creds=creds["SYS"]) as raw:
+        left = json.loads(raw.request("$SYS.REQ.CLAIMS.LIST", b"")[1])["data"]
+    assert left == [read_account(creds["SYS"])]
 
 
 @pytest.mark.matrix
