@@ -1,111 +1,18 @@
 """All rules, by their codes.
 
-A new rule is a new file here, a title in `codes.LINT`, and a case in tests/lint/cases.
+A new rule is a function and a row in the file of its theme, a title in `codes.LINT`, and a case in
+tests/lint/cases.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jsplan.lint.rules import (
-    js201_stored_twice,
-    js202_two_paths,
-    js203_republish_circle,
-    js204_delivery_stored,
-    js205_mirror_keeps_less,
-    js206_mirror_keeps_more,
-    js207_drains,
-    js208_sources_again,
-    js209_ids_of_origins,
-    js210_no_window,
-    js211_ttl_not_copied,
-    js212_memory_origin,
-    js213_copies_nothing,
-    js214_mirror_interest,
-    js215_shared_prefix,
-    js216_copies_again,
-    js220_no_limits,
-    js221_memory_no_limits,
-    js222_one_replica,
-    js223_even_replicas,
-    js224_queue_gives_up,
-    js225_discard_new,
-    js226_missing_unit,
-    js227_no_wildcard,
-    js228_stores_answers,
-    js229_no_ack,
-    js230_guarded_messages,
-    js231_long_window,
-    js232_memory_compression,
-    js233_silent_expiry,
-    js234_thresholds,
-    js240_ack_policy,
-    js241_filter_matches_nothing,
-    js242_one_at_a_time,
-    js243_batch_never_full,
-    js244_ack_all,
-    js245_durable_expires,
-    js246_backoff,
-    js247_expires_first,
-    js248_unconsumed_subjects,
-    js249_interest_no_consumers,
-    js250_one_delivery,
-    js251_unnoticed,
-    js252_position,
-    js253_given_up,
-    js254_original_pace,
-)
+from jsplan.lint.rules import consumers, copies, flows, storage
 
 if TYPE_CHECKING:
     from jsplan.lint.rule import Rule
 
-RULES: Final[tuple[Rule, ...]] = (
-    js201_stored_twice.RULE,
-    js202_two_paths.RULE,
-    js203_republish_circle.RULE,
-    js204_delivery_stored.RULE,
-    js205_mirror_keeps_less.RULE,
-    js206_mirror_keeps_more.RULE,
-    js207_drains.RULE,
-    js208_sources_again.RULE,
-    js209_ids_of_origins.RULE,
-    js210_no_window.RULE,
-    js211_ttl_not_copied.RULE,
-    js212_memory_origin.RULE,
-    js213_copies_nothing.RULE,
-    js214_mirror_interest.RULE,
-    js215_shared_prefix.RULE,
-    js216_copies_again.RULE,
-    js220_no_limits.RULE,
-    js221_memory_no_limits.RULE,
-    js222_one_replica.RULE,
-    js223_even_replicas.RULE,
-    js224_queue_gives_up.RULE,
-    js225_discard_new.RULE,
-    js226_missing_unit.RULE,
-    js227_no_wildcard.RULE,
-    js228_stores_answers.RULE,
-    js229_no_ack.RULE,
-    js230_guarded_messages.RULE,
-    js231_long_window.RULE,
-    js232_memory_compression.RULE,
-    js233_silent_expiry.RULE,
-    js234_thresholds.RULE,
-    js240_ack_policy.RULE,
-    js241_filter_matches_nothing.RULE,
-    js242_one_at_a_time.RULE,
-    js243_batch_never_full.RULE,
-    js244_ack_all.RULE,
-    js245_durable_expires.RULE,
-    js246_backoff.RULE,
-    js247_expires_first.RULE,
-    js248_unconsumed_subjects.RULE,
-    js249_interest_no_consumers.RULE,
-    js250_one_delivery.RULE,
-    js251_unnoticed.RULE,
-    js252_position.RULE,
-    js253_given_up.RULE,
-    js254_original_pace.RULE,
-)
+RULES: Final[tuple[Rule, ...]] = (*flows.RULES, *copies.RULES, *storage.RULES, *consumers.RULES)
 
 __all__ = ["RULES"]
