@@ -45,7 +45,13 @@ from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.interruptions import note_others
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.measurements import keep_counts
-from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses, split_contents
+from jsplan.planning.model import (
+    Decisions,
+    PlanInputs,
+    ResourceDecision,
+    select_addresses,
+    split_contents,
+)
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
@@ -134,9 +140,7 @@ def _waiting(inputs: PlanInputs) -> dict[Address, str]:
 
 
 def build_plan(
-    inputs: PlanInputs,
-    decisions: dict[Address, ResourceDecision],
-    lint_findings: Sequence[Diagnostic] = (),
+    inputs: PlanInputs, decisions: Decisions, lint_findings: Sequence[Diagnostic] = ()
 ) -> Plan:
     """Build the plan document from the decisions of `decide_all`.
 
@@ -198,9 +202,7 @@ def _defer_backfills(inputs: PlanInputs) -> list[Deferred]:
     return defer_backfills(inputs)
 
 
-def _plan_backfills(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[dict[str, Any]]:
+def _plan_backfills(inputs: PlanInputs, decisions: Decisions) -> list[dict[str, Any]]:
     if not inputs.workspace.backfills:
         return []
     from jsplan.planning.backfill.entries import plan_backfills  # noqa: PLC0415 - see above
@@ -208,9 +210,7 @@ def _plan_backfills(
     return plan_backfills(inputs, decisions)
 
 
-def _diagnose_backfills(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def _diagnose_backfills(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
     """Yield the findings about backfills, and about sources that leave out history."""
     if inputs.workspace.backfills:
         from jsplan.planning.backfill.entries import diagnose_impossible  # noqa: PLC0415
@@ -238,7 +238,7 @@ def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
 
 
 def _decide_consumers_of_deleted(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     """Decide the unselected consumers of deleted streams: the server deletes them too."""
     gone = {
@@ -299,9 +299,7 @@ def _domain_access(inputs: PlanInputs, key: str) -> dict[str, Any]:
     return access | ({"last_seqs": last} if last else {})
 
 
-def _diagnostics(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[Diagnostic]:
+def _diagnostics(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
     found = [
         *inputs.workspace.diagnostics,
         *inputs.topology.diagnostics,
@@ -314,15 +312,8 @@ def _diagnostics(
         if address.is_content:
             continue  # it is deferred
         text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
-        found.append(
-            Diagnostic(
-                "error",
-                "JS415",
-                text,
-                unreadable_hint(inputs.live.unreadable[address]),
-                str(address),
-            )
-        )
+        hint = unreadable_hint(inputs.live.unreadable[address])
+        found.append(Diagnostic("error", "JS415", text, hint, str(address)))
     for decision in decisions.values():
         found += check_decision(inputs, decision)
         found += check_starved_consumers(inputs, decision, decisions)
@@ -340,9 +331,7 @@ def _diagnostics(
     ]
 
 
-def _check_planned_origins(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[Diagnostic]:
+def _check_planned_origins(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
     """Check the origins of the mirrors and sources of all remaining streams."""
     after = {address: decision.after for address, decision in decisions.items()}
     staying = (address for address, config in after.items() if config is not None)
@@ -354,7 +343,7 @@ def _check_planned_origins(
 
 
 def _resource_change(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> ResourceChange:
     address, live, hazards = decision.address, decision.live, list[Hazard]()
     moved = inputs.moved_from.get(address)
@@ -380,9 +369,7 @@ def _resource_change(
     )
 
 
-def _build_change(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> Change:
+def _build_change(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Change:
     address, live = decision.address, decision.live
     with_start = config_with_start(inputs, decision, decisions)
     return Change(
@@ -396,8 +383,7 @@ def _build_change(
         replace_paths=_replace_paths(decision),
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
         after_unknown=dict.fromkeys(
-            ["opt_start_seq"] if with_start is not None else sorted(decision.unknown),
-            True,
+            ["opt_start_seq"] if with_start is not None else sorted(decision.unknown), True
         ),
     )
 
@@ -422,7 +408,7 @@ def _relocated_from(inputs: PlanInputs, decision: ResourceDecision) -> str | Non
 
 
 def _relocated_to(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> str | None:
     """Return the new address of a relocated stream, or of a consumer that comes along."""
     stream = decisions.get(decision.address.parent) if decision.address.parent else decision
@@ -432,7 +418,8 @@ def _relocated_to(
     if stream is decision:
         return str(relocation.target)
     new = target_consumer(inputs.workspace, relocation, decision.address)
-    return str(new) if new in decisions and not decisions[new].is_removed else None
+    planned = decisions.get(new) if new is not None else None
+    return str(new) if planned is not None and not planned.is_removed else None
 
 
 def _final_config(decision: ResourceDecision, level: int) -> Config | None:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, planned_config
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.planning.split_updates import stream_of
 from jsplan.resources.stream import max_consumers
 
@@ -48,9 +48,7 @@ class ConsumerCount(Struct):
         return [*self.replaced, *self.new]
 
 
-def count_consumers(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[ConsumerCount]:
+def count_consumers(inputs: PlanInputs, decisions: Decisions) -> list[ConsumerCount]:
     """Count each stream on which the plan creates consumers, in address order."""
     if not any(decision.creates for decision in decisions.values()):
         return []
@@ -63,7 +61,7 @@ def count_consumers(
 
 
 def consumers_by_stream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, list[ResourceDecision]]:
     """Return the decisions about the consumers of each stream."""
     found: dict[Address, list[ResourceDecision]] = {}
@@ -75,7 +73,7 @@ def consumers_by_stream(
 
 def count_stream(
     inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
+    decisions: Decisions,
     stream: Address,
     consumers: Iterable[ResourceDecision],
     hidden: Mapping[Address, int],
@@ -85,10 +83,8 @@ def count_stream(
     `consumers` are the decisions about its consumers, `hidden` is of `count_hidden`.
     """
     planned, live = decisions.get(stream), inputs.live.get(stream)
-    replaced, lost = (
-        planned is not None and planned.replaces,
-        planned is not None and planned.loses_content,
-    )
+    replaced = planned is not None and planned.replaces
+    lost = planned is not None and planned.loses_content
     count = ConsumerCount(stream)
     if live is not None and not lost:
         count.unchanged = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)

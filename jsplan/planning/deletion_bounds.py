@@ -6,16 +6,14 @@ deletions of an update again instead: see `applying.remeasure`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs
 
 
-def bound_deletions(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
-) -> None:
+def bound_deletions(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
     """Set `max_deleted` of each deletion: messages, or unfinished messages of a consumer.
 
     Set `max_consumers` of a stream that needs no permission because it has none.

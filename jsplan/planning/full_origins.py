@@ -14,13 +14,9 @@ from msgspec import Struct
 
 from jsplan.config.problem import Problem
 from jsplan.facts.live import account_limits
-from jsplan.planning.consumer_count import (
-    consumers_by_stream,
-    count_hidden,
-    count_stream,
-)
+from jsplan.planning.consumer_count import consumers_by_stream, count_hidden, count_stream
 from jsplan.planning.decide import planned_config
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
 from jsplan.resources.stream import max_consumers
 
@@ -41,9 +37,7 @@ class FullOrigin(Struct, frozen=True):
     filling: tuple[ResourceDecision, ...]
 
 
-def find_full_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[FullOrigin]:
+def find_full_origins(inputs: PlanInputs, decisions: Decisions) -> Iterator[FullOrigin]:
     """Yield the flows that cannot connect after the plan."""
     consumers = consumers_by_stream(inputs, decisions) if inputs.topology.edges else {}
     hidden = count_hidden(inputs.live) if inputs.topology.edges else {}
@@ -62,7 +56,7 @@ def find_full_origins(
 
 
 def find_refused_copies(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> Iterator[tuple[ResourceDecision, Problem]]:
     """Yield the changes after which a flow cannot connect, and replacements that cannot copy."""
     for full in find_full_origins(inputs, decisions):

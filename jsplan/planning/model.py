@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, Kind, matches, matches_any, move_address, names_content
 from jsplan.config.model import DeclaredResource, Workspace
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, Severity, SourceRange
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED, Action
 from jsplan.documents.watermarks import Watermark
@@ -128,6 +128,25 @@ class PlanInputs(Struct, frozen=True):
         """Return the declared resource; None if the plan destroys everything."""
         return None if self.options.destroy else self.workspace.resources.get(address)
 
+    def place(self, address: Address, field_name: str = "") -> SourceRange | None:
+        """Return where the files declare a resource, or one of its fields."""
+        declared = self.workspace.resources.get(address)
+        return (declared.ranges.get(field_name) or declared.range) if declared else None
+
+    def finding(
+        self, severity: Severity, code: str, text: str, detail: str, at: Address, name: str = ""
+    ) -> Diagnostic:
+        """Return a finding about a resource, or about its field `name`, with its place."""
+        return Diagnostic(severity, code, text, detail, str(at), self.place(at, name))
+
+    def state_name(self, address: Address) -> str:
+        """Return the address under which state has a resource: the one before a `moved` block."""
+        return str(self.moved_from.get(address, address))
+
+    def stream_of(self, consumer: Address) -> LiveObject | None:
+        """Return the live stream of a consumer; None also for what is no consumer."""
+        return self.live.get(consumer.parent) if consumer.parent is not None else None
+
     def on_replace(self, address: Address) -> str:
         """Return the `on_replace` of a resource: `refuse`, `recreate` or `preserve`."""
         declared = self.declared(address)
@@ -198,9 +217,7 @@ class PlanInputs(Struct, frozen=True):
         found = self.index("consumers", (objects,), lambda: _consumers_by_stream(sorted(objects)))
         return [objects[address] for address in found.get(stream, ())]
 
-    def planned_consumers(
-        self, decisions: Mapping[Address, ResourceDecision], stream: Address
-    ) -> list[Address]:
+    def planned_consumers(self, decisions: Decisions, stream: Address) -> list[Address]:
         """Return the consumers of a stream in the decisions of a whole plan, in their order."""
         found = self.index(
             "planned consumers", (decisions,), lambda: _consumers_by_stream(decisions)
@@ -261,6 +278,16 @@ class ResourceDecision(Struct, frozen=True):
     continues_at: int = 0
     source_starts: dict[str, int] = field(default_factory=dict)
     reset: PositionReset | None = None
+
+    @property
+    def before(self) -> Config:
+        """The compact configuration now; empty for a new object."""
+        return self.live.compact if self.live is not None else {}
+
+    @property
+    def planned(self) -> Config:
+        """The compact configuration after the plan; empty for an object that is removed."""
+        return self.after or {}
 
     @property
     def replaces(self) -> bool:
@@ -329,15 +356,17 @@ class ResourceDecision(Struct, frozen=True):
         return "delete" in self.actions
 
 
-def find_touched(
-    decisions: Mapping[Address, ResourceDecision],
-) -> dict[Address, ResourceDecision]:
+#: The decisions about all resources of a plan. A pass over them returns those that it changes.
+Decisions = Mapping[Address, ResourceDecision]
+
+
+def find_touched(decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Return the decisions that are not `is_untouched`; few of many resources change."""
     return {address: found for address, found in decisions.items() if not found.is_untouched}
 
 
 def split_contents(
-    decisions: Mapping[Address, ResourceDecision],
+    decisions: Decisions,
 ) -> tuple[dict[Address, ResourceDecision], dict[Address, ResourceDecision]]:
     """Return the decisions about streams and consumers, and those about what streams hold."""
     contents = {address: found for address, found in decisions.items() if address.is_content}

@@ -16,7 +16,7 @@ from jsplan.address import PARKING_PREFIX, Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention
 from jsplan.planning.drafts import EARLIER_PARTS, Draft, Drafts, Key, Part
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs
 from jsplan.planning.split_updates import delay_limit_updates
 from jsplan.subjects import SubjectTree
 
@@ -27,10 +27,7 @@ RELOCATION_END: Final = "ended"
 
 
 def order_steps(
-    inputs: PlanInputs,
-    decisions: dict[Address, ResourceDecision],
-    drafts: Drafts,
-    contents: Drafts,
+    inputs: PlanInputs, decisions: Decisions, drafts: Drafts, contents: Drafts
 ) -> list[Step]:
     """Return the steps in an order that respects every dependency, numbered from `s1`.
 
@@ -73,9 +70,7 @@ def _count_hops(origins: Mapping[Address, set[Address]], stream: Address) -> int
     return hops
 
 
-def _add_dependencies(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision], drafts: Drafts
-) -> None:
+def _add_dependencies(inputs: PlanInputs, decisions: Decisions, drafts: Drafts) -> None:
     flows = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
@@ -186,9 +181,7 @@ def _depend_on(
         draft.soft_dependencies |= found
 
 
-def _dependants(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> dict[Address, list[Address]]:
+def _dependants(inputs: PlanInputs, decisions: Decisions) -> dict[Address, list[Address]]:
     """Return what is deleted, or stops copying, before each address is deleted.
 
     Downstream streams come before their origin. Consumers are deleted with their stream.
@@ -246,7 +239,7 @@ def _drop_soft_dependency(drafts: Drafts, cycle: list[Key]) -> bool:
 
 def partial_update_params(inputs: PlanInputs, address: Address) -> dict[str, Any]:
     """Return the parameters of one of several steps of an update: the address in state."""
-    return {"state_address": str(inputs.moved_from.get(address, address))}
+    return {"state_address": inputs.state_name(address)}
 
 
 def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[Key]) -> None:

@@ -7,7 +7,6 @@ appears in no diff, does not drift, and cannot be set in the files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
@@ -20,7 +19,7 @@ from jsplan.resources.fields import OWNER_KEY, Config
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.drafts import Drafts
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The reason of an update that only writes or removes the owner tag.
 OWNER_CHANGED: Final = "update_because_owner"
@@ -32,9 +31,7 @@ def owner_of(live: LiveObject) -> str | None:
     return str(found) if found else None
 
 
-def decide_owners(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def decide_owners(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Refuse to change objects of another workspace, and plan the updates of our owner tag."""
     revision = Revision(decisions)
     for address, decision in decisions.items():
@@ -78,7 +75,6 @@ def _may_tag(inputs: PlanInputs, decision: ResourceDecision) -> bool:
 
 
 def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: str) -> Diagnostic:
-    declared = inputs.workspace.resources.get(decision.address)
     owner = theirs.partition("/")[0]
     text = f"belongs to workspace {owner}: it has the owner tag {theirs}"
     if owner == _workspace_name(inputs):
@@ -93,9 +89,7 @@ def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: s
         give_up = f"removed: [{{address: {json.dumps(str(decision.address))}, destroy: false}}]"
         again = f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
         detail = f"To leave it to {owner}: {give_up}. To take it back: {again}."
-    return Diagnostic(
-        "error", "JS306", text, detail, str(decision.address), declared.range if declared else None
-    )
+    return inputs.finding("error", "JS306", text, detail, decision.address)
 
 
 def _workspace_name(inputs: PlanInputs) -> str:

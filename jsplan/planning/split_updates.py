@@ -7,14 +7,13 @@ every moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.merge import build_update
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.units import count_text
 
@@ -124,9 +123,7 @@ def _is_lower(new: int | None, old: int | None) -> bool:
     return (new or 0) > 0 and ((old or 0) <= 0 or (new or 0) < (old or 0))
 
 
-def streams_with_delayed_limits(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[Address]:
+def streams_with_delayed_limits(inputs: PlanInputs, decisions: Decisions) -> set[Address]:
     """Return the streams whose update must wait for their consumers.
 
     They shrink limits while existing consumers change, or become interest streams while any
@@ -162,9 +159,7 @@ def _delayed_limits_of(decision: ResourceDecision) -> Config:
     )
 
 
-def stream_of(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], consumer: Address
-) -> Address:
+def stream_of(inputs: PlanInputs, decisions: Decisions, consumer: Address) -> Address:
     """Return the stream of a consumer under the domain key that the plan uses for it."""
     parent = consumer.parent
     assert parent is not None
@@ -198,9 +193,7 @@ def split_update(
     return middle if differs else None, decision, {name: after.get(name) for name in waiting}
 
 
-def delay_limit_updates(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], drafts: Drafts
-) -> None:
+def delay_limit_updates(inputs: PlanInputs, decisions: Decisions, drafts: Drafts) -> None:
     """Let shrinking limits wait for the consumers."""
     waiting = {address for address, kind in drafts if kind == "last"}
     for key in drafts if waiting else ():

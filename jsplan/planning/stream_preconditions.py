@@ -6,19 +6,17 @@ what the plan itself changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.split_updates import stream_of
 from jsplan.planning.transfer.replacement import list_consumers
 
 
-def expect_streams(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
-) -> None:
+def expect_streams(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
     """Write the stream as it was read into the precondition of each consumer's step.
 
     Not where the plan creates the stream, or changes it under another name of its domain: apply

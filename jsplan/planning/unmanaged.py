@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
@@ -11,7 +11,7 @@ from jsplan.facts.measurement import UnmanagedRequest
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED
@@ -25,9 +25,7 @@ HIDDEN_CONSUMER: Final[Config] = {"inactive_threshold": 10 * SECOND}
 SUBJECT_FIELDS: Final = ("subjects", "subject_transform", "mirror", "sources")
 
 
-def required_reads(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[UnmanagedRequest]:
+def required_reads(inputs: PlanInputs, decisions: Decisions) -> list[UnmanagedRequest]:
     """Return by domain what must be read before refusals can be found."""
     subjects: dict[str, dict[str, None]] = {}
     streams: dict[str, set[Address]] = {}
@@ -66,7 +64,7 @@ def required_reads(
     ]
 
 
-def written_decisions(decisions: Mapping[Address, ResourceDecision]) -> list[ResourceDecision]:
+def written_decisions(decisions: Decisions) -> list[ResourceDecision]:
     """Return the decisions that create or update."""
     return [v for v in decisions.values() if v.after is not None and v.writes]
 
@@ -104,9 +102,7 @@ def changes_subjects(decision: ResourceDecision) -> bool:
     )
 
 
-def _stays_workqueue(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], stream: Address
-) -> bool:
+def _stays_workqueue(inputs: PlanInputs, decisions: Decisions, stream: Address) -> bool:
     stays = inputs.live.get(stream) is not None and not (
         stream in decisions and decisions[stream].loses_content
     )
@@ -118,7 +114,7 @@ def _stays_workqueue(
 class StreamReaders:
     """The consumers and downstream streams of each stream, unmanaged ones included."""
 
-    def __init__(self, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
+    def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self.inputs = inputs
         self.decisions = decisions
 

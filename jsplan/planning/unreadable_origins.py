@@ -6,7 +6,7 @@ section 4). An origin that answers is measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.planning.measurements import new_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
 class UnreadableOrigin(Struct, frozen=True):
@@ -37,17 +37,15 @@ def find_unreadable_origins(
         or inputs.continues_flows(decision.address)
     ):
         return
-    before = decision.live.compact if decision.live is not None and not decision.deletes else {}
+    before = decision.before if not decision.deletes else {}
     new = {
         (origin["name"], (origin.get("external") or {}).get("api"))
         for origin in new_origins(before, decision.after)
     }
     for edge in inputs.topology.edges_into(decision.address) if new else ():
         if (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new:
-            reason, retention = (
-                _unreadable_reason(inputs, decision.address, edge.origin),
-                _known_retention(inputs, edge.origin),
-            )
+            reason = _unreadable_reason(inputs, decision.address, edge.origin)
+            retention = _known_retention(inputs, edge.origin)
             if reason and retention != "limits":
                 yield UnreadableOrigin(edge.origin, reason, retention)
 
@@ -96,9 +94,7 @@ def add_unreadable_origins(
     return [both, *rest]
 
 
-def check_unreadable_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_unreadable_origins(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
     """Warn about each origin whose retention is unknown."""
     for address, decision in sorted(decisions.items()):
         for origin in find_unreadable_origins(inputs, decision):
@@ -107,12 +103,4 @@ def check_unreadable_origins(
                     f"its origin {origin.origin} cannot be read. If it is a work queue or an "
                     "interest stream, this stream takes its messages"
                 )
-                declared = inputs.declared(address)
-                yield Diagnostic(
-                    "warning",
-                    "JS448",
-                    text,
-                    origin.reason,
-                    str(address),
-                    declared.range if declared else None,
-                )
+                yield inputs.finding("warning", "JS448", text, origin.reason, address)

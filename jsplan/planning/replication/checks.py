@@ -5,7 +5,7 @@ Servers take ten seconds and more until they copy from the new stream (measured)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import STAGING_PREFIX, Address
@@ -23,7 +23,7 @@ from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.planning.replication.impact import Flow
     from jsplan.resources.fields import Config
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _RECREATE_KINDS: Final = ("create", "update")
 
 
-def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[ResourceDecision]:
+def replaced_streams(decisions: Decisions) -> Iterator[ResourceDecision]:
     """Yield the streams that are replaced, and those whose replacement is resumed."""
     for address, decision in decisions.items():
         if address.is_stream and (
@@ -40,9 +40,7 @@ def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[
             yield decision
 
 
-def draft_replication_checks(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Draft]:
+def draft_replication_checks(inputs: PlanInputs, decisions: Decisions) -> Iterable[Draft]:
     """Draft a check for each downstream stream, and those that an earlier apply did not run."""
     wanted: dict[Address, dict[str, dict[str, Any]]] = {}
     for decision in replaced_streams(decisions):
@@ -59,7 +57,7 @@ def draft_replication_checks(
 
 
 def _unfinished_checks(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
     """Yield the checks that an earlier apply did not finish, if the flow still exists."""
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
@@ -89,7 +87,7 @@ def is_state_only(inputs: PlanInputs) -> bool:
 
 
 def continue_sequence_for_unmanaged(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     """Continue the sequence of replaced streams that only unmanaged streams read.
 
@@ -117,9 +115,7 @@ def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
         drafts[check.key] = check
 
 
-def find_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
-) -> Iterator[Flow]:
+def find_downstream(inputs: PlanInputs, decisions: Decisions, origin: Address) -> Iterator[Flow]:
     """Yield the streams that read the origin when the plan is executed, each with its flow.
 
     Unmanaged streams are included if they were read.
@@ -136,9 +132,7 @@ def find_downstream(
             yield flow
 
 
-def check_stuck_mirrors(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
     """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
 
     A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
@@ -202,9 +196,7 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
     )
 
 
-def check_unverified_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
     """Note the downstream streams without a check, and warn about those that are offline."""
     for downstream, flow in _unfinished_checks(inputs, decisions):
         text = f"is not verified to follow {flow['origin']} since that was recreated"

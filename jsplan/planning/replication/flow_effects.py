@@ -25,9 +25,8 @@ from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
-    Decisions = Mapping[Address, ResourceDecision]
 
 #: The counts of what flows take of their origins, by downstream stream.
 Arriving = Mapping[Address, Sequence[FlowCount]]
@@ -297,9 +296,7 @@ def _is_partial(flow: Flow) -> bool:
 def planned_flows(inputs: PlanInputs, decisions: Decisions) -> PlannedFlows:
     """Return the flows of a plan, made once for these inputs."""
     return inputs.index(
-        "planned streams",
-        (inputs.live.objects, decisions),
-        lambda: PlannedFlows(inputs, decisions),
+        "planned streams", (inputs.live.objects, decisions), lambda: PlannedFlows(inputs, decisions)
     )
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import FieldChange, Hazard
+from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
@@ -30,7 +30,7 @@ from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.state.document import Entry
 
 #: A stream that reads an origin, `mirror` or `source`, and the configuration of that.
@@ -45,9 +45,7 @@ def managed_downstream(inputs: PlanInputs, origin: Address) -> set[Address]:
     return declared | inputs.recorded_downstream(origin)
 
 
-def flows_from(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
-) -> Sequence[Flow]:
+def flows_from(inputs: PlanInputs, decisions: Decisions, origin: Address) -> Sequence[Flow]:
     """Return the flows from a stream to all streams that were read, in address order.
 
     With the decisions of a whole plan those when it is executed, without decisions those now.
@@ -61,7 +59,7 @@ def flows_from(
 
 
 def _flows_by_origin(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[tuple[str | None, str], list[Flow]]:
     found: dict[tuple[str | None, str], list[Flow]] = {}
     for address in sorted(a for a in inputs.live.objects if a.is_stream):
@@ -72,7 +70,7 @@ def _flows_by_origin(
 
 
 def planned_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
+    inputs: PlanInputs, decisions: Decisions, downstream: Address
 ) -> list[tuple[FlowKind, Config]]:
     """Return the mirror or the sources that a stream has when the plan is executed."""
     planned = decisions.get(downstream)
@@ -84,9 +82,7 @@ def planned_origins(
     return list_origins(config)
 
 
-def unplanned_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, Address]:
+def unplanned_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Address, Address]:
     """Return the unread downstream streams of deleted and restored streams.
 
     Those in the plan are left out. Each has one such origin.
@@ -140,9 +136,7 @@ def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
     )
 
 
-def plan_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
     revision = Revision(decisions)
     touched = [address for address, decision in decisions.items() if not decision.is_untouched]
@@ -383,9 +377,7 @@ def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     return (wanted - existing) & entry.starts.keys()
 
 
-def downstream_domains(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[str]:
+def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
     """Return the domains that may have downstream streams of a stream that they depend on.
 
     It is recreated, deletes what they copy, or begins to limit their acknowledgements.
@@ -425,10 +417,7 @@ def limits_acks(config: Config) -> bool:
 
 
 def copies_again(
-    inputs: PlanInputs,
-    downstream: LiveObject,
-    origin: Address,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, downstream: LiveObject, origin: Address, decisions: Decisions
 ) -> bool:
     """Check whether a stream copies all of a preserved origin again.
 
@@ -457,28 +446,6 @@ def copies_again(
         - planned.sources_to_detach
         - inputs.interrupted.detached_sources.get(downstream.address, set())
     )
-
-
-def merge_hazards(hazards: list[Hazard], codes: Iterable[str]) -> list[Hazard]:
-    """Merge the hazards of one resource with the same of these codes; their numbers add up."""
-    for code in codes:
-        same = [hazard for hazard in hazards if hazard.code == code]
-        for other in same[1:]:
-            first = same[0]
-            first.message += f"; {other.message}"
-            first.at_least = _lower_bound(first) + _lower_bound(other)
-            known = first.messages is not None and other.messages is not None
-            first.messages = first.at_most = (
-                (first.messages or 0) + (other.messages or 0) if known else None
-            )
-            first.bytes = (first.bytes or 0) + (other.bytes or 0) or None
-            first.exact, first.causes = False, [*first.causes, *other.causes]
-        hazards = [hazard for hazard in hazards if hazard not in same[1:]]
-    return hazards
-
-
-def _lower_bound(hazard: Hazard) -> int:
-    return (hazard.messages if hazard.exact else hazard.at_least) or 0
 
 
 def effective_starts(

@@ -7,27 +7,20 @@ and a stream with a source the one of the newest message that it has of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.flow_requests import FlowRequest
-from jsplan.planning.replication.impact import (
-    Flow,
-    flows_from,
-    managed_downstream,
-    may_lack_newest,
-)
+from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream, may_lack_newest
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.planning.revision import Revision
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
-
-    Decisions = Mapping[Address, ResourceDecision]
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
 def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[FlowRequest]:

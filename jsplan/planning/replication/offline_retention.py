@@ -6,15 +6,14 @@ downstream stream continues behind the gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct
 
-from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND, format_duration, format_size, instant_of, parse_instant
 
@@ -33,9 +32,7 @@ class RetentionTime(Struct, frozen=True):
     reason: str
 
 
-def check_offline_retention(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_offline_retention(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
     """Warn about each origin whose limits are reached before its domain must be back."""
     for address in sorted(
         {

@@ -15,7 +15,7 @@ from jsplan.config.model import Domain
 from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Hazard, Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import source_name
@@ -23,9 +23,7 @@ from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 
-def list_removed_sources(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[FlowRequest]:
+def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowRequest]:
     """Return a request for each source or mirror that an update removes and nothing replaces."""
     updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
     return [
@@ -34,7 +32,7 @@ def list_removed_sources(
 
 
 def _list_for_stream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
+    inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterable[FlowRequest]:
     live, after = decision.live.compact if decision.live is not None else {}, decision.after or {}
     remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
@@ -127,9 +125,7 @@ def _prefix_of(config: Config, request: FlowRequest) -> str:
     return next((_api_prefix(o) or "" for o in listed if origin_key(o) == request.name), "")
 
 
-def bound_uncopied(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
-) -> None:
+def bound_uncopied(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
     """Let each step that removes mirrors or sources keep how much is not copied."""
     updates: dict[Address, list[Step]] = {}
     for step in steps:

@@ -22,12 +22,10 @@ from jsplan.units import instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.planning.drafts import Draft
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
-def list_start_times(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[tuple[Address, str]]:
+def list_start_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Address, str]]:
     """Return the times whose sequence the plan needs, each with the stream."""
     return {
         (origin, source["opt_start_time"])
@@ -37,9 +35,7 @@ def list_start_times(
     }
 
 
-def fix_source_starts(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def fix_source_starts(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Set `source_starts` of the decisions, and show them in what the streams will have."""
     revision = Revision(decisions)
     for address, decision in decisions.items():

@@ -13,7 +13,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan_types import RESTORED
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.guards import RESTORE_OVER
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
 from jsplan.planning.restore.target import RestoreTarget
@@ -35,9 +35,7 @@ _HINTS: Final[Mapping[tuple[str, bool], str]] = {
 }
 
 
-def check_restore(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_restore(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
     """Yield what prevents the restore of each stream, and what it will lack."""
     for key, facts in sorted(inputs.live.domains.items()):
         if not facts.reachable and any(a.domain == key for a in inputs.backup):
@@ -102,7 +100,7 @@ def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnos
 
 
 def _check_mirrors(
-    inputs: PlanInputs, target: RestoreTarget, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, target: RestoreTarget, decisions: Decisions
 ) -> Iterable[Diagnostic]:
     """Warn about mirrors that have more than the backup: they wait until that is passed."""
     last = int(target.saved.before["last_seq"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The reasons of both sides, and of a consumer that comes along.
 TARGET_RELOCATED: Final = "create_by_relocation"
@@ -36,9 +36,7 @@ POSITION_LOST: Final = "create_without_position"
 _BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
 
 
-def decide_relocations(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def decide_relocations(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Return the decisions about both sides of each relocation, and about their consumers."""
     found: dict[Address, ResourceDecision] = {}
     if inputs.options.refresh_only or inputs.options.imports:
@@ -61,7 +59,7 @@ def decide_relocations(
 
 
 def _decide_relocation(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     found: dict[Address, ResourceDecision] = {}
     target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
@@ -104,10 +102,7 @@ def _decide_relocation(
 
 
 def _find_problem(
-    inputs: PlanInputs,
-    relocation: Transfer,
-    decisions: Mapping[Address, ResourceDecision],
-    found: Obstacle | None,
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions, found: Obstacle | None
 ) -> Obstacle | None:
     """Return why a relocation is not planned, and what to do: `found`, or what is found now."""
     origin = decisions.get(relocation.origin)
@@ -177,7 +172,7 @@ def _unprepared(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str] | N
 
 
 def _replaced_downstream(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
 ) -> tuple[str, str] | None:
     """Describe a stream that would copy the target from its start, since it is replaced too."""
     for edge in inputs.topology.edges:
@@ -220,7 +215,7 @@ def _decide_consumer(
 
 
 def _decide_rollback(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     """Decide an interrupted relocation that the files no longer ask for."""
     origin = decisions.get(relocation.origin)
@@ -257,7 +252,7 @@ def _decide_rollback(
 
 
 def _decide_release(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     """Decide that the origin gets its subjects back, as long as the target is offline."""
     origin = decisions.get(relocation.origin)
@@ -278,7 +273,7 @@ def _decide_release(
 
 
 def _refuse(
-    relocation: Transfer, decisions: Mapping[Address, ResourceDecision], error: Diagnostic
+    relocation: Transfer, decisions: Decisions, error: Diagnostic
 ) -> dict[Address, ResourceDecision]:
     """Decide that nothing happens to either side or its consumers, with one error for all."""
     sides = (relocation.target, relocation.origin)

@@ -6,7 +6,7 @@ source is removed first, and the new one begins after the last message that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
@@ -20,12 +20,12 @@ from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.planning.transfer.progress import Transfer
 
 
 def plan_relocated_sources(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, ResourceDecision]:
     """Complete the decisions about streams that will read a target instead of its origin.
 

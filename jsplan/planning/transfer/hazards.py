@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
@@ -16,10 +15,7 @@ from jsplan.planning.replication.impact import find_interest_origins, mirrors_re
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
 from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
-from jsplan.planning.transfer.methods import (
-    becomes_workqueue,
-    find_preserve_obstacle,
-)
+from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.planning.transfer.replacement import list_consumers
@@ -29,7 +25,7 @@ from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
 def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
@@ -63,7 +59,7 @@ def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> boo
 
 
 def restored_consumers(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> list[tuple[LiveObject, Config]]:
     """Return the consumers that the new stream gets, each with its new compact configuration."""
     found = [
@@ -78,7 +74,7 @@ def restored_consumers(
 
 
 def finishing_consumers(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> list[tuple[LiveObject, int | None]]:
     """Return the consumers of a stream that becomes a work queue, which may finish messages.
 
@@ -94,9 +90,7 @@ def finishing_consumers(
 
 
 def assess_preserved(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Hazard]:
     """Yield the hazards for publishers, workers and readers."""
     live = decision.live
@@ -235,9 +229,7 @@ def check_stream_replacement(
 
 
 def assess_target(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Hazard]:
     """Yield the hazards for publishers and consumers, at the new address."""
     relocation = decision.relocation
@@ -258,9 +250,7 @@ def assess_target(
 
 
 def assess_origin(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Iterable[Hazard]:
     """Yield the hazard for consumers of the origin that do not come along."""
     relocation = decision.relocation
@@ -289,10 +279,7 @@ def assess_origin(
 
 
 def _find_successor(
-    inputs: PlanInputs,
-    relocation: Transfer,
-    consumer: LiveObject,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, relocation: Transfer, consumer: LiveObject, decisions: Decisions
 ) -> ResourceDecision | None:
     """Return the decision about the consumer of the target that continues one of the origin."""
     address = target_consumer(inputs.workspace, relocation, consumer.address)

@@ -30,7 +30,7 @@ from jsplan.units import bounds_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The code of a position that cannot be set now.
 RESET_REFUSED: Final = "JS499"
@@ -161,9 +161,7 @@ def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> 
 # --- what is refused ----
 
 
-def check_resets(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_resets(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
     """Yield an error for each position that cannot be set now."""
     for decision in decisions.values():
         if decision.reset is None:
@@ -182,10 +180,7 @@ def check_resets(
 
 
 def _find_problem(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    reset: PositionReset,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, decision: ResourceDecision, reset: PositionReset, decisions: Decisions
 ) -> tuple[str, str] | None:
     """Return why a position cannot be set, and what to do; None if it can."""
     parent = decision.address.parent

@@ -6,7 +6,6 @@ interrupted apply leaves, so the other one resumes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from jsplan.planning.transfer.steps import PREPARE_KINDS
 from jsplan.resources import TABLES
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs
 
 
 def select_stage(inputs: PlanInputs) -> PlanInputs:
@@ -58,9 +57,7 @@ def limit_drafts(inputs: PlanInputs, drafts: Drafts) -> Drafts:
 
 
 def limit_changes(
-    inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
-    changes: list[ResourceChange],
+    inputs: PlanInputs, decisions: Decisions, changes: list[ResourceChange]
 ) -> list[ResourceChange]:
     """Return the changes of the stage: to prepare creates copies, which have no hazard."""
     if inputs.options.stage != "prepare":

@@ -23,12 +23,7 @@ from jsplan.planning.transfer.configs import (
     quiesced_config,
     staging_address,
 )
-from jsplan.planning.transfer.copies import (
-    copy_config,
-    mirror_config,
-    new_config,
-    restored_config,
-)
+from jsplan.planning.transfer.copies import copy_config, mirror_config, new_config, restored_config
 from jsplan.planning.transfer.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.transfer.methods import second_method
 from jsplan.planning.transfer.progress import Transfer
@@ -37,7 +32,7 @@ from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The steps in order, by the last part of their keys. `update` has the key of an update: steps that
 #: wait for the stream wait for it. The first hop is up to `compare`, the second from `refill` on.
@@ -72,10 +67,7 @@ _SECOND_HOP: Final[tuple[Part, ...]] = ("refill", "match", "resume", "update", "
 
 
 def draft_transfer(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    final: Draft,
-    consumers: Mapping[str, Any],
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
 ) -> Iterable[Draft]:
     """Draft the steps of one side or of a consumer; `final` is its create, update or delete.
 
@@ -388,18 +380,13 @@ def draft_release(transfer: Transfer) -> Draft:
         "transfer.release",
         f"give {label_of(transfer.origin)} its subjects back, as {transfer.target.domain} is "
         "offline",
-        {
-            "api": f"STREAM.UPDATE.{transfer.origin.stream}",
-            "payload": dict(transfer.old_config),
-        },
+        {"api": f"STREAM.UPDATE.{transfer.origin.stream}", "payload": dict(transfer.old_config)},
         transfer.origin_now.fingerprint,
         params={"state_address": str(transfer.target)},
     )
 
 
-def draft_staging_cleanup(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Draft]:
+def draft_staging_cleanup(inputs: PlanInputs, decisions: Decisions) -> Iterable[Draft]:
     """Draft the end of replacements that an apply left after their stream was activated."""
     for address, found in inputs.interrupted.streams.items():
         staging = found.staging
