@@ -8,7 +8,7 @@ only when it reconnects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
     from jsplan.topology import Edge
+
+
+_WHY: Final = "and before nats-server 2.15 the server needs a place to read it (10026)"
 
 
 class FullOrigin(Struct, frozen=True):
@@ -66,7 +69,7 @@ def find_refused_copies(
         for decision in (*full.filling, *starting)[:1]:
             text = (
                 f"{flow.downstream} cannot copy {flow.origin}: its consumers reach max_consumers, "
-                "and before nats-server 2.15 the server needs a place to read it (10026)"
+                f"{_WHY}"
             )
             detail = "Raise max_consumers by one, or remove a consumer."
             yield decision, Problem("JS439", "max_consumers", text, detail)
@@ -78,10 +81,7 @@ def find_refused_copies(
     hidden = count_hidden(inputs.live) if copied else {}
     for decision in copied:
         if _is_full(inputs, decision.address, hidden):
-            text = (
-                "its messages cannot be copied: its consumers reach max_consumers, and before "
-                "nats-server 2.15 the server needs a place to read it (10026)"
-            )
+            text = f"its messages cannot be copied: its consumers reach max_consumers, {_WHY}"
             detail = "Remove a consumer first, in a plan of its own."
             yield decision, Problem("JS439", "max_consumers", text, detail)
 

@@ -27,7 +27,7 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision, is_state_only
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import FILTER_UPDATE_LEVEL
@@ -299,7 +299,7 @@ def orphaned_placeholders(inputs: PlanInputs, decisions: Decisions) -> Iterable[
 def _left_placeholders(inputs: PlanInputs) -> list[Address]:
     """Return the selected placeholders that an apply created and did not delete."""
     known = inputs.interrupted.replacements
-    wanted = () if inputs.options.refresh_only or inputs.options.imports else known
+    wanted = () if is_state_only(inputs) else known
     return sorted(a for a in wanted if is_placeholder(a) and a in inputs.selected)
 
 

@@ -360,6 +360,11 @@ class ResourceDecision(Struct, frozen=True):
 Decisions = Mapping[Address, ResourceDecision]
 
 
+def is_state_only(inputs: PlanInputs) -> bool:
+    """Check whether the plan only updates state and leaves interrupted work alone."""
+    return inputs.options.refresh_only or bool(inputs.options.imports)
+
+
 def find_touched(decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Return the decisions that are not `is_untouched`; few of many resources change."""
     return {address: found for address, found in decisions.items() if not found.is_untouched}

@@ -56,17 +56,8 @@ def split_reorganisation(
     if found is None:
         return None
     title, expect = found
-    return (
-        title,
-        build_update(
-            table_of(decision.address),
-            live.raw,
-            body,
-            live.compact,
-            _with_fields(live.compact, expect),
-        ),
-        expect,
-    )
+    table, wanted = table_of(decision.address), _with_fields(live.compact, expect)
+    return title, build_update(table, live.raw, body, live.compact, wanted), expect
 
 
 def _with_fields(config: Config, fields: Config) -> Config:
@@ -99,24 +90,17 @@ def delayed_limits(before: Config, after: Config) -> Config:
     """
     found: Config = {}
     old, new = before.get(CONSUMER_LIMITS) or {}, after.get(CONSUMER_LIMITS) or {}
-    numbers = [
-        name
-        for name in {**old, **new}
-        if isinstance(old.get(name, 0), int) and isinstance(new.get(name, 0), int)
-    ]
-    shrinks = [name for name in numbers if _is_lower(new.get(name), old.get(name))]
+    pairs = {name: (new.get(name, 0), old.get(name, 0)) for name in {**old, **new}}
+    numbers = {name: pair for name, pair in pairs.items() if all(isinstance(n, int) for n in pair)}
+    shrinks = [name for name, pair in numbers.items() if _is_lower(*pair)]
     if shrinks:
         wide = {name: value for name, value in new.items() if name not in shrinks}
         found[CONSUMER_LIMITS] = wide | {name: old[name] for name in shrinks if name in old} or None
     if _is_lower(after.get(MAX_CONSUMERS), before.get(MAX_CONSUMERS)):
         found[MAX_CONSUMERS] = before.get(MAX_CONSUMERS)
-    if _becomes_interest(before, after):
+    if after.get(RETENTION) == "interest" != before.get(RETENTION):
         found[RETENTION] = before.get(RETENTION)
     return found
-
-
-def _becomes_interest(before: Config, after: Config) -> bool:
-    return after.get(RETENTION) == "interest" and before.get(RETENTION) != "interest"
 
 
 def _is_lower(new: int | None, old: int | None) -> bool:
@@ -129,34 +113,18 @@ def streams_with_delayed_limits(inputs: PlanInputs, decisions: Decisions) -> set
     They shrink limits while existing consumers change, or become interest streams while any
     consumer changes.
     """
-    consumers = [decision for decision in decisions.values() if decision.address.parent is not None]
-    busy = {
-        stream_of(inputs, decisions, decision.address)
-        for decision in consumers
-        if is_consumer_changed(decision)
-    }
-    any_busy = busy | {
-        stream_of(inputs, decisions, decision.address)
-        for decision in consumers
-        if decision.actions == ["create"]
-    }
-    found = {
-        address for address in busy & decisions.keys() if _delayed_limits_of(decisions[address])
-    }
-    return found | {
-        address
-        for address in any_busy & decisions.keys()
-        if RETENTION in _delayed_limits_of(decisions[address])
-    }
-
-
-def _delayed_limits_of(decision: ResourceDecision) -> Config:
-    live, after = decision.live, decision.after
-    return (
-        delayed_limits(live.compact, after)
-        if decision.actions == ["update"] and live is not None and after is not None
-        else {}
-    )
+    found: set[Address] = set()
+    for decision in decisions.values():
+        changed = decision.address.parent is not None and is_consumer_changed(decision)
+        if not changed and (decision.address.parent is None or decision.actions != ["create"]):
+            continue
+        address = stream_of(inputs, decisions, decision.address)
+        stream = decisions.get(address)
+        if stream is not None and stream.actions == ["update"]:
+            waiting = delayed_limits(stream.before, stream.planned)
+            if RETENTION in waiting or (changed and waiting):
+                found.add(address)
+    return found
 
 
 def stream_of(inputs: PlanInputs, decisions: Decisions, consumer: Address) -> Address:

@@ -28,15 +28,17 @@ from jsplan.planning.interest import (
     is_placeholder,
 )
 from jsplan.planning.merge import build_create, build_update
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision, split_contents
+from jsplan.planning.model import (
+    Decisions,
+    PlanInputs,
+    ResourceDecision,
+    is_state_only,
+    split_contents,
+)
 from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
-from jsplan.planning.replication.checks import (
-    draft_replication_checks,
-    is_state_only,
-    order_replication_checks,
-)
+from jsplan.planning.replication.checks import draft_replication_checks, order_replication_checks
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
 from jsplan.planning.replication.source_starts import with_source_starts
 from jsplan.planning.split_updates import (
@@ -275,7 +277,7 @@ def _position_label(decision: ResourceDecision) -> str:
 
 def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
     """Draft the cleanup of interrupted consumer replacements that this plan does not resume."""
-    if inputs.options.refresh_only or inputs.options.imports:
+    if is_state_only(inputs):
         return
     begun = inputs.interrupted.replacements
     for address in sorted(begun.keys() & inputs.selected):

@@ -6,12 +6,13 @@ Servers take ten seconds and more until they copy from the new stream (measured)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts, Key
+from jsplan.planning.model import is_state_only
 from jsplan.planning.replication.impact import (
     can_continue_sequence,
     continue_sequence,
@@ -25,10 +26,6 @@ from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 if TYPE_CHECKING:
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.planning.replication.impact import Flow
-    from jsplan.resources.fields import Config
-
-#: The last part of the keys of the calls after which a recreated stream exists again.
-_RECREATE_KINDS: Final = ("create", "update")
 
 
 def replaced_streams(decisions: Decisions) -> Iterator[ResourceDecision]:
@@ -45,13 +42,18 @@ def draft_replication_checks(inputs: PlanInputs, decisions: Decisions) -> Iterab
     wanted: dict[Address, dict[str, dict[str, Any]]] = {}
     for decision in replaced_streams(decisions):
         for downstream, kind, source in find_downstream(inputs, decisions, decision.address):
-            wanted.setdefault(downstream, {})[f"{decision.address} {origin_key(source)}"] = (
-                _flow_params(inputs, decision.address, downstream, kind, source)
-            )
+            flow: dict[str, Any] = {
+                "origin": str(decision.address),
+                "kind": kind,
+                "config": source,
+                # a recreated origin is copied from its first message
+                "from_start": kind == "source"
+                and inputs.level(downstream) >= ORIGIN_IDENTITY_LEVEL,
+            }
+            wanted.setdefault(downstream, {})[f"{flow['origin']} {origin_key(source)}"] = flow
     for downstream, flow in _unfinished_checks(inputs, decisions):
-        wanted.setdefault(downstream, {}).setdefault(
-            f"{flow['origin']} {origin_key(flow['config'])}", flow
-        )
+        name = f"{flow['origin']} {origin_key(flow['config'])}"
+        wanted.setdefault(downstream, {}).setdefault(name, flow)
     for downstream, flows in sorted(wanted.items()):
         yield _draft_check(inputs, downstream, list(flows.values()))
 
@@ -63,27 +65,15 @@ def _unfinished_checks(
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
     lost = {str(a) for a, replacement in inputs.interrupted.streams.items() if replacement.is_lost}
     for address, begun in inputs.interrupted.steps.items() if not is_state_only(inputs) else ():
-        recorded = begun.get("check", begun)
-        if (
-            recorded.get("op") != VERIFY_OP
-            or inputs.live.get(address) is None
-            or address not in inputs.selected
-        ):
+        recorded, is_live = begun.get("check", begun), inputs.live.get(address) is not None
+        if recorded.get("op") != VERIFY_OP or not is_live or address not in inputs.selected:
             continue
         copied = {origin_key(source) for _, source in planned_origins(inputs, decisions, address)}
         for flow in recorded["params"]["flows"]:
             origin = names.get(flow["origin"], flow["origin"])
-            if (
-                origin_key(flow["config"]) in copied
-                and origin not in lost
-                and Address.parse(origin).domain in inputs.workspace.domains
-            ):
+            is_known = Address.parse(origin).domain in inputs.workspace.domains
+            if origin_key(flow["config"]) in copied and origin not in lost and is_known:
                 yield address, flow | {"origin": origin}
-
-
-def is_state_only(inputs: PlanInputs) -> bool:
-    """Check whether the plan only updates state and leaves interrupted work alone."""
-    return inputs.options.refresh_only or bool(inputs.options.imports)
 
 
 def continue_sequence_for_unmanaged(
@@ -107,11 +97,10 @@ def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
     for key in drafts:
         by_address.setdefault(key[0], set()).add(key)
     for check in checks:
-        origins = {Address.parse(flow["origin"]) for flow in (check.params or {})["flows"]}
-        check.depends_on |= {
-            (origin, kind) for origin in origins for kind in _RECREATE_KINDS
-        } & drafts.keys()
         check.depends_on |= by_address.get(check.key[0], set())
+        for flow in (check.params or {})["flows"]:
+            recreated = by_address.get(Address.parse(flow["origin"]), set())
+            check.depends_on |= {key for key in recreated if key[1] in ("create", "update")}
         drafts[check.key] = check
 
 
@@ -159,21 +148,7 @@ def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Iterator[Di
                     f"Replace {downstream} in the same plan: jsplan apply --replace "
                     f"{quote_shell(downstream)}. Or remove it first."
                 )
-                declared = inputs.declared(decision.address)
-                place = declared.range if declared else None
-                yield Diagnostic("error", "JS483", text, detail, str(decision.address), place)
-
-
-def _flow_params(
-    inputs: PlanInputs, origin: Address, downstream: Address, kind: str, source: Config
-) -> dict[str, Any]:
-    """Return the parameters of a flow; `from_start`: a recreated origin is copied from 1."""
-    return {
-        "origin": str(origin),
-        "kind": kind,
-        "config": source,
-        "from_start": kind == "source" and inputs.level(downstream) >= ORIGIN_IDENTITY_LEVEL,
-    }
+                yield inputs.finding("error", "JS483", text, detail, decision.address)
 
 
 def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, Any]]) -> Draft:
@@ -186,14 +161,8 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
         f"follows {names} again"
     )
     managed = downstream in inputs.entries or inputs.declared(downstream) is not None
-    return Draft(
-        (downstream, "verify"),
-        VERIFY_OP,
-        title,
-        None,
-        "",
-        params={"flows": flows, "managed": managed},
-    )
+    found = {"flows": flows, "managed": managed}
+    return Draft((downstream, "verify"), VERIFY_OP, title, None, "", params=found)
 
 
 def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
@@ -208,16 +177,8 @@ def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Ite
             if c.domain in inputs.live.domains and not inputs.live.is_reachable(c.domain)
         )
         if offline:
-            declared = inputs.declared(decision.address)
             many = f" and {len(offline) - 5:,} more" if len(offline) > 5 else ""
             names = f"{', '.join(map(str, offline[:5]))}{many}"
             text = f"whether {names} will follow the new stream is not verified: offline"
             detail = "When they answer again, jsplan drift shows whether they do."
-            yield Diagnostic(
-                "warning",
-                "JS426",
-                text,
-                detail,
-                str(decision.address),
-                declared.range if declared else None,
-            )
+            yield inputs.finding("warning", "JS426", text, detail, decision.address)

@@ -16,6 +16,7 @@ from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
+from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_queue, copies_again
 from jsplan.resources.nested import origin_key
@@ -212,19 +213,18 @@ class PlannedFlows:
         model = ArrivalModel(self.build_change(None))
         if not any(True for find in (model.duplicates, model.pushed_out) for _ in find()):
             return
-        for flow in self.fresh:
-            if self._is_counted(flow):
-                yield FlowRequest(
-                    self._real[flow.downstream],
-                    flow.key,
-                    flow.origin,
-                    subject_filters(flow.config),
-                    source_name(flow.config),
-                    recreated=flow.downstream in self.emptied
-                    or (flow.downstream, flow.key) in self._copied_again,
-                    start_seq=flow.config.get("opt_start_seq") or 0,
-                    start_time=flow.config.get("opt_start_time") or "",
-                )
+        for flow in filter(self._is_counted, self.fresh):
+            again = (flow.downstream, flow.key) in self._copied_again
+            yield FlowRequest(
+                self._real[flow.downstream],
+                flow.key,
+                flow.origin,
+                subject_filters(flow.config),
+                source_name(flow.config),
+                recreated=again or flow.downstream in self.emptied,
+                start_seq=flow.config.get("opt_start_seq") or 0,
+                start_time=flow.config.get("opt_start_time") or "",
+            )
 
     def _is_counted(self, flow: Flow) -> bool:
         """Check whether a flow may take fewer messages than its origin has."""
@@ -314,10 +314,7 @@ def assess_arrivals(
         assert model is not None, "it has effects"
         found = (" -> ".join(map(str, model.path(arrival))) for arrival in effect.arrivals)
         paths = " and ".join(dict.fromkeys(found))
-        if kind == "twice":
-            yield _twice(decision, effect, paths)
-        else:
-            yield _pushed_out(decision, effect, paths)
+        yield (_twice if kind == "twice" else _pushed_out)(decision, effect, paths)
 
 
 def assess_drained(
@@ -327,15 +324,10 @@ def assess_drained(
 
     That is a work queue. What an interest stream deletes is measured.
     """
-    live, after = decision.live, decision.after
-    if (
-        live is None
-        or after is None
-        or not live.state.get("messages")
-        or not decision.writes
-        or decision.loses_content
-        or not begins_to_queue(live.compact, after)
-    ):
+    live = decision.live
+    if live is None or not live.state.get("messages") or decision.loses_content:
+        return
+    if not decision.writes or not begins_to_queue(live.compact, decision.after):
         return
     readers = sorted({flow[0] for flow in find_downstream(inputs, decisions, decision.address)})
     if readers:
@@ -344,15 +336,7 @@ def assess_drained(
             f"{', '.join(names)} may take up to {count_text(count, 'message')} out of it: "
             "a work queue loses what is copied"
         )
-        yield Hazard(
-            "DELETES_MESSAGES",
-            text,
-            messages=count,
-            exact=False,
-            at_least=0,
-            at_most=count,
-            causes=names,
-        )
+        yield counted("DELETES_MESSAGES", text, count, causes=names)
 
 
 def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:
@@ -410,11 +394,10 @@ def _find_effects(
     """Return the effects by the stream at which they are reported: its own, or a cause."""
     planned = planned_flows(inputs, decisions)
     found: dict[Address, list[tuple[Kind, Effect]]] = {}
-    model = _model(inputs, decisions)
-    if model is None:
-        return found
-    effects: list[tuple[Kind, Effect]] = [("twice", effect) for effect in model.duplicates()]
-    effects += [("pushed out", effect) for effect in model.pushed_out()]
+    model, effects = _model(inputs, decisions), list[tuple[Kind, Effect]]()
+    if model is not None:
+        effects += [("twice", effect) for effect in model.duplicates()]
+        effects += [("pushed out", effect) for effect in model.pushed_out()]
     for kind, effect in effects:
         own = planned.decision(effect.stream)
         begins = own is not None and own.writes and own.reason != RESTORED
@@ -450,12 +433,5 @@ def _up_to(effect: Effect) -> str:
 
 
 def _hazard(code: str, text: str, effect: Effect) -> Hazard:
-    return Hazard(
-        code,
-        text,
-        messages=effect.at_most,
-        exact=False,
-        at_least=0,
-        at_most=effect.at_most,
-        causes=[str(a.flow.origin) for a in effect.arrivals],
-    )
+    causes = [str(arrival.flow.origin) for arrival in effect.arrivals]
+    return counted(code, text, effect.at_most, causes=causes)

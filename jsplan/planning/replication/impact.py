@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import MAX_SEARCHED
@@ -99,12 +98,8 @@ def unplanned_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Addre
         for downstream in managed_downstream(inputs, origin)
         if downstream.domain in declared
     }
-    known = (
-        decisions.keys()
-        | inputs.live.objects.keys()
-        | inputs.live.unreadable.keys()
-        | inputs.selected
-    )
+    live = inputs.live
+    known = decisions.keys() | live.objects.keys() | live.unreadable.keys() | inputs.selected
     return {downstream: origin for downstream, origin in pairs.items() if downstream not in known}
 
 
@@ -114,12 +109,8 @@ def can_continue_sequence(inputs: PlanInputs, decision: ResourceDecision) -> boo
     Not if the files set `first_seq`, and not a mirror, which has the sequences of its origin. It is
     used if the stream has downstream streams.
     """
-    after = decision.after or {}
-    if (
-        decision.actions != ["delete", "create"]
-        or decision.address.kind == "consumer"
-        or after.get("mirror")
-    ):
+    is_consumer = decision.address.kind == "consumer"
+    if decision.actions != ["delete", "create"] or is_consumer or decision.planned.get("mirror"):
         return False
     return "first_seq" not in inputs.body(decision.address) and "first_seq" not in decision.unknown
 
@@ -128,12 +119,8 @@ def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
     """Continue the sequence of the old stream; its last sequence is known when it is deleted."""
     assert decision.live is not None
     assert decision.after is not None
-    first = int(decision.live.state.get("last_seq") or 0) + 1
-    return replace(
-        decision,
-        after=decision.after | {"first_seq": first},
-        unknown=[*decision.unknown, "first_seq"],
-    )
+    after = decision.after | {"first_seq": int(decision.live.state.get("last_seq") or 0) + 1}
+    return replace(decision, after=after, unknown=[*decision.unknown, "first_seq"])
 
 
 def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
@@ -167,13 +154,9 @@ def _plan_origin(inputs: PlanInputs, revision: Revision, address: Address) -> No
     if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
         revision.overrides[address] = decision = continue_sequence(decision)
     first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
-    if (
-        first is not None
-        and decision.live is None
-        and decision.after is not None
-        and "first_seq" not in inputs.body(address)
-    ):
-        after = decision.after | {"first_seq": int(first)}
+    resumes = decision.live is None and decision.after is not None
+    if first is not None and resumes and "first_seq" not in inputs.body(address):
+        after = decision.planned | {"first_seq": int(first)}
         revision.change(address, after=after, unknown=["first_seq"])
     decision = revision[address]
     if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
@@ -186,7 +169,7 @@ def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     Then the source gets a start when it is replaced, since 2.15.
     """
     live = decision.live
-    if live is None or not decision.preserves or not (decision.after or {}).get("sources"):
+    if live is None or not decision.preserves or not decision.planned.get("sources"):
         return False
     return inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL and may_lack_newest(live)
 
@@ -202,41 +185,37 @@ def may_lack_newest(stream: LiveObject) -> bool:
 
 def fills_again(decision: ResourceDecision) -> bool:
     """Check whether a recreated mirror gets the same messages again, under the same sequences."""
-    before = decision.live.compact.get("mirror") if decision.live is not None else None
-    after = (decision.after or {}).get("mirror")
-    return (
-        decision.actions == ["delete", "create"]
-        and bool(before)
-        and bool(after)
-        and origin_key(before or {}) == origin_key(after or {})
-    )
+    mirrors = [config.get("mirror") for config in (decision.before, decision.planned)]
+    keys = {origin_key(mirror) for mirror in mirrors if mirror}
+    return decision.actions == ["delete", "create"] and all(mirrors) and len(keys) == 1
 
 
 def _plan_detach(inputs: PlanInputs, revision: Revision, address: Address, origin: Address) -> None:
     """Detach the sources that read the origin until the origin is complete again."""
     downstream = revision[address]
-    live, after = downstream.live, downstream.after
-    if (
-        live is None
-        or after is None
-        or downstream.actions not in (["no-op"], ["update"])
-        or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-    ):
+    live, after, stays = downstream.live, downstream.after, (["no-op"], ["update"])
+    if live is None or after is None or downstream.actions not in stays:
+        return
+    if inputs.level(address) < ORIGIN_IDENTITY_LEVEL:
         return
     resumed = _resumable_new_sources(inputs, downstream, origin)
     if resumed:
         revision.change(address, sources_to_attach=downstream.sources_to_attach | resumed)
     staying = {origin_key(source) for source in after.get("sources") or ()}
-    keys = {
-        origin_key(s)
-        for s in live.compact.get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin)
-    } & staying
+    keys = _source_keys(inputs, live, origin) & staying
     if not keys:
         return
     detached = keys - inputs.interrupted.detached_sources.get(address, set())
     revision.change(address, sources_to_detach=downstream.sources_to_detach | detached)
     attach_sources(revision, address, keys)
+
+
+def _source_keys(inputs: PlanInputs, downstream: LiveObject, origin: Address) -> set[str]:
+    """Return the keys of the sources by which a stream reads the origin now."""
+    sources = downstream.compact.get("sources") or ()
+    return {
+        origin_key(one) for one in sources if reads_origin(inputs, downstream.address, one, origin)
+    }
 
 
 def _refuse_joint_replacement(
@@ -247,18 +226,13 @@ def _refuse_joint_replacement(
     Measured on 2.15. Also for two that copy each other. Each alone is handled.
     """
     downstream = revision[address]
-    if (
-        not (downstream.preserves and origin.preserves)
-        or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-        or downstream.address in inputs.interrupted.streams
-    ):
+    knows_origins = inputs.level(address) >= ORIGIN_IDENTITY_LEVEL
+    both = downstream.preserves and origin.preserves and address != origin.address
+    if not both or not knows_origins or address in inputs.interrupted.streams:
         return
-    sources = (downstream.after or {}).get("sources") or ()
-    if downstream.address == origin.address or not any(
-        reads_origin(inputs, downstream.address, source, origin.address) for source in sources
-    ):
+    sources = downstream.planned.get("sources") or ()
+    if not any(reads_origin(inputs, address, source, origin.address) for source in sources):
         return
-    declared = inputs.declared(downstream.address)
     text = (
         f"must be replaced in the same plan as its source {origin.address}, "
         "and would copy all of that again"
@@ -267,14 +241,7 @@ def _refuse_joint_replacement(
         "Change one of the two in the files and apply, then change the other. "
         "Its sources are then detached, and attached where they were."
     )
-    found = Diagnostic(
-        "error",
-        "JS303",
-        text,
-        detail,
-        str(downstream.address),
-        declared.range if declared else None,
-    )
+    found = inputs.finding("error", "JS303", text, detail, address)
     revision.change(address, diagnostics=[*downstream.diagnostics, found])
 
 
@@ -282,7 +249,7 @@ def _plan_attach(inputs: PlanInputs, revision: Revision, address: Address) -> No
     """Attach the sources that an interrupted apply detached and did not attach again."""
     decision = revision[address]
     detached = inputs.interrupted.detached_sources.get(decision.address, set())
-    keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
+    keys = detached & {origin_key(source) for source in decision.planned.get("sources") or ()}
     if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
     attach_sources(revision, address, keys)
@@ -295,12 +262,10 @@ def attach_sources(revision: Revision, address: Address, keys: set[str]) -> None
         FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place")
         for key in sorted(keys - downstream.sources_to_attach)
     ]
-    revision.change(
-        address,
-        sources_to_attach=downstream.sources_to_attach | keys,
-        fields=[*downstream.fields, *shown],
-        unknown=[*downstream.unknown, *([] if "sources" in downstream.unknown else ["sources"])],
-    )
+    attached = downstream.sources_to_attach | keys
+    revision.change(address, sources_to_attach=attached, fields=[*downstream.fields, *shown])
+    if "sources" not in downstream.unknown:
+        revision.change(address, unknown=[*downstream.unknown, "sources"])
     if downstream.actions == ["no-op"]:
         revision.change(address, actions=["update"], reason=ORIGIN_REPLACED)
 
@@ -319,15 +284,14 @@ def _resumable_new_sources(
     """
     if downstream.live is None or not downstream.live.state.get("messages"):
         return set()
-    existing = {origin_key(source) for source in downstream.live.compact.get("sources") or ()}
-    new = [
-        s
-        for s in (downstream.after or {}).get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin) and origin_key(s) not in existing
-    ]
-    return {
-        origin_key(s) for s in new if not s.get("opt_start_seq") and not s.get("opt_start_time")
+    existing = {origin_key(source) for source in downstream.before.get("sources") or ()}
+    resuming = {
+        origin_key(s)
+        for s in downstream.planned.get("sources") or ()
+        if not (s.get("opt_start_seq") or s.get("opt_start_time"))
+        and reads_origin(inputs, downstream.address, s, origin)
     }
+    return resuming - existing
 
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
@@ -341,6 +305,12 @@ def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> st
     return inputs.topology.routes.resolve_prefix(downstream.domain, api)
 
 
+def origin_of(inputs: PlanInputs, downstream: Address, source: Config) -> Address | None:
+    """Return the stream that a mirror or source reads; None in a domain of no file."""
+    domain = origin_domain(inputs, downstream, source)
+    return Address.of_stream(domain, source["name"]) if domain is not None else None
+
+
 def find_interest_origins(
     inputs: PlanInputs, downstream: Address, flows: Iterable[Config]
 ) -> Iterator[Address]:
@@ -349,8 +319,8 @@ def find_interest_origins(
     Such a stream keeps nothing for a mirror or source that is not there (measured on 2.15).
     """
     for flow in flows:
-        domain = origin_domain(inputs, downstream, flow)
-        live = inputs.live.get(Address.of_stream(domain, flow["name"])) if domain else None
+        origin = origin_of(inputs, downstream, flow)
+        live = inputs.live.get(origin) if origin is not None else None
         if live is not None and get_retention(live.compact) == "interest":
             yield live.address
 
@@ -371,9 +341,10 @@ def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config)
 
 def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     """Return the sources that an apply detached and did not attach."""
-    assert decision.live is not None
-    existing = {origin_key(source) for source in decision.live.compact.get("sources") or ()}
-    wanted = {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
+    existing, wanted = (
+        {origin_key(source) for source in config.get("sources") or ()}
+        for config in (decision.before, decision.planned)
+    )
     return (wanted - existing) & entry.starts.keys()
 
 
@@ -382,18 +353,15 @@ def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
 
     It is recreated, deletes what they copy, or begins to limit their acknowledgements.
     """
-    if not inputs.backup and not any(
-        (
-            decision.replaces
-            or decision.relocation is not None
-            or begins_to_limit_acks(decision.live.compact, decision.after)
-            or begins_to_queue(decision.live.compact, decision.after)
-        )
+    matters = bool(inputs.backup) or any(
+        decision.replaces
+        or decision.relocation is not None
+        or begins_to_limit_acks(decision.before, decision.after)
+        or begins_to_queue(decision.before, decision.after)
         for decision in decisions.values()
         if decision.live is not None and decision.address.is_stream
-    ):
-        return set()
-    return inputs.live.reachable
+    )
+    return inputs.live.reachable if matters else set()
 
 
 def begins_to_queue(before: Config, after: Config | None) -> bool:
@@ -426,26 +394,17 @@ def copies_again(
     """
     if inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL:
         return False
-    keys = {
-        origin_key(s)
-        for s in downstream.compact.get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin)
-    }
-    planned = decisions.get(downstream.address)
+    keys, planned = _source_keys(inputs, downstream, origin), decisions.get(downstream.address)
     if planned is None or planned.actions == ["forget"]:
         return bool(keys)
-    if (
-        not planned.deletes
-        and int(downstream.state.get("messages") or 0) > MAX_SEARCHED
-        and _resumable_new_sources(inputs, planned, origin)
-    ):
+    if planned.deletes:
+        return False
+    is_large = int(downstream.state.get("messages") or 0) > MAX_SEARCHED
+    if is_large and _resumable_new_sources(inputs, planned, origin):
         return True  # too many to be sure that the last message of that source is found
-    staying = {origin_key(source) for source in (planned.after or {}).get("sources") or ()}
-    return not planned.deletes and bool(
-        (keys & staying)
-        - planned.sources_to_detach
-        - inputs.interrupted.detached_sources.get(downstream.address, set())
-    )
+    staying = {origin_key(source) for source in planned.planned.get("sources") or ()}
+    detached = inputs.interrupted.detached_sources.get(downstream.address, set())
+    return bool((keys & staying) - planned.sources_to_detach - detached)
 
 
 def effective_starts(

@@ -15,7 +15,9 @@ from jsplan.config.model import Domain
 from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Hazard, Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
+from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.source_header import source_name
@@ -34,24 +36,20 @@ def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowR
 def _list_for_stream(
     inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterable[FlowRequest]:
-    live, after = decision.live.compact if decision.live is not None else {}, decision.after or {}
+    live, after = decision.before, decision.planned
     remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
     if (mirror := live.get("mirror")) and not after.get("mirror"):
-        prefix = _api_prefix(mirror)
-        domain = inputs.topology.routes.resolve_prefix(decision.address.domain, prefix)
-        found = replace(uncopied_measurement(decision.address, mirror, domain), mirror=True)
+        domain = origin_domain(inputs, decision.address, mirror)
+        found = uncopied_measurement(decision.address, mirror, domain)
         origin_decision = decisions.get(found.origin)
         goes = origin_decision is not None and origin_decision.loses_content
-        yield replace(found, origin_goes=goes)
+        yield replace(found, mirror=True, origin_goes=goes)
     for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
         if (origin["name"], _api_prefix(origin)) not in remaining:
-            yield uncopied_measurement(
-                decision.address,
-                origin,
-                inputs.topology.routes.resolve_prefix(decision.address.domain, _api_prefix(origin)),
-            )
+            domain = origin_domain(inputs, decision.address, origin)
+            yield uncopied_measurement(decision.address, origin, domain)
 
 
 def _api_prefix(origin: Config) -> str | None:
@@ -65,14 +63,8 @@ def uncopied_measurement(downstream: Address, origin: Config, domain: str | None
     `domain` is None for one that is not in the files any more: the API prefix is used.
     """
     address = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
-    return FlowRequest(
-        downstream,
-        origin_key(origin),
-        address,
-        subject_filters(origin),
-        source_name(origin),
-        recreated=False,
-    )
+    key, filters, name = origin_key(origin), subject_filters(origin), source_name(origin)
+    return FlowRequest(downstream, key, address, filters, name, recreated=False)
 
 
 def add_unknown_domains(
@@ -83,9 +75,8 @@ def add_unknown_domains(
     for request in asked:
         prefix = request.origin.domain
         if prefix not in found:
-            found[prefix] = Domain(
-                prefix, domains[request.downstream.domain].connection, None, prefix
-            )
+            connection = domains[request.downstream.domain].connection
+            found[prefix] = Domain(prefix, connection, None, prefix)
     return found
 
 
@@ -93,18 +84,10 @@ def assess_removed_sources(answers: Sequence[FlowCount]) -> Iterable[Hazard]:
     """Yield the hazard for one stream, for all sources together that it loses."""
     if not answers:
         return
-    unknown, most = [a for a in answers if a.at_most is None], sum(a.at_most or 0 for a in answers)
-    least = sum(a.at_least for a in answers)
-    exact = least == most and not unknown
-    yield Hazard(
-        "BREAKS_REPLICATION",
-        "; ".join(map(_describe_uncopied, answers)),
-        messages=None if unknown else most,
-        exact=exact,
-        at_least=None if exact else least,
-        at_most=None if exact or unknown else most,
-        causes=[a.request.name for a in answers],
-    )
+    unknown, most = any(a.at_most is None for a in answers), sum(a.at_most or 0 for a in answers)
+    least, causes = sum(a.at_least for a in answers), [a.request.name for a in answers]
+    text = "; ".join(map(_describe_uncopied, answers))
+    yield counted("BREAKS_REPLICATION", text, None if unknown else most, least, causes)
 
 
 def _describe_uncopied(answer: FlowCount) -> str:
@@ -134,14 +117,13 @@ def bound_uncopied(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
     for request in list_removed_sources(inputs, decisions):
         answers = inputs.measured.uncopied.get(request.downstream, ())
         most = next((a.at_most for a in answers if a.request.name == request.name), 0)
-        live = decisions[request.downstream].live
         flow = UncopiedFlow(
             request.name,
             str(request.origin),
             request.subjects,
             request.source,
             most,
-            _prefix_of(live.compact if live is not None else {}, request),
+            _prefix_of(decisions[request.downstream].before, request),
             request.mirror,
             request.origin_goes,
         )

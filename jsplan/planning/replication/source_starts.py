@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.planning.merge import SOURCE_START_FIELDS
+from jsplan.planning.replication.impact import origin_of
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config, sort_objects
 from jsplan.resources.nested import origin_key
@@ -62,29 +63,24 @@ def _late_sources(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[tuple[Config, Address | None]]:
     """Yield the new sources that the server would begin late, each with its origin, if known."""
-    sources = (decision.after or {}).get("sources") or ()
+    sources = decision.planned.get("sources") or ()
     if decision.address.parent is not None or not decision.writes or decision.comes_filled:
         return
     kept = decision.live if not decision.loses_content else None
-    known = (
-        {origin_key(s) for s in kept.compact.get("sources") or ()} if kept is not None else set()
-    )
-    known |= decision.sources_to_attach | decision.relocated_sources.keys()
-    continued = int((decision.after or {}).get("first_seq") or 0) > 1
-    gone = continued if kept is None else int(kept.state.get("first_seq") or 0) > 1
+    known = decision.sources_to_attach | decision.relocated_sources.keys()
+    known |= {origin_key(s) for s in (kept.compact if kept else {}).get("sources") or ()}
+    state = kept.state if kept is not None else decision.planned
+    gone = int(state.get("first_seq") or 0) > 1
     filled = kept is not None and int(kept.state.get("last_seq") or 0) > 0
     for source in sources:
         time = source.get("opt_start_time")
-        if origin_key(source) in known or source.get("opt_start_seq"):
+        # One with a consumer begins where that is; a start is refused (10215).
+        if origin_key(source) in known or source.get("opt_start_seq") or source.get("consumer"):
             continue
-        if source.get("consumer"):
-            continue  # it begins where that consumer is; a start is refused (10215)
         if time and parse_instant(time) > instant_of(inputs.now):
             continue  # it has not begun
         if (time and (filled or len(sources) > 1)) or (not time and gone):
-            api = (source.get("external") or {}).get("api")
-            domain = inputs.topology.routes.resolve_prefix(decision.address.domain, api)
-            yield source, Address.of_stream(domain, source["name"]) if domain else None
+            yield source, origin_of(inputs, decision.address, source)
 
 
 def with_source_starts(draft: Draft, starts: Mapping[str, int]) -> Draft:

@@ -140,16 +140,10 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
     a mirror or source accepts messages with Nats-Rollup only if rollups are allowed. What they roll
     up is already deleted.
     """
-    ident, name = (
-        replacement_id(address, live.created),
-        staging_address(address, live.created).stream,
-    )
-    out: Config = {
-        "name": name,
-        "subjects": [parking_subject(name, ident)],
-        "retention": "limits",
-        "storage": "memory" if memory else "file",
-    }
+    ident = replacement_id(address, live.created)
+    name = staging_address(address, live.created).stream
+    out: Config = {"name": name, "subjects": [parking_subject(name, ident)]}
+    out |= {"retention": "limits", "storage": "memory" if memory else "file"}
     out |= {"allow_rollup_hdrs": True, "allow_direct": True}
     out |= {key: live.raw[key] for key in ("num_replicas", "placement") if live.raw.get(key)}
     if live.raw.get("max_bytes", -1) > 0 and memory:
@@ -181,14 +175,10 @@ def initial_config(
 
 def probe_config(name: str, ident: str, config: Config, *, most_bytes: int) -> Config:
     """Return a configuration for the probe: it copies nothing and reserves `most_bytes`."""
-    out = {
-        key: value
-        for key, value in config.items()
-        if key not in ("mirror", "mirror_direct", "sources", "max_bytes")
-    }
-    out |= {"name": name, "subjects": [parking_subject(name, ident)]} | (
-        {"max_bytes": most_bytes} if most_bytes else {}
-    )
+    left_out = ("mirror", "mirror_direct", "sources", "max_bytes")
+    out = {key: value for key, value in config.items() if key not in left_out}
+    out |= {"name": name, "subjects": [parking_subject(name, ident)]}
+    out |= {"max_bytes": most_bytes} if most_bytes else {}
     return out | {"metadata": {**(config.get("metadata") or {}), REPLACEMENT_ID_KEY: ident}}
 
 
