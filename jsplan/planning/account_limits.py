@@ -16,7 +16,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import account_limits, tier_name
 from jsplan.planning.consumer_count import ConsumerCount, count_consumers
 from jsplan.planning.decide import account_max_ack_pending
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import ALL_REPLICAS_COUNT_LEVEL, DEFAULT_MAX_CONSUMERS_LEVEL
 from jsplan.units import format_size
@@ -60,16 +60,13 @@ class _Account(Struct):
     counts: list[ConsumerCount] = field(default_factory=list)
 
 
-def check_account_limits(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def check_account_limits(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each exceeded limit, with current and planned use."""
     for account in _accounts(inputs, decisions):
         for tier, use in _tiers(account):
-            limits = use.get("limits") or {}
-            changes = (
-                list(account.streams.values())
-                if tier is None
-                else [_change_in_tier(c, tier) for c in account.streams.values()]
-            )
+            limits, changes = use.get("limits") or {}, list(account.streams.values())
+            if tier is not None:
+                changes = [_change_in_tier(change, tier) for change in changes]
             yield from _check_stream_count(account, use, limits, changes)
             yield from _check_reservations(account, use, limits, changes, per_replica=tier is None)
             for change in changes:
@@ -149,7 +146,7 @@ def _check_stream_count(
     use: Mapping[str, Any],
     limits: Mapping[str, Any],
     changes: list[_StreamChange],
-) -> Iterator[Diagnostic]:
+) -> Findings:
     most, used = limits.get("max_streams", -1), use.get("streams", 0)
     new = sum(1 for c in changes if c.before is None and c.after is not None)
     planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
@@ -165,7 +162,7 @@ def _check_reservations(
     changes: list[_StreamChange],
     *,
     per_replica: bool,
-) -> Iterator[Diagnostic]:
+) -> Findings:
     """Check the `max_bytes` of all streams against the account.
 
     Bytes that other streams reserved count once: INFO does not report their replicas.
@@ -236,7 +233,7 @@ def _limit_exceeded(account: _Account, code: str, summary: str, what: str) -> Di
 
 def _check_stream_bytes(
     inputs: PlanInputs, change: _StreamChange, limits: Mapping[str, Any]
-) -> Iterator[Diagnostic]:
+) -> Findings:
     if not change.is_written or change.after is None:
         return
     address, size = change.decision.address, _max_bytes(change.after)
@@ -253,7 +250,7 @@ def _check_stream_bytes(
         yield inputs.finding("error", "JS443", text, detail, address, "max_bytes")
 
 
-def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
+def _check_tier(inputs: PlanInputs, account: _Account) -> Findings:
     tiers = account.info.get("tiers") or {}
     for change in account.streams.values() if tiers else ():
         if change.is_written and change.after is not None and _tier_name(change.after) not in tiers:
@@ -266,7 +263,7 @@ def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
 # --- consumers ---
 
 
-def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
+def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Findings:
     for decision in account.consumers:
         yield from _check_ack_pending(inputs, decision)
     for count in account.counts:
@@ -293,7 +290,7 @@ def _consumer_limit(
     return 0, ""
 
 
-def _check_ack_pending(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Diagnostic]:
+def _check_ack_pending(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     most = account_max_ack_pending(inputs, decision.address)
     asked = decision.planned.get("max_ack_pending", 0)
     if 0 < most < asked:

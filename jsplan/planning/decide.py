@@ -18,7 +18,7 @@ from jsplan.planning.merge import (
     may_exceed_limits,
     without_ignored,
 )
-from jsplan.planning.model import UNTOUCHED, Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, Decisions, Overrides, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.planning.revision import Revision
 from jsplan.planning.transfer.consumer_position import START_FIELDS, with_start_sequence
@@ -29,11 +29,11 @@ from jsplan.planning.transfer.consumers import (
 )
 from jsplan.planning.transfer.methods import (
     exceeds_max_consumers,
+    plan_replacement,
     recreates_consumers,
     tightens_consumer_limits,
 )
 from jsplan.planning.transfer.positions import find_reset, is_reset_pending, start_of_new
-from jsplan.planning.transfer.replacement import plan_replacement
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.contents import CONTENTS
@@ -397,9 +397,7 @@ def _update_reason(decision: ResourceDecision) -> str:
     return "update_because_drifted" if drifted else "update_because_config_changed"
 
 
-def decide_dependent_consumers(
-    inputs: PlanInputs, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def decide_dependent_consumers(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Return the decisions about consumers that are deleted with their stream, and about those."""
     revision = Revision(decisions)
     changing = {

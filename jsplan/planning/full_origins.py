@@ -7,14 +7,14 @@ only when it reconnects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from jsplan.config.problem import Problem
 from jsplan.facts.live import account_limits
-from jsplan.planning.consumer_count import consumers_by_stream, count_hidden, count_stream
+from jsplan.planning.consumer_count import consumers_by_stream, count_existing, count_stream
 from jsplan.planning.decide import planned_config
 from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
@@ -43,19 +43,16 @@ class FullOrigin(Struct, frozen=True):
 def find_full_origins(inputs: PlanInputs, decisions: Decisions) -> Iterator[FullOrigin]:
     """Yield the flows that cannot connect after the plan."""
     consumers = consumers_by_stream(inputs, decisions) if inputs.topology.edges else {}
-    hidden = count_hidden(inputs.live) if inputs.topology.edges else {}
     for flow in inputs.topology.edges:
         address, origin = flow.origin, planned_config(inputs, decisions, flow.origin)
         limit = _consumer_limit(inputs, address, origin)
         if not limit or planned_config(inputs, decisions, flow.downstream) is None:
             continue
-        changed = consumers.get(address, [])
-        count = count_stream(inputs, decisions, address, changed, hidden)
+        count = count_stream(inputs, decisions, address, consumers.get(address, []))
         if count.total >= limit:
             stream = decisions.get(address)
             filling = [*count.created[::-1], *([stream] if stream and stream.writes else [])]
-            full = _is_full(inputs, address, hidden)
-            yield FullOrigin(flow, () if full else tuple(filling))
+            yield FullOrigin(flow, () if _is_full(inputs, address) else tuple(filling))
 
 
 def find_refused_copies(
@@ -73,14 +70,9 @@ def find_refused_copies(
             )
             detail = "Raise max_consumers by one, or remove a consumer."
             yield decision, Problem("JS439", "max_consumers", text, detail)
-    copied = [
-        decision
-        for address, decision in decisions.items()
-        if decision.preserves and address.is_stream and address not in inputs.interrupted.streams
-    ]
-    hidden = count_hidden(inputs.live) if copied else {}
-    for decision in copied:
-        if _is_full(inputs, decision.address, hidden):
+    for address, decision in decisions.items():
+        copies = decision.preserves and address.is_stream
+        if copies and address not in inputs.interrupted.streams and _is_full(inputs, address):
             text = f"its messages cannot be copied: its consumers reach max_consumers, {_WHY}"
             detail = "Remove a consumer first, in a plan of its own."
             yield decision, Problem("JS439", "max_consumers", text, detail)
@@ -88,21 +80,16 @@ def find_refused_copies(
 
 def starts_copying(decision: ResourceDecision | None) -> bool:
     """Check whether the plan creates the stream or changes its origins."""
-    return decision is not None and (
-        decision.replaces
-        or decision.live is None
-        or any(f.path in ("mirror", "sources") for f in decision.fields)
-    )
+    if decision is None or decision.replaces or decision.live is None:
+        return decision is not None
+    return any(change.path in ("mirror", "sources") for change in decision.fields)
 
 
-def _is_full(inputs: PlanInputs, stream: Address, hidden: Mapping[Address, int]) -> bool:
+def _is_full(inputs: PlanInputs, stream: Address) -> bool:
     """Check whether the stream has no place now for the server's own consumer."""
     live = inputs.live.get(stream)
-    if live is None:
-        return False
-    limit = _consumer_limit(inputs, stream, live.compact)
-    there = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)
-    return 0 < limit <= there
+    limit = _consumer_limit(inputs, stream, live.compact if live is not None else None)
+    return live is not None and 0 < limit <= count_existing(inputs, live)
 
 
 def _consumer_limit(inputs: PlanInputs, stream: Address, config: Config | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
@@ -16,7 +17,7 @@ from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.field_levels import check_server_level, needs_newer_server, old_server
 from jsplan.planning.merge import overruled_fields
-from jsplan.planning.model import UNTOUCHED, Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.transfer.consumer_position import START_FIELDS
@@ -47,7 +48,7 @@ def is_refusal(found: Diagnostic) -> bool:
     return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
 
 
-def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield the errors, refusals and warnings about one decided resource."""
     if decision.is_untouched and not inputs.measured.concern(decision.address):
         yield from check_server_level(inputs, decision)
@@ -76,22 +77,16 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from check_adoption(inputs, decision)
 
 
-def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield a refusal if the plan changes an object that is not managed yet, without `--adopt`."""
-    if (
-        decision.adopts
-        and decision.actions != ["no-op"]
-        and decision.reason != OWNER_CHANGED
-        and not inputs.options.adopt
-    ):
+    changes = decision.actions != ["no-op"] and decision.reason != OWNER_CHANGED
+    if decision.adopts and changes and not inputs.options.adopt:
         text = "exists on the server, is not managed yet, and differs from the files"
         detail = "To manage and change it: --adopt. Or change the files to match the server."
         yield inputs.finding("error", ADOPT_NEEDED, text, detail, decision.address)
 
 
-def check_parent(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Diagnostic]:
+def check_parent(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Findings:
     """Yield an error for something new whose stream or bucket neither exists nor is planned."""
     address, parent = decision.address, decision.address.parent
     if parent is None or decision.actions != ["create"]:
@@ -107,7 +102,7 @@ def check_parent(
     yield inputs.finding("error", "JS416", text, detail, address)
 
 
-def _check_pinned_client(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_pinned_client(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn that a pin outlives its policy, and blocks other clients until it expires.
 
     Measured on 2.11 to 2.15.
@@ -129,7 +124,7 @@ def _check_pinned_client(inputs: PlanInputs, decision: ResourceDecision) -> Iter
     yield inputs.finding("warning", "JS473", text, detail, decision.address)
 
 
-def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about declared values that the server replaces because of another setting."""
     declared = inputs.declared(decision.address)
     address, entry, after = decision.address, decision.entry, decision.after
@@ -171,7 +166,7 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
     return in_files if in_files is not None else guarded and not lifted
 
 
-def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield a refusal if the plan deletes a guarded object."""
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is not None and not interrupted.has_origin:
@@ -189,7 +184,7 @@ def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Ite
     yield inputs.finding("error", PREVENT_DESTROY, text, detail, decision.address)
 
 
-def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield an error for a replacement or a position on a server that is too old for it."""
     if decision.deleted_with is not None:
         return
@@ -216,7 +211,7 @@ def _leaves_interest(decision: ResourceDecision) -> bool:
     return decision.actions == ["update"] and retentions == ("interest", "limits")
 
 
-def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Check a replacement against `on_replace`. `--replace` counts as `recreate`."""
     consumer = decision.address.kind == "consumer"
     if not consumer and (decision.reason == REPLACEMENT_INTERRUPTED or decision.relocation):
@@ -242,7 +237,7 @@ def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
     yield inputs.finding("error", REPLACE_REFUSED, summary, detail, decision.address)
 
 
-def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Report obstacles of a preserving replacement, or else its warnings."""
     if (obstacle := preserve_obstacle(inputs, decision)) is not None:
         summary = (
@@ -256,58 +251,46 @@ def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
 
 def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
-    lost: dict[str, int] = {}
-    for address in {*inputs.entries, *inputs.interrupted.steps}:
-        if (
-            address.domain not in inputs.workspace.domains
-            and not address.is_content
-            and not inputs.workspace.forgets(address)
-        ):
-            lost[address.domain] = lost.get(address.domain, 0) + 1
-    return [
-        Diagnostic(
-            "error",
-            "JS414",
-            f"state has {count_text(count, 'resource')} in domain {domain}, "
-            "which is no longer declared",
+    workspace, found = inputs.workspace, list[Diagnostic]()
+    known = {*inputs.entries, *inputs.interrupted.steps}
+    undeclared = (a for a in known if a.domain not in workspace.domains and not a.is_content)
+    lost = Counter(a.domain for a in undeclared if not workspace.forgets(a))
+    for domain, count in sorted(lost.items()):
+        many = count_text(count, "resource")
+        text = f"state has {many} in domain {domain}, which is no longer declared"
+        detail = (
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
-            f"To delete it: declare {domain} again, and remove its resources from the files first.",
-            f"{domain}/**",
+            f"To delete it: declare {domain} again, and remove its resources from the files first."
         )
-        for domain, count in sorted(lost.items())
-    ]
+        found.append(Diagnostic("error", "JS414", text, detail, f"{domain}/**"))
+    return found
 
 
-def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
+def check_moves(inputs: PlanInputs) -> Findings:
     """Yield an error for each `moved` entry whose object is still in the old domain."""
     for new, old in sorted(inputs.moved_from.items()):
         if new.is_content or not is_at_old_address(inputs, new):
             continue
         block = next((b for b in inputs.workspace.moved if matches(b.old_address, old)), None)
-        yield Diagnostic(
-            "error",
-            "JS427",
-            f"is moved from {old} in the files, but the object is still there",
+        text = f"is moved from {old} in the files, but the object is still there"
+        detail = (
             "A `moved` entry renames a domain. It does not move objects between servers; for a "
             f"stream a `relocate` entry does. Remove the entry: then {new} is created, and {old} "
-            "is deleted unless it is declared.",
-            str(new),
-            block.range if block else None,
+            "is deleted unless it is declared."
         )
+        place = block.range if block else None
+        yield Diagnostic("error", "JS427", text, detail, str(new), place)
 
 
 def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
     """Check whether the object of a moved entry is live at the old address only."""
     entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
-    there = inputs.live.get(old) if old is not None else None
-    here = inputs.live.get(new)
-    return (
-        entry is not None
-        and there is not None
-        and there.created == entry.created
-        and (here is None or here.created != entry.created)
-    )
+    if entry is None or old is None:
+        return False
+    there, here = inputs.live.get(old), inputs.live.get(new)
+    is_here = here is not None and here.created == entry.created
+    return there is not None and there.created == entry.created and not is_here
 
 
 def check_environment(
@@ -320,27 +303,22 @@ def check_environment(
         known = state.domains.get(key, {})
         if not facts.reachable or is_same_server(known, facts.server):
             continue
-        managed = [
-            a
-            for a in entries
-            if a.domain == key and not a.is_content and not matches_any(forgotten, a)
-        ]
+        ours = (a for a in entries if a.domain == key and not a.is_content)
+        managed = [a for a in ours if not matches_any(forgotten, a)]
         there = any(
             (o := live.get(a)) is not None and o.created == entries[a].created for a in managed
         )
         if managed and not there:
-            found.append(
-                Diagnostic(
-                    "error",
-                    "JS410",
-                    f"domain {key} answers as {server_label(facts.server)}, "
-                    f"and none of its {len(managed)} managed resources is there",
-                    f"State knows it as {server_label(known)}. "
-                    "Is this the right environment or connection? If the server was really "
-                    f"replaced, forget the old one with: jsplan state rm '{key}/**'",
-                    f"{key}/**",
-                )
+            text = (
+                f"domain {key} answers as {server_label(facts.server)}, and none of its "
+                f"{len(managed)} managed resources is there"
             )
+            detail = (
+                f"State knows it as {server_label(known)}. Is this the right environment or "
+                "connection? If the server was really replaced, forget the old one with: "
+                f"jsplan state rm '{key}/**'"
+            )
+            found.append(Diagnostic("error", "JS410", text, detail, f"{key}/**"))
     return found
 
 

@@ -22,7 +22,7 @@ from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted, merge_hazards
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.flow_effects import assess_arrivals, assess_drained, count_arrivals
 from jsplan.planning.replication.impact import mirrors_relocated
@@ -145,7 +145,7 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 
 def _stream_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     if decision.preserves:
         yield from assess_preserved(inputs, decision, decisions)
         yield from _breaks_replication(inputs, decision, decisions)
@@ -186,41 +186,28 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
 
 def _breaks_replication(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Report mirrors and sources that keep reading a stream that the plan deletes.
 
     Those that the same plan deletes or detaches do not count, nor those that will mirror the target
     of its relocation.
     """
     declared = {edge.downstream for edge in inputs.topology.edges_from(decision.address)}
-    live = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
-    staying = [
-        c
-        for c in sorted(declared | live)
-        if inputs.live.get(c) is not None
-        and not (c in decisions and decisions[c].actions == ["delete"])
-        and not _mirrors_target(inputs, decision, decisions.get(c))
-    ]
+    readers = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
+    staying: list[str] = []
+    for address in sorted(declared | readers):
+        live, reader = inputs.live.get(address), decisions.get(address)
+        goes = live is None or (reader is not None and reader.actions == ["delete"])
+        if live is not None and reader is not None and decision.relocation is not None:
+            goes = goes or mirrors_relocated(inputs, live, reader.planned)
+        staying += [] if goes else [str(address)]
     if staying:
-        names = ", ".join(map(str, staying))
         reads = "mirrors or sources" if len(staying) == 1 else "mirror or source"
-        yield Hazard(
-            "BREAKS_REPLICATION",
-            f"{names} {reads} this {nouns_of(decision.address).object}",
-            causes=[str(c) for c in staying],
-        )
+        text = f"{', '.join(staying)} {reads} this {nouns_of(decision.address).object}"
+        yield Hazard("BREAKS_REPLICATION", text, causes=staying)
 
 
-def _mirrors_target(
-    inputs: PlanInputs, decision: ResourceDecision, downstream: ResourceDecision | None
-) -> bool:
-    """Check whether the stream is relocated, and `downstream` becomes a mirror of its target."""
-    if decision.relocation is None or downstream is None or downstream.live is None:
-        return False
-    return mirrors_relocated(inputs, downstream.live, downstream.planned)
-
-
-def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
+def _irreversible(decision: ResourceDecision) -> Hazards:
     paths = [f.path for f in decision.fields if f.effect == "one_way"]
     if paths:
         yield Hazard(
@@ -240,7 +227,7 @@ def _planned_subjects(decisions: Decisions) -> dict[str, SubjectTree[str]]:
 
 def _removes_subjects(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Report subjects that no stream of the domain stores after the plan, or between two steps."""
     if not any(f.path == "subjects" for f in decision.fields):
         return
@@ -265,7 +252,7 @@ def _removes_subjects(
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=removed)
 
 
-def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
+def _moves_data(decision: ResourceDecision) -> Hazards:
     """Report fewer replicas, and what the servers of a cluster copy to each other."""
     assert decision.live is not None
     replicas = int(decision.planned.get("num_replicas") or 1)
@@ -296,9 +283,7 @@ def _left_origin(inputs: PlanInputs, decision: ResourceDecision) -> str:
     return f" of {origin}" if origin is not None else ""
 
 
-def _deletes_messages(
-    answers: Sequence[Measurement], nouns: Nouns, origin: str
-) -> Iterable[Hazard]:
+def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns, origin: str) -> Hazards:
     """Combine the measurements of one resource into one hazard. Different streams add up."""
     if not answers:
         return
@@ -347,7 +332,7 @@ def _describe_period(answers: Sequence[Measurement]) -> str:
     return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
-def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
+def _loses_outstanding(answers: Iterable[Measurement]) -> Hazards:
     """Report delivered messages that the server acknowledges when it deletes a later one."""
     found = {name: many for answer in answers for name, many in answer.acknowledged}
     if found:
@@ -363,7 +348,7 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
 # --- consumers ---
 
 
-def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
+def _consumer_hazards(decision: ResourceDecision) -> Hazards:
     assert decision.live is not None
     state = decision.live.state
     pending = (state.get("num_pending") or 0) + (state.get("num_ack_pending") or 0)
@@ -389,7 +374,7 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
 
 def _lost_consumer_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Report what a consumer that is gone, with its position, delivers again or skips.
 
     It is created with its start in the files. A work queue has only what no consumer has finished,

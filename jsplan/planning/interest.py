@@ -27,9 +27,8 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision, is_state_only
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision, is_state_only
 from jsplan.resources.consumer import filters_of
-from jsplan.resources.fields import Config
 from jsplan.resources.server_features import FILTER_UPDATE_LEVEL
 from jsplan.resources.stream import max_consumers
 from jsplan.subjects import is_covered
@@ -110,13 +109,10 @@ def _retention_change(
     """Return the retention of a stream during the plan; None if interest does not matter."""
     stream, live = stream_decision(inputs, decisions, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
-    if (
-        stream is not None
-        and stream.recreates_consumers
-        and stream.address not in inputs.interrupted.streams
-    ):
+    begun = stream is not None and stream.address in inputs.interrupted.streams
+    if stream is not None and stream.recreates_consumers and not begun:
         return "becomes" if stream.planned.get("retention") == "interest" else None
-    if stream is not None and (stream.deletes or stream.address in inputs.interrupted.streams):
+    if begun or (stream is not None and stream.deletes):
         return None
     updated = stream is not None and stream.actions == ["update"]
     after = stream.planned.get("retention", "limits") if stream and updated else before
@@ -129,9 +125,7 @@ def stream_decision(
     inputs: PlanInputs, decisions: Decisions, parent: Address
 ) -> ResourceDecision | None:
     """Return the decision about a consumer's stream, also if declared under another domain key."""
-    if parent not in decisions and parent.domain in inputs.workspace.domains:
-        parent = inputs.topology.find_declared(parent)
-    return decisions.get(parent)
+    return decisions.get(parent) or decisions.get(inputs.topology.find_declared(parent))
 
 
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
@@ -155,15 +149,8 @@ def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
         return True
     if decision.actions != ["update"] or decision.live is None or decision.after is None:
         return False
-    return triggers_interest_check(decision.live.compact, decision.after, level)
-
-
-def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
-    """Check whether this update makes the server delete messages that no consumer wants.
-
-    Before 2.12 each update does.
-    """
-    return level < FILTER_UPDATE_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
+    before, after = (sorted(filters_of(one)) for one in (decision.before, decision.planned))
+    return level < FILTER_UPDATE_LEVEL or before != after  # before 2.12 each update does
 
 
 def _may_want_more(decision: ResourceDecision) -> bool:
@@ -215,7 +202,7 @@ def _held_messages(inputs: PlanInputs, stream: Address) -> HeldMessages | None:
     return HeldMessages(record["at_most"], tuple(record["consumers"]))
 
 
-def check_placeholders(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+def check_placeholders(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each stream that needs a placeholder but does not accept one."""
     totals: dict[Address, int] | None = None
     for parent, change in find_interest_changes(inputs, decisions).items():
@@ -353,13 +340,12 @@ def _add_placeholder(
             "",
             object_address=address,
         )
-        known = parent.domain in inputs.workspace.domains
-        stream = inputs.topology.find_declared(parent) if known else parent
+        stream = inputs.topology.find_declared(parent)
         before: set[Key] = {(stream, "first"), (stream, "update")}
         hold.depends_on |= before & drafts.keys()
         hold.soft_dependencies |= hold.depends_on
-        if (stream, "update") in drafts:
-            hold.stable_stream = drafts[stream, "update"].stable_stream
+        if (update := drafts.get((stream, "update"))) is not None:
+            hold.stable_stream = update.stable_stream
         for draft in changing:
             draft.depends_on.add(hold.key)
         release.depends_on |= {draft.key for draft in changing}

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.flows.graph import list_origins
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import find_interest_origins
 from jsplan.resources.nested import origin_key
 
@@ -35,7 +34,7 @@ def find_left_origins(
             yield origin
 
 
-def check_left_origins(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def check_left_origins(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Warn about each interest stream that a stream does not read for a while.
 
     It acknowledges messages that no consumer wants, and does not store them (measured on 2.15).

@@ -33,8 +33,6 @@ from jsplan.planning.stranded import list_filter_measurements
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import finishing_consumers
 from jsplan.planning.transfer.positions import reset_measurements
-from jsplan.planning.transfer.replacement import list_consumers
-from jsplan.planning.transfer.staged_measurements import redirect_to_staging, resized_storage
 from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
@@ -188,13 +186,14 @@ def _list_for_decision(
     if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":
-        yield from _list_for_consumer(inputs, decision)
+        stream = inputs.stream_of(address)
+        yield from reset_measurements(decision, stream) if stream is not None else ()
     elif decision.after is not None and _meets_other_limits(inputs, decision):
         found = _measure_update(inputs, decision, decision.live, decision.after, change)
         if decision.preserves and (finishing := finishing_consumers(inputs, decision, decisions)):
             names = tuple(consumer.address.consumer for consumer, _ in finishing)
             found = replace(found or DeletionRequest(), finished=names)
-        if found is not None and (request := redirect_to_staging(inputs, address, found)):
+        if found is not None and (request := _redirect_to_staging(inputs, address, found)):
             yield request
 
 
@@ -209,7 +208,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
         return None
     assert relocation is not None
     after, level = decision.after | {"retention": "limits"}, inputs.level(decision.address)
-    resized = resized_storage(origin, after)
+    resized = _resized_storage(origin, after)
     found = update_measurement(origin, after, level, replaced=True, resized=resized)
     # What is acknowledged once it is quiesced counts as unwanted. The rest was counted before.
     if decision.after.get("retention") != "interest" or relocation.is_quiesced:
@@ -222,7 +221,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
             name = old.consumer if old is not None else str(address)
             body, level = inputs.creation_body(address), inputs.level(address)
             coming[name] = TABLES["consumer"].with_defaults(body, level)
-    present = {consumer.address.consumer for consumer in list_consumers(inputs, relocation.origin)}
+    present = {consumer.address.consumer for consumer in inputs.consumers_of(relocation.origin)}
     changes = (
         *(ConsumerChange(name, "gone") for name in sorted(present - coming.keys())),
         *(
@@ -235,15 +234,6 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
     return replace(found, interest="is", was_interest=was, consumers=changes)
 
 
-def _list_for_consumer(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[MeasurementRequest]:
-    """List what a consumer that is set to a position delivers again, or skips."""
-    stream = inputs.stream_of(decision.address)
-    if decision.reset is not None and stream is not None:
-        yield from reset_measurements(decision, stream)
-
-
 def _measure_update(
     inputs: PlanInputs,
     decision: ResourceDecision,
@@ -253,7 +243,7 @@ def _measure_update(
 ) -> DeletionRequest | None:
     """Request the deletions of an update with those of its consumers' change; None if none."""
     replaced, consumers = decision.preserves, change.consumers if change is not None else ()
-    resized = resized_storage(live, after) if replaced else ""
+    resized = _resized_storage(live, after) if replaced else ""
     level = inputs.level(live.address)
     found = update_measurement(live, after, level, consumers, replaced=replaced, resized=resized)
     if found is None or change is None:
@@ -281,6 +271,29 @@ def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
         inputs.live.get(edge.downstream) is not None for edge in inputs.topology.edges_from(stream)
     )
     return known or any(True for _ in find_downstream(inputs, {}, stream))
+
+
+def _resized_storage(live: LiveObject, after: Config) -> Storage:
+    """Return the storage that moved messages get; empty if their bytes count as they do now."""
+    storage: Storage = after.get("storage", "file")
+    return storage if storage != live.compact.get("storage", "file") else ""
+
+
+def _redirect_to_staging(
+    inputs: PlanInputs, address: Address, request: DeletionRequest
+) -> MeasurementRequest | None:
+    """Return the request for the stream that has the messages.
+
+    That is the staging stream once the old stream is deleted. It has no consumers, so what they
+    have finished is not measured there.
+    """
+    found = inputs.interrupted.streams.get(address)
+    if found is None or found.has_origin:
+        return MeasurementRequest(address, address, request)
+    if not request.limits.causes or found.staging is None:
+        return None
+    limited = replace(request, interest="", consumers=(), finished=())
+    return MeasurementRequest(address, found.staging, limited)
 
 
 def update_measurement(

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.address import Address, Kind, matches, matches_any, move_address, names_content
+from jsplan.address import (
+    INTERNAL_CONSUMER_PREFIXES,
+    Address,
+    Kind,
+    matches,
+    matches_any,
+    move_address,
+    names_content,
+)
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange
-from jsplan.documents.plan import FieldChange
+from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.documents.plan_types import RESTORED, Action
 from jsplan.documents.watermarks import Watermark
 from jsplan.facts.flow_requests import FlowCount
@@ -177,9 +185,8 @@ class PlanInputs(Struct, frozen=True):
         if found is None:
             kind: Kind = "stream" if address.parent is None else address.kind
             table = CONTENTS[kind].table if address.is_content else TABLES[kind]
-            found = self._declared_fields[address] = declared_fields(
-                table, self._named_body(address)
-            )
+            found = declared_fields(table, self._named_body(address))
+            self._declared_fields[address] = found
         return found
 
     def continues_flows(self, stream: Address) -> bool:
@@ -212,6 +219,14 @@ class PlanInputs(Struct, frozen=True):
         return frozenset(found.get(str(origin), ()))
 
     def consumers_of(self, stream: Address) -> list[LiveObject]:
+        """Return the consumers of a stream that were read, without the server's own, in order."""
+        return [
+            found
+            for found in self.all_consumers_of(stream)
+            if not found.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        ]
+
+    def all_consumers_of(self, stream: Address) -> list[LiveObject]:
         """Return the consumers of a stream that were read, also those of servers, in order."""
         objects = self.live.objects
         found = self.index("consumers", (objects,), lambda: _consumers_by_stream(sorted(objects)))
@@ -360,6 +375,13 @@ class ResourceDecision(Struct, frozen=True):
 Decisions = Mapping[Address, ResourceDecision]
 
 
+#: What a pass returns: the decisions that it changes.
+Overrides = dict[Address, ResourceDecision]
+#: The findings of one rule, and the hazards of one kind.
+Findings = Iterable[Diagnostic]
+Hazards = Iterable[Hazard]
+
+
 def is_state_only(inputs: PlanInputs) -> bool:
     """Check whether the plan only updates state and leaves interrupted work alone."""
     return inputs.options.refresh_only or bool(inputs.options.imports)
@@ -397,9 +419,9 @@ def apply_moves(
                 renamed[new] = renamed.pop(old)
                 moved[new] = moved.pop(old, old)
     names = {str(old): str(new) for new, old in moved.items()}
-    return {
-        address: rename_dependencies(entry, names) for address, entry in renamed.items()
-    } if names else renamed, moved
+    if names:
+        renamed = {address: rename_dependencies(one, names) for address, one in renamed.items()}
+    return renamed, moved
 
 
 def rename_dependencies(entry: Entry, names: Mapping[str, str]) -> Entry:
@@ -444,14 +466,10 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
     if options.targets:
         chosen = frozenset(a for a in candidates if matches_any(options.targets, a))
         if options.imports:
-            chosen = frozenset(
-                a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries
-            )
-        chosen = (
-            chosen
-            if options.imports or options.destroy
-            else _with_dependencies(inputs, chosen, candidates)
-        )
+            new = inputs.workspace.resources.keys() - inputs.entries.keys()
+            chosen = frozenset(a for a in chosen if a in new)
+        elif not options.destroy:
+            chosen = _with_dependencies(inputs, chosen, candidates)
     if not options.excludes:
         return chosen
     return frozenset(a for a in chosen if not matches_any(options.excludes, a))

@@ -40,7 +40,9 @@ def order_steps(
         _depend_on_subjects(drafts)
         order = _sort_drafts(inputs, drafts)
     _order_contents(inputs, drafts, contents)
-    return _number_steps(drafts | contents, order + sorted(contents))
+    drafts, order = drafts | contents, order + sorted(contents)
+    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
+    return [_build_step(drafts[key], ids) for key in order]
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
@@ -273,11 +275,6 @@ def _draft_parking(inputs: PlanInputs, final: Draft, first: Draft | None) -> Dra
     draft.expect = {"filter_subject": subject, "filter_subjects": None}
     draft.stable_stream = final.stable_stream
     return draft
-
-
-def _number_steps(drafts: Drafts, order: list[Key]) -> list[Step]:
-    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
-    return [_build_step(drafts[key], ids) for key in order]
 
 
 def _is_optional_if_offline(downstream: Draft, origin: Key) -> bool:

@@ -6,20 +6,20 @@ last sequence and waits silently until the new origin passes it (server_semantic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from jsplan.address import Address, matches_any
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.guards import REINSTALLED, is_same_server
-from jsplan.planning.model import Decisions, PlanInputs
+from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.state.document import Entry
 
 #: One missing stream may have been deleted. From this number on they are not missing by chance.
 MIN_MISSING_STREAMS = 2
 
 
-def check_reinstalled(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+def check_reinstalled(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it."""
     for key in sorted(find_emptied_domains(inputs)):
         recreated = [

@@ -6,7 +6,7 @@ each text is the server's err_code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 
@@ -19,7 +19,7 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_refused_copies, starts_copying
 from jsplan.planning.left_origins import check_left_origins
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
 from jsplan.planning.unmanaged import (
@@ -56,7 +56,7 @@ class ServerContext(Struct, frozen=True):
     other_consumers: tuple[tuple[str, Config], ...] = ()
 
 
-def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield every error of the plan that one resource alone does not show."""
     readers, changed = StreamReaders(inputs, decisions), written_decisions(decisions)
     for decision in changed:
@@ -87,7 +87,7 @@ def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Iterator[Dia
     yield from check_left_origins(inputs, decisions)
 
 
-def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def _check_unlisted_domains(inputs: PlanInputs) -> Findings:
     for domain, reason in sorted(inputs.live.unlisted.items()):
         text = (
             f"streams and consumers of domain {domain} cannot be listed, "
@@ -99,7 +99,7 @@ def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:
 
 def _to_diagnostics(
     inputs: PlanInputs, decision: ResourceDecision, problems: Iterable[Problem]
-) -> Iterator[Diagnostic]:
+) -> Findings:
     at = decision.address
     for one in problems:
         word = alias_of(at.kind, one.field)
@@ -328,7 +328,7 @@ def _check_overlaps(
     )
 
 
-def _check_max_consumers(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def _check_max_consumers(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse more consumers than `max_consumers` (10026), unmanaged ones included."""
     for count in count_consumers(inputs, decisions):
         if 0 < count.limit < count.total:
@@ -340,7 +340,7 @@ def _check_max_consumers(inputs: PlanInputs, decisions: Decisions) -> Iterator[D
             yield inputs.finding("error", "JS439", text, detail, at, "name")
 
 
-def _check_source_consumers(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def _check_source_consumers(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending` (10082).
 
     The limit refuses the server's own consumer. An existing downstream stream stops only when it
@@ -365,7 +365,7 @@ def _check_source_consumers(inputs: PlanInputs, decisions: Decisions) -> Iterato
             yield from _refused_copy(inputs, at, edge.origin, edge.downstream, field)
 
 
-def _check_other_copies(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def _check_other_copies(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse the same limit for a stream that one outside of the files reads.
 
     It stops when its server restarts, although nothing in this plan touches it.
@@ -387,7 +387,7 @@ def _check_other_copies(inputs: PlanInputs, decisions: Decisions) -> Iterator[Di
 
 def _refused_copy(
     inputs: PlanInputs, at: ResourceDecision, origin: Address, downstream: Address, field: str
-) -> Iterator[Diagnostic]:
+) -> Findings:
     text = (
         f"{downstream} cannot copy {origin}: its consumer_limits.max_ack_pending "
         "refuses the server's own consumer (10082)"

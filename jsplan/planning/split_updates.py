@@ -131,8 +131,7 @@ def stream_of(inputs: PlanInputs, decisions: Decisions, consumer: Address) -> Ad
     """Return the stream of a consumer under the domain key that the plan uses for it."""
     parent = consumer.parent
     assert parent is not None
-    known = parent in decisions or parent.domain not in inputs.workspace.domains
-    return parent if known else inputs.topology.find_declared(parent)
+    return parent if parent in decisions else inputs.topology.find_declared(parent)
 
 
 def is_consumer_changed(decision: ResourceDecision) -> bool:

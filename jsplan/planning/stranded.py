@@ -12,7 +12,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject, get_retention
@@ -20,7 +19,7 @@ from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.consumer import filters_of
 from jsplan.subjects import is_covered, overlaps
@@ -45,7 +44,7 @@ def list_filter_measurements(
 
 def assess_held_messages(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the hazard of messages that workers hold while their filter goes to other consumers.
 
     A work queue gives an unacknowledged message to each consumer that begins to want it.
@@ -142,15 +141,7 @@ def _workqueue_readers(
 def _mark_parked(readers: list[FilteredConsumer]) -> tuple[FilteredConsumer, ...]:
     """Mark the readers that wait for each other's filters: one of them is parked first."""
     changing = [reader for reader in readers if reader.changes_filter]
-    waits = {
-        reader.name: {
-            other_reader.name
-            for other_reader in changing
-            if other_reader is not reader
-            and _filters_overlap(reader.after, other_reader.before or ())
-        }
-        for reader in changing
-    }
+    waits = {one.name: {o.name for o in changing if _takes_from(one, o)} for one in changing}
 
     def circular(name: str) -> bool:
         seen, waiting = set[str](), [*waits.get(name, ())]
@@ -163,8 +154,10 @@ def _mark_parked(readers: list[FilteredConsumer]) -> tuple[FilteredConsumer, ...
     return tuple(replace(reader, filter_unset_briefly=circular(reader.name)) for reader in readers)
 
 
-def _filters_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    return any(overlaps(one, other) for one in some or (">",) for other in others or (">",))
+def _takes_from(reader: FilteredConsumer, other: FilteredConsumer) -> bool:
+    """Check whether a reader gets subjects that another one has now."""
+    taken, given = reader.after or (">",), other.before or (">",)
+    return reader is not other and any(overlaps(one, two) for one in taken for two in given)
 
 
 def _single_reader(decision: ResourceDecision, level: int) -> FilteredConsumer | None:
@@ -202,7 +195,7 @@ def streams_with_new_subjects(inputs: PlanInputs, decisions: Decisions) -> set[A
 
 def check_starved_consumers(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Diagnostic]:
+) -> Findings:
     """Warn about consumers in no file that get nothing from the new subjects of their stream."""
     configs = (decision.before, decision.planned)
     copies = any(config.get(name) for config in configs for name in ("mirror", "sources"))
@@ -214,11 +207,8 @@ def check_starved_consumers(
     for consumer in inputs.consumers_of(decision.address):
         address = consumer.address
         planned = decisions.get(address)
-        if (
-            address in inputs.workspace.resources
-            or (planned is not None and planned.deletes)
-            or address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
-        ):
+        goes = planned is not None and planned.deletes
+        if goes or address in inputs.workspace.resources:
             continue
         filters = filters_of(consumer.compact)
         lost = [
@@ -265,7 +255,7 @@ def add_stranded_messages(
     return hazards
 
 
-def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about messages that a consumer does not get because its filter changes."""
     for answer in inputs.measured.counts(decision.address):
         if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
@@ -300,7 +290,7 @@ def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterabl
         yield inputs.finding("warning", "JS422", text, detail, decision.address)
 
 
-def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about messages that workers have now and that a lower max_deliver makes final.
 
     It counts for them at once (measured on 2.10 to 2.15): what was delivered that often is not

@@ -12,7 +12,7 @@ from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts, Key
-from jsplan.planning.model import is_state_only
+from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import (
     can_continue_sequence,
     continue_sequence,
@@ -76,9 +76,7 @@ def _unfinished_checks(
                 yield address, flow | {"origin": origin}
 
 
-def continue_sequence_for_unmanaged(
-    inputs: PlanInputs, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def continue_sequence_for_unmanaged(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Continue the sequence of replaced streams that only unmanaged streams read.
 
     Those would otherwise wait, or lose messages.
@@ -121,7 +119,7 @@ def find_downstream(inputs: PlanInputs, decisions: Decisions, origin: Address) -
             yield flow
 
 
-def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Iterator[Diagnostic]:
+def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
 
     A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
@@ -165,7 +163,7 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
     return Draft((downstream, "verify"), VERIFY_OP, title, None, "", params=found)
 
 
-def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Note the downstream streams without a check, and warn about those that are offline."""
     for downstream, flow in _unfinished_checks(inputs, decisions):
         text = f"is not verified to follow {flow['origin']} since that was recreated"

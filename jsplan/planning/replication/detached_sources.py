@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_key, source_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,11 +30,8 @@ def restore_detached_view(inputs: PlanInputs) -> PlanInputs:
         live, entry = inputs.live.get(address), inputs.entries.get(address)
         if live is None or entry is None or entry.created != live.created:
             continue
-        attached, applied = (
-            {origin_key(source) for source in config.get("sources") or ()}
-            for config in (live.raw, entry.config)
-        )
-        if detached := applied & set(record.get("detached", ())) - attached:
+        waiting = set(record.get("detached", ())) - source_keys(live.raw)
+        if detached := source_keys(entry.config) & waiting:
             found[address] = detached
             restored.append(_with_sources(live, entry, detached))
     return replace(

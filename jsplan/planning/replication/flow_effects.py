@@ -17,6 +17,7 @@ from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Hazards
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_queue, copies_again
 from jsplan.resources.nested import origin_key
@@ -53,13 +54,7 @@ class PlannedFlows:
         self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve)
         self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve)
         #: Streams that are new or lose their messages. What is relocated brings them along.
-        self.emptied = frozenset(
-            a
-            for a in self._real
-            if (v := self.decision(a)) is not None
-            and not v.comes_filled
-            and (v.loses_content or (v.live is None and v.actions == ["create"]))
-        )
+        self.emptied = frozenset(filter(self._is_emptied, self._real))
         self.worked_off = self._find_worked_off()
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
         self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
@@ -68,6 +63,12 @@ class PlannedFlows:
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
         return self._decisions.get(self._real[stream])
+
+    def _is_emptied(self, stream: Address) -> bool:
+        decision = self.decision(stream)
+        if decision is None or decision.comes_filled:
+            return False
+        return decision.loses_content or (decision.live is None and decision.actions == ["create"])
 
     def _unread_readers(self) -> Iterator[Address]:
         """Yield the streams of offline domains that read a stream of the backup, by the files."""
@@ -158,31 +159,23 @@ class PlannedFlows:
 
         What it has is known, what it has had only to nats-server 2.15.
         """
-        decision = self.decision(flow.downstream)
+        decision, reader = self.decision(flow.downstream), flow.downstream
         assert decision is not None
-        return (
-            decision.comes_filled
-            or (
-                flow.key in decision.relocated_sources
-                and (flow.downstream not in self.worked_off or not self._is_old(flow.downstream))
-            )
-            or (decision.entry is not None and flow.key in decision.entry.starts)
-            or (decision.preserves and flow.kind == "mirror")
-        )
+        is_known = reader not in self.worked_off or not self._is_old(reader)
+        starts = set(decision.entry.starts) if decision.entry is not None else set[str]()
+        starts |= decision.relocated_sources.keys() if is_known else set()
+        keeps = decision.preserves and flow.kind == "mirror"
+        return decision.comes_filled or flow.key in starts or keeps
 
     def _starts_again(self, flow: Flow) -> bool:
         """Check whether a replaced stream may begin a source again although it is preserved.
 
         Before nats-server 2.15 it continues behind the newest message that it still has.
         """
-        decision = self.decision(flow.downstream)
-        return (
-            decision is not None
-            and decision.preserves
-            and flow.kind == "source"
-            and flow.downstream in self.worked_off
-            and self._is_old(flow.downstream)
-        )
+        decision, reader = self.decision(flow.downstream), flow.downstream
+        if decision is None or not decision.preserves or flow.kind != "source":
+            return False
+        return reader in self.worked_off and self._is_old(reader)
 
     def _is_old(self, stream: Address) -> bool:
         """Check whether the server of a stream does not know how far its sources are."""
@@ -307,7 +300,7 @@ Kind = Literal["twice", "pushed out"]
 
 def assess_arrivals(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the hazards of what this change brings to any stream."""
     for kind, effect in _effects(inputs, decisions).get(decision.address, ()):
         model = _model(inputs, decisions)
@@ -317,9 +310,7 @@ def assess_arrivals(
         yield (_twice if kind == "twice" else _pushed_out)(decision, effect, paths)
 
 
-def assess_drained(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazard of a stream that begins to delete what existing readers copy of it.
 
     That is a work queue. What an interest stream deletes is measured.

@@ -22,9 +22,10 @@ from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
 from jsplan.flows.graph import FlowKind, list_origins
+from jsplan.planning.model import Overrides
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key, source_keys
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
     return replace(decision, after=after, unknown=[*decision.unknown, "first_seq"])
 
 
-def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
+def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
     revision = Revision(decisions)
     touched = [address for address, decision in decisions.items() if not decision.is_untouched]
@@ -201,7 +202,7 @@ def _plan_detach(inputs: PlanInputs, revision: Revision, address: Address, origi
     resumed = _resumable_new_sources(inputs, downstream, origin)
     if resumed:
         revision.change(address, sources_to_attach=downstream.sources_to_attach | resumed)
-    staying = {origin_key(source) for source in after.get("sources") or ()}
+    staying = source_keys(after)
     keys = _source_keys(inputs, live, origin) & staying
     if not keys:
         return
@@ -249,7 +250,7 @@ def _plan_attach(inputs: PlanInputs, revision: Revision, address: Address) -> No
     """Attach the sources that an interrupted apply detached and did not attach again."""
     decision = revision[address]
     detached = inputs.interrupted.detached_sources.get(decision.address, set())
-    keys = detached & {origin_key(source) for source in decision.planned.get("sources") or ()}
+    keys = detached & source_keys(decision.planned)
     if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
     attach_sources(revision, address, keys)
@@ -284,7 +285,7 @@ def _resumable_new_sources(
     """
     if downstream.live is None or not downstream.live.state.get("messages"):
         return set()
-    existing = {origin_key(source) for source in downstream.before.get("sources") or ()}
+    existing = source_keys(downstream.before)
     resuming = {
         origin_key(s)
         for s in downstream.planned.get("sources") or ()
@@ -301,8 +302,7 @@ def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin
 
 def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
     """Return the domain that a mirror or source reads; None if the files know none."""
-    api = (source.get("external") or {}).get("api")
-    return inputs.topology.routes.resolve_prefix(downstream.domain, api)
+    return inputs.topology.routes.resolve_prefix(downstream.domain, origin_api(source))
 
 
 def origin_of(inputs: PlanInputs, downstream: Address, source: Config) -> Address | None:
@@ -341,11 +341,8 @@ def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config)
 
 def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     """Return the sources that an apply detached and did not attach."""
-    existing, wanted = (
-        {origin_key(source) for source in config.get("sources") or ()}
-        for config in (decision.before, decision.planned)
-    )
-    return (wanted - existing) & entry.starts.keys()
+    wanted = source_keys(decision.planned) - source_keys(decision.before)
+    return wanted & entry.starts.keys()
 
 
 def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
@@ -402,7 +399,7 @@ def copies_again(
     is_large = int(downstream.state.get("messages") or 0) > MAX_SEARCHED
     if is_large and _resumable_new_sources(inputs, planned, origin):
         return True  # too many to be sure that the last message of that source is found
-    staying = {origin_key(source) for source in planned.planned.get("sources") or ()}
+    staying = source_keys(planned.planned)
     detached = inputs.interrupted.detached_sources.get(downstream.address, set())
     return bool((keys & staying) - planned.sources_to_detach - detached)
 

@@ -6,14 +6,12 @@ downstream stream continues behind the gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct
 
-from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
-from jsplan.planning.model import Decisions, PlanInputs
+from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND, format_duration, format_size, instant_of, parse_instant
 
@@ -32,7 +30,7 @@ class RetentionTime(Struct, frozen=True):
     reason: str
 
 
-def check_offline_retention(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+def check_offline_retention(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Warn about each origin whose limits are reached before its domain must be back."""
     edges = inputs.topology.edges
     for address in sorted({e.origin for e in edges if e.origin.domain != e.downstream.domain}):

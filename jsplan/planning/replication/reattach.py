@@ -11,7 +11,7 @@ from jsplan.documents.plan_types import Op
 from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import source_names
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_key, source_keys
 
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
@@ -41,7 +41,7 @@ def adapt_origin_drafts(
 def _attach_title(decision: ResourceDecision, draft: Draft) -> str:
     """Return the title of a call that attaches sources, and of what else it changes."""
     attached_paths = {f'sources["{key}"].opt_start_seq' for key in decision.sources_to_attach}
-    existing = {origin_key(source) for source in decision.before.get("sources") or ()}
+    existing = source_keys(decision.before)
     if not decision.sources_to_attach & existing:
         return draft.title
     attach = f"attach {source_names(decision.sources_to_attach & existing)} again"

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.deletions import UncopiedFlow
-from jsplan.documents.plan import Hazard, Step
+from jsplan.documents.plan import Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key
 from jsplan.resources.source_header import source_name
 from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
@@ -37,7 +37,7 @@ def _list_for_stream(
     inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterable[FlowRequest]:
     live, after = decision.before, decision.planned
-    remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
+    remaining = {(origin["name"], origin_api(origin)) for origin in after.get("sources") or ()}
     if (mirror := live.get("mirror")) and not after.get("mirror"):
         domain = origin_domain(inputs, decision.address, mirror)
         found = uncopied_measurement(decision.address, mirror, domain)
@@ -47,14 +47,9 @@ def _list_for_stream(
     for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
-        if (origin["name"], _api_prefix(origin)) not in remaining:
+        if (origin["name"], origin_api(origin)) not in remaining:
             domain = origin_domain(inputs, decision.address, origin)
             yield uncopied_measurement(decision.address, origin, domain)
-
-
-def _api_prefix(origin: Config) -> str | None:
-    api: str | None = (origin.get("external") or {}).get("api")
-    return api
 
 
 def uncopied_measurement(downstream: Address, origin: Config, domain: str | None) -> FlowRequest:
@@ -62,7 +57,7 @@ def uncopied_measurement(downstream: Address, origin: Config, domain: str | None
 
     `domain` is None for one that is not in the files any more: the API prefix is used.
     """
-    address = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
+    address = Address.of_stream(domain or str(origin_api(origin)), origin["name"])
     key, filters, name = origin_key(origin), subject_filters(origin), source_name(origin)
     return FlowRequest(downstream, key, address, filters, name, recreated=False)
 
@@ -80,7 +75,7 @@ def add_unknown_domains(
     return found
 
 
-def assess_removed_sources(answers: Sequence[FlowCount]) -> Iterable[Hazard]:
+def assess_removed_sources(answers: Sequence[FlowCount]) -> Hazards:
     """Yield the hazard for one stream, for all sources together that it loses."""
     if not answers:
         return
@@ -105,7 +100,7 @@ def _describe_uncopied(answer: FlowCount) -> str:
 def _prefix_of(config: Config, request: FlowRequest) -> str:
     """Return the API prefix of a mirror or source in a configuration; empty for its own domain."""
     listed = [config.get("mirror") or {}] if request.mirror else config.get("sources") or ()
-    return next((_api_prefix(o) or "" for o in listed if origin_key(o) == request.name), "")
+    return next((origin_api(o) or "" for o in listed if origin_key(o) == request.name), "")
 
 
 def bound_uncopied(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:

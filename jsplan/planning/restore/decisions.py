@@ -12,7 +12,7 @@ from jsplan.address import Address
 from jsplan.documents.plan_types import RESTORED
 from jsplan.planning.decide import table_of
 from jsplan.planning.drafts import Draft
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Overrides, ResourceDecision
 from jsplan.planning.state_records import build_state_record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ AS_SAVED: Final = "is_as_it_was_saved"
 IN_THE_WAY: Final = "is_in_the_way"
 
 
-def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
+def decide_restored(inputs: PlanInputs) -> Overrides:
     """Decide each stream of `inputs.backup` in a reachable domain, with its consumers."""
     found: dict[Address, ResourceDecision] = {}
     for target in inputs.backup.values():
@@ -39,9 +39,8 @@ def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
                 after = table_of(address).compact(config)
                 found[address] = ResourceDecision(address, ["create"], RESTORED, after=after)
             elif (known := inputs.live.get(address)) is not None:
-                found[address] = ResourceDecision(
-                    address, ["no-op"], reason, known, after=known.compact
-                )
+                after = known.compact
+                found[address] = ResourceDecision(address, ["no-op"], reason, known, after=after)
     return {address: found[address] for address in sorted(found)}
 
 
@@ -67,15 +66,9 @@ def draft_restored(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     record = build_state_record(inputs, decision, "created")
     if parent is not None:
         title = f"verify consumer {address.consumer} of {address.stream} in {address.domain}"
-        return Draft(
-            (address, "verify"),
-            "consumer.verify",
-            title,
-            None,
-            "",
-            record=record,
-            depends_on={(parent, "restore")},
-        )
+        draft = Draft((address, "verify"), "consumer.verify", title, None, "", record=record)
+        draft.depends_on.add((parent, "restore"))
+        return draft
     target, after = inputs.backup[address], decision.after or {}
     return Draft(
         (address, "restore"),

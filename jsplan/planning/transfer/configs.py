@@ -96,14 +96,6 @@ def limits_copy_consumers(limits: Mapping[str, Any]) -> bool:
     )
 
 
-def must_keep_limits(limits: Mapping[str, Any], level: int) -> bool:
-    """Check whether a quiesced stream must keep its limits for consumers.
-
-    Before 2.14 the server refuses to remove them because of the consumers (10069).
-    """
-    return level < REMOVABLE_LIMITS_LEVEL and not limits_copy_consumers(limits)
-
-
 def accepts_nothing(address: Address, live: LiveObject, ident: str) -> bool:
     """Check whether no client writes to a stream: it is quiesced, or sealed by its owner."""
     return bool(live.raw.get("sealed")) or is_quiesced(address, live, ident)
@@ -124,7 +116,9 @@ def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | 
     out["subjects"] = [parking_subject(address.stream, replacement_id(address, live.created))]
     # Messages are compared several times faster with direct reads.
     out["allow_direct"] = True
-    if not must_keep_limits(raw.get("consumer_limits") or {}, level):
+    # Before 2.14 the server refuses to remove limits because of the consumers (10069).
+    limits = raw.get("consumer_limits") or {}
+    if level >= REMOVABLE_LIMITS_LEVEL or limits_copy_consumers(limits):
         out["consumer_limits"] = {}
     if raw.get("retention") == "interest":
         out["retention"] = "limits"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
@@ -185,7 +184,7 @@ def replacement_fields(
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
+def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
     """Yield the hazard of redelivery of a consumer that is replaced with its position.
 
     A warning has the messages that are pending.
@@ -202,9 +201,7 @@ def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
         yield from assess_redelivery(inputs, stream, [live], with_pending=False)
 
 
-def check_consumer_replacement(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[Diagnostic]:
+def check_consumer_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about the effects of a replacement, or reset, on the position of a consumer."""
     live = decision.live
     if live is None or decision.after is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.documents.plan_types import Action
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.model import is_state_only
+from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
@@ -38,7 +37,7 @@ POSITION_LOST: Final = "create_without_position"
 _BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
 
 
-def decide_relocations(inputs: PlanInputs, decisions: Decisions) -> dict[Address, ResourceDecision]:
+def decide_relocations(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Return the decisions about both sides of each relocation, and about their consumers."""
     found: dict[Address, ResourceDecision] = {}
     if is_state_only(inputs):
@@ -60,9 +59,7 @@ def decide_relocations(inputs: PlanInputs, decisions: Decisions) -> dict[Address
     return found
 
 
-def _decide_relocation(
-    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def _decide_relocation(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     found: dict[Address, ResourceDecision] = {}
     target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
     old, place = old_server(inputs, relocation.target, relocation.origin), relocation.range
@@ -177,9 +174,7 @@ def _decide_consumer(
     return replace(decision, unknown=[*UNKNOWN_FIELDS] if unknown else [])
 
 
-def _decide_rollback(
-    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def _decide_rollback(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     """Decide an interrupted relocation that the files no longer ask for."""
     side, target, origin = relocation.origin, relocation.target, decisions.get(relocation.origin)
     is_as_before = inputs.declared(side) is not None and inputs.declared(target) is None
@@ -199,9 +194,7 @@ def _decide_rollback(
     return _refuse(relocation, decisions, error)
 
 
-def _decide_release(
-    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def _decide_release(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     """Decide that the origin gets its subjects back, as long as the target is offline."""
     origin = decisions.get(relocation.origin)
     if origin is None or origin.live is None:
@@ -220,9 +213,7 @@ def _decide_release(
     }
 
 
-def _refuse(
-    relocation: Transfer, decisions: Decisions, error: Diagnostic
-) -> dict[Address, ResourceDecision]:
+def _refuse(relocation: Transfer, decisions: Decisions, error: Diagnostic) -> Overrides:
     """Decide that nothing happens to either side or its consumers, with one error for all."""
     sides = (relocation.target, relocation.origin)
     first = next(side for side in sides if side in decisions)
@@ -235,7 +226,7 @@ def _refuse(
     return found
 
 
-def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Iterator[Diagnostic]:
+def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Findings:
     """Yield what is known of a relocation that has begun: interrupted, or prepared on purpose."""
     if relocation.is_prepared:
         text = (
@@ -291,7 +282,7 @@ def _interrupted(inputs: PlanInputs, relocation: Transfer) -> Diagnostic:
     return replace(found, code="JS496")
 
 
-def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def check_waiting_relocations(inputs: PlanInputs) -> Findings:
     """Yield a warning for each relocation of which no decision says how it is.
 
     Its publishers wait for a target that is offline, or its origin is gone.

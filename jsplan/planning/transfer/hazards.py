@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.flows.graph import list_origins
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
@@ -19,7 +19,6 @@ from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
 from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
-from jsplan.planning.transfer.replacement import list_consumers
 from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -34,17 +33,14 @@ def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | N
     if decision.live is None or decision.address in inputs.interrupted.streams:
         return None
     live, after, address = decision.live, decision.planned, decision.address
-    consumers, same_origin = list_consumers(inputs, address), _has_same_origin(inputs, live, after)
+    consumers, same_origin = inputs.consumers_of(address), _has_same_origin(inputs, live, after)
     level = inputs.level(address)
     why = find_preserve_obstacle(live, after, level, consumers, same_origin=same_origin)
     flows = [flow for _, flow in list_origins(live.compact)]
     for origin in find_interest_origins(inputs, address, () if why else flows):
         why = f"{origin} has interest retention, and keeps nothing while it is not read"
-    staging, facts = (
-        sized_staging_config(inputs, address, live),
-        inputs.live.domains[address.domain],
-    )
-    return why or capacity_problem(live, after, staging, facts.info)
+    staging = sized_staging_config(inputs, address, live)
+    return why or capacity_problem(live, after, staging, inputs.live.domains[address.domain].info)
 
 
 def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> bool:
@@ -62,13 +58,10 @@ def restored_consumers(
     """Return the consumers that the new stream gets, each with its new compact configuration."""
     found = [
         (consumer, decisions.get(consumer.address))
-        for consumer in list_consumers(inputs, decision.address)
+        for consumer in inputs.consumers_of(decision.address)
     ]
-    return [
-        (c, v.after if v is not None and v.after is not None else c.compact)
-        for c, v in found
-        if v is None or v.deleted_with is None
-    ]
+    coming = ((consumer, v) for consumer, v in found if v is None or v.deleted_with is None)
+    return [(c, v.after if v and v.after is not None else c.compact) for c, v in coming]
 
 
 def finishing_consumers(
@@ -88,7 +81,7 @@ def finishing_consumers(
 
 def assess_preserved(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the hazards for publishers, workers and readers."""
     live = decision.live
     assert live is not None
@@ -108,9 +101,7 @@ def assess_preserved(
         yield from assess_redelivery(inputs, live, coming, with_finished=loses)
 
 
-def _assess_publishers(
-    inputs: PlanInputs, transfer: Transfer, origin: LiveObject
-) -> Iterable[Hazard]:
+def _assess_publishers(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -> Hazards:
     """Yield the hazard for publishers, from the quiescence of the origin to the activation."""
     subjects = origin.compact.get("subjects") or []
     if not subjects or origin.compact.get("sealed"):
@@ -146,7 +137,7 @@ def _assess_publishers(
 
 def _assess_finished(
     live: LiveObject, finishing: Iterable[tuple[LiveObject, int | None]]
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the upper bound of what does not stay in a work queue, by positions alone."""
     total, finished = int(live.state.get("messages") or 0), 0
     for consumer, position in finishing:
@@ -160,9 +151,9 @@ def _assess_finished(
         yield counted("DELETES_MESSAGES", text, most, causes=causes, as_of=live.as_of)
 
 
-def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Note the consumers that keep their position only with another start than declared."""
-    level, consumers = inputs.level(decision.address), list_consumers(inputs, decision.address)
+    level, consumers = inputs.level(decision.address), inputs.consumers_of(decision.address)
     starts = {
         c.address.consumer: start_in_new_stream(c, c.compact, decision, level) for c in consumers
     }
@@ -176,9 +167,7 @@ def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> It
         yield inputs.finding("info", "JS425", text, detail, decision.address)
 
 
-def check_stream_replacement(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[Diagnostic]:
+def check_stream_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Note the effects of a stream replacement that stop nothing."""
     live = decision.live
     yield from _check_start_overrides(inputs, decision)
@@ -198,9 +187,7 @@ def check_stream_replacement(
 # --- relocations ---------------------------------------------------------------------------------
 
 
-def assess_target(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+def assess_target(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazards for publishers and consumers, at the new address."""
     relocation = decision.relocation
     assert relocation is not None
@@ -209,21 +196,19 @@ def assess_target(
         return
     if not relocation.is_quiesced:
         yield from _assess_publishers(inputs, relocation, origin)
-    consumers = list_consumers(inputs, relocation.origin)
+    consumers = inputs.consumers_of(relocation.origin)
     found = ((c, _find_successor(inputs, relocation, c, decisions)) for c in consumers)
     coming = [c for c, new in found if new is not None and new.relocation and new.after is not None]
     yield from assess_redelivery(inputs, origin, coming)
 
 
-def assess_origin(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+def assess_origin(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazard for consumers of the origin that do not come along."""
     relocation = decision.relocation
     assert relocation is not None
     left = [
         consumer
-        for consumer in list_consumers(inputs, relocation.origin)
+        for consumer in inputs.consumers_of(relocation.origin)
         if _find_successor(inputs, relocation, consumer, decisions) is None
     ]
     if left:

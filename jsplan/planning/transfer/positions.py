@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic, quote_shell
-from jsplan.documents.plan import Hazard
+from jsplan.diagnostics import quote_shell
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
 from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.transfer.consumer_position import (
     PositionReset,
     can_reset_in_place,
@@ -124,7 +124,7 @@ def is_reset_measurement(answer: Measurement) -> bool:
     return answer.causes[:1] == (RESET_CAUSE,)
 
 
-def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> Iterable[Hazard]:
+def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> Hazards:
     """Yield the hazards of a reset: messages that come again, and messages that are skipped."""
     reset = decision.reset
     for answer in answers:
@@ -146,7 +146,7 @@ def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> 
 # --- what is refused ----
 
 
-def check_resets(inputs: PlanInputs, decisions: Decisions) -> Iterable[Diagnostic]:
+def check_resets(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each position that cannot be set now."""
     for decision in decisions.values():
         if decision.reset is None:

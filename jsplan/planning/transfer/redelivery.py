@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Hazards
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def assess_redelivery(
     *,
     with_pending: bool = True,
     with_finished: bool = True,
-) -> Iterator[Hazard]:
+) -> Hazards:
     """Yield the hazard of redelivery for consumers of a stream that continue elsewhere.
 
     That are the messages that workers have now (`with_pending`), and those that are acknowledged
@@ -52,7 +52,7 @@ def assess_redelivery(
     yield counted("DUPLICATES_MESSAGES", text, pending + above, causes=names, as_of=stream.as_of)
 
 
-def assess_restored(target: RestoreTarget, address: Address) -> Iterator[Hazard]:
+def assess_restored(target: RestoreTarget, address: Address) -> Hazards:
     """Yield the hazard of a restored consumer of which the archive has only the ack floor.
 
     That is what was acknowledged above the floor.

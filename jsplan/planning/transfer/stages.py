@@ -31,12 +31,8 @@ def select_stage(inputs: PlanInputs) -> PlanInputs:
     """
     if not inputs.options.stage:
         return inputs
-    found = {
-        address
-        for relocation in inputs.relocations.values()
-        for address in members(inputs, relocation)
-    }
-    planned = inputs.selected & found
+    together = (members(inputs, relocation) for relocation in inputs.relocations.values())
+    planned = inputs.selected & set[Address]().union(*together)
     if inputs.options.stage == "cutover":
         planned |= {a for a in inputs.selected if a.is_content and a.parent in planned}
     return replace(inputs, selected=planned, forgotten=frozenset())

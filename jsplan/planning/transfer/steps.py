@@ -241,6 +241,7 @@ def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
     if is_sealed and kind == "stop":
         return f"require that {origin} is sealed: no message is added or removed"
     whole = transfer.method != "mirror"
+    noun = "snapshot" if transfer.method == "snapshot" else "mirror"
     waiting = "" if is_sealed else ", while publishers wait"
     return {
         "probe": f"try the new configuration of {target} on a probe",
@@ -248,7 +249,7 @@ def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
         "precompare": f"compare {copy} with {origin}, while messages still arrive",
         "stop": f"quiesce {origin}: no message is added or removed"
         + ("" if transfer.is_relocation else ", and pause its consumers"),
-        "rest": f"copy {origin} into {copy}: a {_noun(transfer)}{waiting}"
+        "rest": f"copy {origin} into {copy}: a {noun}{waiting}"
         if whole
         else f"copy the rest of {origin}, and turn {copy} into a stream",
         "compare": f"compare the newest messages and the counts of {copy} with {origin}"
@@ -263,10 +264,6 @@ def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
         + (origin if transfer.is_relocation else copy),
         "clear": f"delete {copy}",
     }[kind]
-
-
-def _noun(transfer: Transfer) -> str:
-    return "snapshot" if transfer.method == "snapshot" else "mirror"
 
 
 def _request(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part) -> Config | None:
