@@ -91,7 +91,7 @@ def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
     return frozenset(a for a in known if a.domain in inputs.workspace.domains)
 
 
-def decide_all(inputs: PlanInputs) -> Overrides:
+def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     """Decide each selected resource. `inputs.live` must cover every selected address.
 
     Contents come last: they follow what is decided about their bucket, and affect nothing else.

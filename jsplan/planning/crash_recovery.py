@@ -123,7 +123,8 @@ def _was_written(
     known = entry is not None and entry.created == live.created
     if not begun.get("record") and not (known and begun.get("expect")):
         return False
-    if known if effect == "create" else entry is not None and not known:
+    is_other = entry is not None and not known
+    if (effect == "create" and known) or (effect != "create" and is_other):
         return False
     return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})
 

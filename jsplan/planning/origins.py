@@ -65,8 +65,9 @@ def _with_live_external(
     live = next(same, None)
     if live is None:
         deliver = topology.delivery_prefixes.get(address, {}).get(origin_key(origin))
-        begins = external is not None and deliver
-        return origin | {"external": {**(external or {}), "deliver": deliver}} if begins else origin
+        if not (external and deliver):
+            return origin
+        return origin | {"external": {**external, "deliver": deliver}}
     external_now = live.get("external")
     if external and external.get("deliver"):
         external_now = {**(external_now or {}), "deliver": external["deliver"]}

@@ -12,7 +12,7 @@ from jsplan.address import Address
 from jsplan.documents.plan_types import RESTORED
 from jsplan.planning.decide import table_of
 from jsplan.planning.drafts import Draft
-from jsplan.planning.model import Overrides, ResourceDecision
+from jsplan.planning.model import ResourceDecision
 from jsplan.planning.state_records import build_state_record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ AS_SAVED: Final = "is_as_it_was_saved"
 IN_THE_WAY: Final = "is_in_the_way"
 
 
-def decide_restored(inputs: PlanInputs) -> Overrides:
+def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     """Decide each stream of `inputs.backup` in a reachable domain, with its consumers."""
     found: dict[Address, ResourceDecision] = {}
     for target in inputs.backup.values():
