@@ -67,18 +67,11 @@ class BackupBeforeDelete:
 
     def require_possible(self) -> None:
         """Raise RefusedError for streams without snapshot support, before any change."""
-        befores = {
-            change.address: change.change.before or {} for change in self._plan.resource_changes
-        }
-        streams = sorted(
-            {
-                str(address)
-                for address in self._stream_by_step.values()
-                if self._api_level(address) < RESTORE_ANY_NAME_LEVEL
-            }
-        )
-        memory = [text for text in streams if (befores.get(text) or {}).get("storage") == "memory"]
-        if memory:
+        changes = {c.address: c.change.before or {} for c in self._plan.resource_changes}
+        in_memory = {name for name, config in changes.items() if config.get("storage") == "memory"}
+        streams = set(self._stream_by_step.values())
+        old = {str(one) for one in streams if self._api_level(one) < RESTORE_ANY_NAME_LEVEL}
+        if memory := sorted(old & in_memory):
             listed = "".join(f"\n  - {text}" for text in memory)
             raise RefusedError(
                 "refused, nothing was changed: with --backup these would have to be saved,"
@@ -123,14 +116,9 @@ class BackupBeforeDelete:
         return self._plan.domains.get(address.domain) or {}
 
     def _facts(self, address: Address) -> DomainFacts:
-        domain = self._plan_domain(address)
-        return DomainFacts(
-            address.domain,
-            True,
-            level=self._api_level(address),
-            version=domain.get("version"),
-            server=dict(domain.get("server") or {}),
-        )
+        domain, level = self._plan_domain(address), self._api_level(address)
+        version, server = domain.get("version"), dict(domain.get("server") or {})
+        return DomainFacts(address.domain, True, level=level, version=version, server=server)
 
     @contextmanager
     def open_folder(self) -> Iterator[None]:
@@ -139,10 +127,8 @@ class BackupBeforeDelete:
             yield
             if self._folder is None:
                 return
-            self._folder.manifest.complete, self._folder.manifest.finished_at = (
-                True,
-                format_timestamp(),
-            )
+            manifest = self._folder.manifest
+            manifest.complete, manifest.finished_at = True, format_timestamp()
             try:
                 self._folder.write()
             except BackupError as error:  # all streams are on disk; only `complete` is missing

@@ -69,16 +69,8 @@ class Execution:
     context: StepContext = field(init=False)
 
     def __post_init__(self) -> None:
-        self.context = StepContext(
-            self.plan,
-            self.backend,
-            self.state,
-            self.stop,
-            self.apis,
-            self.before_write,
-            self.imports,
-            contents=self.contents,
-        )
+        shared = (self.plan, self.backend, self.state, self.stop, self.apis, self.before_write)
+        self.context = StepContext(*shared, self.imports, contents=self.contents)
 
     @property
     def lost_domains(self) -> dict[str, str]:
@@ -196,14 +188,8 @@ class Execution:
         return {}
 
     def _skip_reason(self, step: Step) -> str | None:
-        blocker = next(
-            (
-                d
-                for d in step.depends_on
-                if self.results[d].status != "done" and not self._is_dependency_optional(step, d)
-            ),
-            None,
-        )
+        undone = (d for d in step.depends_on if self.results[d].status != "done")
+        blocker = next((d for d in undone if not self._is_dependency_optional(step, d)), None)
         is_cutover = step.kind.is_cutover and blocker is None and bool(step.depends_on)
         if self.stop.is_set() and not is_cutover:
             return INTERRUPTED

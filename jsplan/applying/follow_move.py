@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.step_journal import gone_error
 from jsplan.documents.apply import MoveProgress
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, ServerRefusedError
@@ -77,8 +78,7 @@ class _Move:
             await self._require_domain(api)
         except ServerRefusedError as error:
             if error.err_code in NOT_FOUND:
-                text = f"{address} is gone: another client deleted it during the apply"
-                raise StepFailed(text) from None
+                raise gone_error(address) from None
         return None  # 10118, 10119: no server that has it answers
 
     async def _require_domain(self, api: DomainApi) -> None:
@@ -95,11 +95,9 @@ class _Move:
     @property
     def _is_placed(self) -> bool:
         """True if the placement changes, not only the number of replicas."""
-        return any(
-            change.address == self._step.address
-            and any(field.path.startswith("placement") for field in change.change.fields)
-            for change in self._context.plan.resource_changes
-        )
+        changes = self._context.plan.resource_changes
+        own = (change.change.fields for change in changes if change.address == self._step.address)
+        return any(field.path.startswith("placement") for fields in own for field in fields)
 
     @property
     def _verb(self) -> str:

@@ -74,10 +74,29 @@ async def publish_value(
         else (await read_revision(context.api(step), address)).revision
     )
     await context.begin(step)
-    subject, api = content_subject(address), context.api(step)
+    subject = content_subject(address)
+    stored = await put_over(context, step, subject, content, headers, revision, plainly=plainly)
+    if not stored or not await save_acknowledged(context, step, stored):
+        await context.verify_write(step)
+
+
+async def put_over(
+    context: StepContext,
+    step: Step,
+    subject: str,
+    content: bytes,
+    headers: Mapping[str, str],
+    revision: int,
+    *,
+    plainly: bool = False,
+) -> int:
+    """Put a message over exactly this revision; return the new one, 0 if no answer came.
+
+    Raises StepFailed if the subject has another revision.
+    """
+    headers = {**headers, EXPECTED_REVISION: str(revision)}
+    api, stored = context.api(step), list[int]()
     send = api.publish_plainly if plainly else api.publish
-    headers = headers | {EXPECTED_REVISION: str(revision)}
-    stored: list[int] = []
 
     async def publish(timeout: float) -> None:
         answer = await send(subject, content, headers, timeout=timeout)
@@ -89,8 +108,7 @@ async def publish_value(
         if error.err_code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER):
             raise changed_error(step) from None
         raise
-    if not stored or not await save_acknowledged(context, step, stored[0]):
-        await context.verify_write(step)
+    return stored[0] if stored else 0
 
 
 async def save_acknowledged(context: StepContext, step: Step, stored: int) -> bool:

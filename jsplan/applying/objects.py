@@ -13,12 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import BinaryIO, Final
 
-from jsplan.applying.kv_entries import (
-    EXPECTED_REVISION,
-    changed_error,
-    require_planned_value,
-    save_acknowledged,
-)
+from jsplan.applying.kv_entries import put_over, require_planned_value, save_acknowledged
 from jsplan.applying.step_context import StepContext, StepFailed, closing_lines
 from jsplan.config.model import ContentFile
 from jsplan.disk import open_regular
@@ -26,7 +21,6 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError
 from jsplan.facts.content import read_revision
 from jsplan.facts.live import LiveObject
-from jsplan.resources.error_codes import WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER
 from jsplan.resources.kv_entry import VALUE
 from jsplan.resources.stored_object import (
     CHUNK_SIZE,
@@ -167,24 +161,6 @@ def _chunk_size(context: StepContext, step: Step) -> int:
 
 
 async def _write_metadata(context: StepContext, step: Step, metadata: bytes, revision: int) -> int:
-    """Put metadata over exactly this revision; return the new one, 0 if no answer came.
-
-    Raises StepFailed if the object has another revision.
-    """
+    """Put metadata as `put_over` does."""
     subject = metadata_subject(*_names(step))
-    headers = _ROLLUP | {EXPECTED_REVISION: str(revision)}
-
-    stored: list[int] = []
-
-    async def publish(timeout: float) -> None:
-        api = context.api(step)
-        answer = await api.publish_plainly(subject, metadata, headers, timeout=timeout)
-        stored.append(int(answer.get("seq") or 0))
-
-    try:
-        await context.write(step, publish)
-    except ServerRefusedError as error:
-        if error.err_code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CLUSTER):
-            raise changed_error(step) from None
-        raise
-    return stored[0] if stored else 0
+    return await put_over(context, step, subject, metadata, _ROLLUP, revision, plainly=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -35,19 +35,13 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
     Domains that are not in `apis` were offline before. Raises ApiError for other errors.
     """
     first = {step.target_address: step for step in reversed(plan.steps)}
-    wanted = {
-        a: step
-        for a, step in first.items()
-        if _expected_before(step) or step.op == "consumer.create_placeholder"
-    }
+    placeholder = "consumer.create_placeholder"
+    wanted = {a: s for a, s in first.items() if _expected_before(s) or s.op == placeholder}
     steps_by_address: dict[Address, list[Step]] = {}
     for step in plan.steps:
         steps_by_address.setdefault(step.target_address, []).append(step)
-    parents = {
-        address: parent
-        for address, parent in _expected_parents(plan.steps).items()
-        if address not in wanted
-    }
+    expected = _expected_parents(plan.steps)
+    parents = {address: parent for address, parent in expected.items() if address not in wanted}
     deletions, found = DeletionCheck(plan, apis), FirstCheck([], {})
     stale, imported = found.stale, _list_imports(plan)
     live = await _read_all({*wanted, *parents}, apis, found.lost)
@@ -71,13 +65,10 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
             found.imports[address] = there
 
     await run_parallel(check, wanted)
-    for address, expected in parents.items():
-        if (
-            address.domain in apis
-            and address.domain not in found.lost
-            and (why := stream_difference(expected, live.get(address))) is not None
-        ):
-            stale.append(f"{address} {why}")
+    for address, parent in parents.items():
+        is_read = address.domain in apis and address.domain not in found.lost
+        why = stream_difference(parent, live.get(address)) if is_read else None
+        stale += [f"{address} {why}"] if why is not None else []
     stale.sort()
     return found
 
@@ -129,22 +120,19 @@ def _expected_before(step: Step) -> str:
 def _list_imports(plan: Plan) -> set[Address]:
     """Return what the plan only takes into state, in streams that no other step touches."""
     imports = {step.target_address for step in plan.steps if step.op == "state.import"}
-    touched = {
-        (step.domain, step.target_address.stream)
-        for step in plan.steps
-        if step.op != "state.import"
-    }
+    others = (step for step in plan.steps if step.op != "state.import")
+    touched = {(step.domain, step.target_address.stream) for step in others}
     return {address for address in imports if (address.domain, address.stream) not in touched}
 
 
 def _expected_parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:
     """Return the streams of the plan's consumers, each with what its steps expect of it."""
-    expected = ((step.target_address.parent, step.precondition.get("parent")) for step in steps)
-    return {
-        address: parent
-        for address, parent in expected
-        if address is not None and parent is not None
-    }
+    found: dict[Address, Mapping[str, Any]] = {}
+    for step in steps:
+        address, expected = step.target_address.parent, step.precondition.get("parent")
+        if address is not None and expected is not None:
+            found[address] = expected
+    return found
 
 
 def stream_difference(expected: Mapping[str, Any], live: LiveObject | None) -> str | None:
@@ -170,9 +158,8 @@ async def consumer_difference(step: Step, api: DomainApi) -> str | None:
         if name not in existing:
             return f"lost its consumer {name}, which was deleted"
         if expected.get(name) != existing[name]:
-            return (
-                f"has a consumer {name} that was {'recreated' if name in expected else 'created'}"
-            )
+            made = "recreated" if name in expected else "created"
+            return f"has a consumer {name} that was {made}"
     return None
 
 
@@ -196,3 +183,20 @@ def has_no_consumers(stream: LiveObject) -> bool:
     In a cluster it counts those of one server only.
     """
     return not stream.is_clustered and stream.state.get("consumer_count") == 0
+
+
+#: The most replicas of a stream.
+MAX_REPLICAS: Final = 5
+
+
+def is_scaled_with_stream(live: LiveObject | None, planned: str, replicas: int | None) -> bool:
+    """Check whether a consumer is the planned one, apart from the replicas of its stream.
+
+    `planned` is a fingerprint, `replicas` what a step of this apply scaled the stream to, or None.
+    A consumer with replicas of its own gets those of its stream if it has more, and in a work queue
+    or interest stream always (tests/clusters). One with `num_replicas` 0 has as many as its stream.
+    """
+    if live is None or replicas is None or live.raw.get("num_replicas") != replicas:
+        return False
+    before = (live.raw | {"num_replicas": n} for n in range(1, MAX_REPLICAS + 1))
+    return any(live.with_raw(config).fingerprint == planned for config in before)

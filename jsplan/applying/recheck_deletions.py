@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
@@ -61,13 +62,10 @@ class DeletionCheck(Struct, frozen=True):
     async def _count(self, address: Address, stream: Address, planned: PlannedDeletion) -> int:
         """Count the deletions of one stream now. Raises ApiError."""
         level = int((self.plan.domains.get(stream.domain) or {}).get("api_level") or 0)
-        found = await measure_deletion(
-            self.apis[stream.domain],
-            MeasurementRequest(address, stream, planned.request),
-            level,
-            int(self.plan.options.get("measure_limit", MEASURE_LIMIT)),
-            count_only=True,
-        )
+        limit = int(self.plan.options.get("measure_limit", MEASURE_LIMIT))
+        request = MeasurementRequest(address, stream, planned.request)
+        api = self.apis[stream.domain]
+        found = await measure_deletion(api, request, level, limit, count_only=True)
         return found.at_most if found is not None else 0
 
     async def _has_last(self, stream: Address, last_seq: int) -> bool:
@@ -115,16 +113,9 @@ class DeletionCheck(Struct, frozen=True):
     ) -> int | None:
         """Count what is not copied yet; None if unknown. Raises ApiError."""
         there = self.apis[downstream.domain]
-        request = FlowRequest(
-            downstream,
-            flow.name,
-            origin,
-            flow.subjects,
-            SourceName(*flow.source),
-            recreated=False,
-            mirror=flow.mirror,
-            origin_goes=flow.origin_goes,
-        )
+        name, subjects, source = flow.name, flow.subjects, SourceName(*flow.source)
+        request = FlowRequest(downstream, name, origin, subjects, source, recreated=False)
+        request = replace(request, mirror=flow.mirror, origin_goes=flow.origin_goes)
         origins = self.apis.get(origin.domain) or there.behind(flow.api)
         return await count_skipped(origins, there, request, MEASURE_LIMIT)
 

@@ -24,7 +24,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.planning.replication.source_starts import with_start
 from jsplan.resources.fields import Config, sort_objects
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key
 from jsplan.resources.source_header import SourceHeader, parse_source_header, source_name
 
 #: Messages at the end of a stream that are searched for the last one of a source.
@@ -112,16 +112,12 @@ async def detach_sources(context: StepContext, step: Step) -> None:
     await context.backend.sync()
     config = {name: value for name, value in answer["config"].items() if name != "sources"}
     rest = [s for s in answer["config"].get("sources") or () if origin_key(s) not in keys]
-    without = config | (
-        {"sources": rest}
-        if rest
-        else {}
-        if config.get("subjects")
-        else {"subjects": [PARKING_PREFIX + stream]}
-    )
-    await context.call(
-        replace(step, request={"api": f"STREAM.UPDATE.{stream}", "payload": without})
-    )
+    if rest:
+        config["sources"] = rest
+    elif not config.get("subjects"):
+        config["subjects"] = [PARKING_PREFIX + stream]
+    request = {"api": f"STREAM.UPDATE.{stream}", "payload": config}
+    await context.call(replace(step, request=request))
     await context.verify_write(step)
     await _record_starts(context, recorded, await _resume_positions(api, stream, detached))
 
@@ -140,14 +136,9 @@ async def attach_sources(context: StepContext, step: Step) -> None:
     entry = context.state.resources.get(Address.parse(recorded))
     positions |= await moved_positions(context, step, entry.starts if entry is not None else {})
     known = positions.keys() | (entry.starts.keys() if entry else set())
-    await _record_starts(
-        context,
-        recorded,
-        positions
-        | await resume_positions_by_scan(
-            context, step, [s for s in attached if origin_key(s) not in known]
-        ),
-    )
+    unknown = [source for source in attached if origin_key(source) not in known]
+    positions |= await resume_positions_by_scan(context, step, unknown)
+    await _record_starts(context, recorded, positions)
     entry = context.state.resources.get(Address.parse(recorded))
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
     for key in ((step.params or {}).get("relocated_sources") or {}).keys() & starts.keys():
@@ -167,7 +158,7 @@ async def _wait_for_copy(context: StepContext, step: Step, source: Config, seq: 
     Raises StepFailed, and ApiError.
     """
     name = source["name"]
-    api = context.api(step).behind((source.get("external") or {}).get("api"))
+    api = context.api(step).behind(origin_api(source))
     end = time.monotonic() + COPY_TIMEOUT
     while (last := int((await api.request(f"STREAM.INFO.{name}"))["state"]["last_seq"])) < seq:
         if time.monotonic() > end:

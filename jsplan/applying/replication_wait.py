@@ -16,18 +16,15 @@ from msgspec import Struct
 
 from jsplan.address import Address
 from jsplan.applying.replicated_streams import SEARCH_DEPTH, newest_origin_seqs
-from jsplan.applying.step_context import (
-    StepContext,
-    StepFailed,
-    StepNotStarted,
-    check_record,
-)
+from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted, check_record
+from jsplan.applying.step_journal import gone_error
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
+from jsplan.flows.graph import list_origins
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.nested import origin_key
 from jsplan.topology.replication_graph import subject_filters
@@ -55,11 +52,8 @@ async def verify_replication(context: StepContext, step: Step) -> None:
     end = time.monotonic() + REPLICATION_TIMEOUT
     while True:
         before = time.monotonic()
-        live, span = await context.read(step.target_address), TimeSpan(before, time.monotonic())
-        if live is None:
-            raise StepFailed(
-                f"{step.target_address} is gone: another client deleted it during the apply"
-            )
+        live = await context.require(step.target_address)
+        span = TimeSpan(before, time.monotonic())
         waiting = [flow for flow in waiting if not await flow.is_replicating(live, span)]
         if not waiting or time.monotonic() > end or all(flow.is_stuck for flow in waiting):
             break
@@ -130,9 +124,8 @@ class ReplicationFlow:
 
     async def is_replicating(self, live: LiveObject, span: TimeSpan) -> bool:
         """Return True if it does, by the downstream stream read in `span` and the origin now."""
-        flow = next(
-            (f for f in live.flows if origin_key(f) == origin_key(self.origin_config)), None
-        )
+        key = origin_key(self.origin_config)
+        flow = next((one for one in live.flows if origin_key(one) == key), None)
         if flow is None:
             return self._set_reason(f"does not copy {self.origin}: its source was removed")
         self._record_heartbeat(int(flow.get("active", -1)), span)
@@ -154,26 +147,20 @@ class ReplicationFlow:
             copied = None  # of an earlier origin, or before its own start: nothing can be missing
         if copied is not None and copied > self._initial_origin_seq:
             return True  # messages stored since then are copied
-        self._has_progressed = self._has_progressed or (
-            bool(self._heartbeats)
-            and None not in (copied, self._copied_seq)
-            and (copied or 0) > (self._copied_seq or 0)
-        )
+        if self._heartbeats and copied is not None and self._copied_seq is not None:
+            self._has_progressed |= copied > self._copied_seq
         self._copied_seq = copied
         found = await self._next_message(copied) if copied is not None else None
         if len(self._heartbeats) < 2:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
-        if (
-            found is not None
-            and not self._has_progressed
-            and not _is_full(live, found)
-            and not _has_dropped(live, flow)
-        ):
-            return self._set_reason(
-                f"stands at message {copied:,} of {self.origin}, "
-                f"and message {found['seq']:,} does not arrive"
-            )
-        return True
+        if found is None or self._has_progressed:
+            return True
+        if _is_full(live, found) or _has_dropped(live, flow):
+            return True
+        return self._set_reason(
+            f"stands at message {copied:,} of {self.origin}, "
+            f"and message {found['seq']:,} does not arrive"
+        )
 
     def _set_reason(self, why: str) -> bool:
         self.reason = f"{self.downstream} {why} ({time.monotonic() - self._started_at:.0f}s)"
@@ -233,33 +220,19 @@ class ReplicationFlow:
             return last
         depth = REPEAT_DEPTH if self._searched_seq else SEARCH_DEPTH
         down_to = max(self._searched_seq, last - depth) + 1
-        newest = await newest_origin_seqs(
-            self.context.apis[live.address.domain],
-            live.address.stream,
-            live.state,
-            [self.origin_config],
-            down_to,
-        )
+        api, sources = self.context.apis[live.address.domain], [self.origin_config]
+        name = live.address.stream
+        newest = await newest_origin_seqs(api, name, live.state, sources, down_to)
         self._searched_seq = last
         self._newest_seq = newest.get(origin_key(self.origin_config), self._newest_seq)
-        candidates = (
-            self._newest_seq,
-            int(flow.get("seq") or 0) or None,
-            self._configured_start(live) or None,
-        )
-        return max((seq for seq in candidates if seq is not None), default=None)
+        known = (self._newest_seq, int(flow.get("seq") or 0), self._configured_start(live))
+        return max(filter(None, known), default=None)
 
     def _configured_start(self, live: LiveObject) -> int:
         """Return the sequence before the configured start of the mirror or source; else 0."""
-        origins = [live.raw["mirror"]] if live.raw.get("mirror") else live.raw.get("sources") or ()
-        start = next(
-            (
-                s.get("opt_start_seq")
-                for s in origins
-                if origin_key(s) == origin_key(self.origin_config)
-            ),
-            None,
-        )
+        key = origin_key(self.origin_config)
+        same = (one for _, one in list_origins(live.raw) if origin_key(one) == key)
+        start = next(same, {}).get("opt_start_seq")
         return int(start) - 1 if start else 0
 
     async def _read_origin(self) -> LiveObject:
@@ -273,7 +246,7 @@ class ReplicationFlow:
             self.context.lost_domains.setdefault(domain, str(error))
             raise self._offline_error() from None
         if live is None:
-            raise StepFailed(f"{self.origin} is gone: another client deleted it during the apply")
+            raise gone_error(self.origin)
         return live
 
     def _offline_error(self) -> StepFailed:
@@ -285,22 +258,13 @@ class ReplicationFlow:
 
     async def _next_message(self, after: int) -> dict[str, Any] | None:
         """Return the first message after `after` that passes the filters, as in its answer."""
-        found = await asyncio.gather(
-            *(
-                self._first_message(after + 1, subject)
-                for subject in subject_filters(self.origin_config)
-            )
+        api, stream = self.context.apis[self.origin.domain], self.origin.stream
+        reads = (
+            api.get_message(stream, {"seq": after + 1, "next_by_subj": subject})
+            for subject in subject_filters(self.origin_config)
         )
-        return min(
-            (message for message in found if message is not None),
-            key=lambda message: int(message["seq"]),
-            default=None,
-        )
-
-    async def _first_message(self, seq: int, subject: str) -> dict[str, Any] | None:
-        return await self.context.apis[self.origin.domain].get_message(
-            self.origin.stream, {"seq": seq, "next_by_subj": subject}
-        )
+        found = filter(None, await asyncio.gather(*reads))
+        return min(found, key=lambda message: int(message["seq"]), default=None)
 
 
 def _has_dropped(live: LiveObject, flow: dict[str, Any]) -> bool:
@@ -314,12 +278,12 @@ def _has_dropped(live: LiveObject, flow: dict[str, Any]) -> bool:
 def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:
     """Return True if the stream refuses the message: it is full, with discard `new`."""
     limits, state = live.raw, live.state
-    size = stored_size(
-        limits.get("storage", "file"),
-        len(message["subject"].encode()),
-        len(message_headers(message)),
-        len(b64decode(message.get("data") or "")),
+    parts = (
+        message["subject"].encode(),
+        message_headers(message),
+        b64decode(message.get("data") or ""),
     )
+    size = stored_size(limits.get("storage", "file"), *map(len, parts))
     return limits.get("discard") == "new" and (
         0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])
         or 0 < int(limits.get("max_bytes", -1)) < int(state["bytes"]) + size

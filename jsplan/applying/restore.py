@@ -17,10 +17,7 @@ from msgspec.structs import replace
 
 from jsplan.applying.operations import Operation
 from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.consumers import (
-    create_consumer,
-    find_position,
-)
+from jsplan.applying.transfer.consumers import create_consumer, find_position
 from jsplan.backup.consumer_position import extract_position
 from jsplan.backup.differences import position_differences, restore_differences
 from jsplan.backup.folder import BackupError, find_damage
@@ -35,15 +32,12 @@ from jsplan.errors import (
     ServerRefusedError,
     StateError,
 )
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
 from jsplan.planning.restore.target import Backup, RestoreTarget
-from jsplan.planning.transfer.consumer_position import (
-    choose_position_method,
-    with_start_sequence,
-)
+from jsplan.planning.transfer.consumer_position import choose_position_method, with_start_sequence
 from jsplan.resources import CONSUMER
 from jsplan.resources.error_codes import NOT_FOUND
 
@@ -145,11 +139,8 @@ class RestoreOperations(Struct, frozen=True):
                 await _create_at_position(context, step, saved)
                 is_created = True
                 continue
-            lost = (
-                position_differences(stream, saved, extract_position(live.state))
-                if live is not None
-                else []
-            )
+            now = extract_position(live.state) if live is not None else None
+            lost = position_differences(stream, saved, now) if now is not None else []
             if live is None or lost:
                 since = time.monotonic()
             elif not live.is_clustered or time.monotonic() - since > STABLE_TIME:
@@ -205,19 +196,13 @@ async def _create_at_position(context: StepContext, step: Step, saved: SavedCons
     State records the start that it gets in place of its own. Raises StepFailed and ApiError.
     """
     assert step.target_address.parent is not None
-    stream = await context.read(step.target_address.parent)
-    if stream is None:
-        raise StepFailed(f"{step.target_address.parent} is gone: another client deleted it")
+    stream = await context.require(step.target_address.parent)
     own = replace(step, params={"api_level": context.plan.domains[step.domain]["api_level"]})
     old = {"config": saved.config, "created": saved.created, "state": saved.before}
     position = await find_position(context, own, stream, old)
-    method = choose_position_method(
-        position,
-        CONSUMER.compact(saved.config),
-        0,
-        retention=stream.compact.get("retention", "limits"),
-        first_seq=int(stream.state.get("first_seq") or 0),
-    )
+    retention, first = get_retention(stream.compact), int(stream.state.get("first_seq") or 0)
+    config = CONSUMER.compact(saved.config)
+    method = choose_position_method(position, config, 0, retention=retention, first_seq=first)
     config = with_start_sequence(position, saved.config) if method == "start" else saved.config
     if method == "start" and step.record is not None:
         step.record["starts"] = {saved.name: position}

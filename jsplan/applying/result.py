@@ -19,9 +19,7 @@ from jsplan.state import State
 
 
 async def summarize_execution(
-    execution: Execution,
-    lost: Mapping[str, str],
-    backups: BackupBeforeDelete | None,
+    execution: Execution, lost: Mapping[str, str], backups: BackupBeforeDelete | None
 ) -> ApplyResult:
     """Build the result of all steps so far; `lost` are the domains that were lost before them."""
     result = build_result(
@@ -92,15 +90,12 @@ def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str
     preserved = {
         c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]
     }
-    bearers = (
-        (c, c.address if c.address in touched else _parent_address(c.address))
-        for c in plan.resource_changes
-    )
-    done = [
-        c
-        for c, bearer in bearers
-        if bearer in finished and (bearer == c.address or bearer in preserved)
-    ]
+    done = []
+    for change in plan.resource_changes:
+        # A consumer comes back with its stream, whose steps include it.
+        stream = str(Address.parse(change.address).parent or "")
+        restored = change.address not in touched and stream in finished & preserved
+        done += [change] if restored or change.address in finished else []
     actions = [tuple(c.change.actions) for c in done]
     return {
         "imported": sum(1 for c in done if c.change.importing),
@@ -113,8 +108,3 @@ def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str
         "failed": sum(1 for r in results if r.status in ("failed", "unknown")),
         "skipped": sum(1 for r in results if r.status == "skipped"),
     }
-
-
-def _parent_address(address: str) -> str:
-    """Return the stream of a consumer, whose restore includes it; empty for others."""
-    return str(Address.parse(address).parent or "")

@@ -51,11 +51,8 @@ def require_known_terms(terms: Sequence[str], domains: Mapping[str, Domain]) -> 
         if not _PERCENTAGE.fullmatch(term) and not any(
             _matches_term(term, domain) for domain in domains.values()
         ):
-            what = (
-                "no domain has this label"
-                if term.startswith("label:")
-                else "there is no domain of this name"
-            )
+            is_label = term.startswith("label:")
+            what = "no domain has this label" if is_label else "there is no domain of this name"
             hint = "Give labels (label:NAME), names or globs of domains, or shares of them (10%)."
             raise UsageError(f"--wave {term} names no domain: {what}", hint=hint)
 
@@ -80,12 +77,9 @@ def split_into_waves(
     wave_by_domain = {key: number for number, keys in enumerate(members) for key in keys}
     fleet = [key for key in domains if key in touched and key not in hubs]
     if missing := [key for key in fleet if key not in wave_by_domain]:
-        raise UsageError(
-            f"--wave ends before the fleet does: {missing[0]}"
-            + (f" and {len(missing) - 1} more are" if len(missing) > 1 else " is")
-            + " in no wave",
-            hint="Let the last wave be 100%.",
-        )
+        are = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+        text = f"--wave ends before the fleet does: {missing[0]}{are} in no wave"
+        raise UsageError(text, hint="Let the last wave be 100%.")
     wave_by_step = _assign_waves(plan.steps, wave_by_domain, last=len(terms) - 1)
     return [
         Wave(term, members[n], tuple(s for s in plan.steps if wave_by_step[s.id] == n))
@@ -134,11 +128,8 @@ def _wave_members(
             rest = [key for key in fleet if key not in taken]
             chosen = rest[: max(0, most - len([key for key in taken if key in fleet]))]
         else:
-            chosen = [
-                domain.key
-                for domain in touched
-                if domain.key not in taken and _matches_term(term, domain)
-            ]
+            named = (domain.key for domain in touched if _matches_term(term, domain))
+            chosen = [key for key in named if key not in taken]
         taken |= dict.fromkeys(chosen)
         found.append(tuple(chosen))
     return found
@@ -179,17 +170,11 @@ async def run_in_waves(
     observer: Observer,
 ) -> list[StepResult]:
     """Run wave by wave. Between waves unchanged downstream streams are checked too."""
-    edges = [
-        edge
-        for edge in topology.edges
-        if {edge.origin.domain, edge.downstream.domain} & execution.apis.keys()
-    ]
-    others = {
-        address.domain for edge in edges for address in (edge.origin, edge.downstream)
-    } - execution.apis.keys()
-    apis = dict(execution.apis) | await open_answering(
-        pool, [domains[key] for key in sorted(others)]
-    )
+    known = execution.apis.keys()
+    flows = ({edge.origin.domain, edge.downstream.domain} for edge in topology.edges)
+    others = {key for both in flows if both & known for key in both - known}
+    apis = await open_answering(pool, [domains[key] for key in sorted(others)])
+    apis = {**execution.apis, **apis}
     return await Rollout(execution, waves, max_failures, topology, apis, observer).run()
 
 
@@ -246,10 +231,8 @@ class Rollout(Struct):
             result = self.execution.results[step.id]
             if result.status in ("failed", "unknown"):
                 found.setdefault(step.domain, result.error or result.status)
-            elif step.domain in self.execution.lost_domains:
-                found.setdefault(
-                    step.domain, f"went offline: {self.execution.lost_domains[step.domain]}"
-                )
+            elif (why := self.execution.lost_domains.get(step.domain)) is not None:
+                found.setdefault(step.domain, f"went offline: {why}")
         return found
 
     async def _check_wave(self, wave: Wave) -> dict[str, str]:
@@ -277,21 +260,17 @@ class Rollout(Struct):
         if live is None:
             return f"{address} is gone again"
         lost = unkept_fields(step, live)
-        return (
-            f"{address} does not have {describe_unkept(step, live, lost)} any more" if lost else ""
-        )
+        unkept = describe_unkept(step, live, lost)
+        return f"{address} does not have {unkept} any more" if lost else ""
 
     def _affected_edges(self, touched: set[Address]) -> list[Edge]:
         """Return flows between reachable domains of which the wave changed one side."""
-        ends = (
-            (edge, {edge.origin, edge.downstream})
-            for edge in self.topology.edges
-            if not edge.is_local
-        )
         return [
             edge
-            for edge, both in ends
-            if both & touched and {address.domain for address in both} <= self.apis.keys()
+            for edge in self.topology.edges
+            if not edge.is_local
+            and {edge.origin, edge.downstream} & touched
+            and {edge.origin.domain, edge.downstream.domain} <= self.apis.keys()
         ]
 
     async def _wait_for_replication(
@@ -301,20 +280,12 @@ class Rollout(Struct):
         waiting, end = list(flows), time.monotonic() + self.timeout
         found: dict[str, str] = {}
         while waiting and not self.execution.stop.is_set():
-            states = dict(
-                zip(
-                    waiting,
-                    await asyncio.gather(*(self._replication_problem(edge) for edge in waiting)),
-                    strict=True,
-                )
-            )
-            waiting = [edge for edge in waiting if states[edge]]
+            reasons = await asyncio.gather(*map(self._replication_problem, waiting))
+            states = {edge: why for edge, why in zip(waiting, reasons, strict=True) if why}
+            waiting = list(states)
             if time.monotonic() > end:
-                found = {
-                    _leaf_domain(edge, self.execution.plan): why
-                    for edge, why in states.items()
-                    if why
-                }
+                plan = self.execution.plan
+                found = {_leaf_domain(edge, plan): why for edge, why in states.items()}
                 break
             await asyncio.sleep(0.5 if waiting else 0)
         return {key: why for key, why in found.items() if key not in known}
@@ -326,21 +297,14 @@ class Rollout(Struct):
             origin = await read_object(self.apis[edge.origin.domain], edge.origin)
         except ApiError as error:
             return str(error)
-        flow = (
-            next((flow for flow in downstream.flows if matches_edge(flow, edge)), None)
-            if downstream is not None and origin is not None
-            else None
-        )
+        flows = downstream.flows if downstream is not None and origin is not None else ()
+        flow = next((flow for flow in flows if matches_edge(flow, edge)), None)
         if flow is None:
             return ""
         if error_text := (flow.get("error") or {}).get("description"):
             return f"{edge.downstream} cannot copy {edge.origin}: {error_text}"
-        silent = int(flow.get("active", -1))
-        return (
-            ""
-            if 0 <= silent <= ORIGIN_SILENT_AFTER
-            else f"{edge.downstream} does not hear of {edge.origin}"
-        )
+        hears = 0 <= int(flow.get("active", -1)) <= ORIGIN_SILENT_AFTER
+        return "" if hears else f"{edge.downstream} does not hear of {edge.origin}"
 
 
 def _leaf_domain(edge: Edge, plan: Plan) -> str:

@@ -53,15 +53,11 @@ def _check_step(step: Step, changes: Mapping[str, bool]) -> Iterator[str]:
         return
     if rule.deletes and not changes.get(step.address):
         yield "no resource change of the plan deletes it"
-    if missing := [name for name in rule.params if name not in (step.params or {})]:
+    if missing := [name for name in rule.params if name not in params]:
         yield f"params lack {', '.join(missing)}"
         return
-    if (
-        rule.does != "delete"
-        and step.op != "state.forget"
-        and step.record is not None
-        and "declared" not in step.record
-    ):
+    removes = rule.does == "delete" or step.op == "state.forget"
+    if step.record is not None and not removes and "declared" not in step.record:
         yield "record has no declared fields for state"
     yield from _check_request(step, rule, touched)
     yield from _check_params(step, address)
@@ -75,10 +71,8 @@ def _is_staging(address: Address, touched: Address) -> bool:
     """
     if address.kind == "consumer":
         return is_placeholder(touched) and touched.parent == address.parent
-    return (touched.domain, touched.kind) == (
-        address.domain,
-        "stream",
-    ) and touched.stream.startswith(STAGING_PREFIX)
+    is_ours = touched.kind == "stream" and touched.stream.startswith(STAGING_PREFIX)
+    return is_ours and touched.domain == address.domain
 
 
 def _check_request(step: Step, rule: StepKind, touched: Address) -> Iterator[str]:
@@ -106,13 +100,11 @@ def _matches_payload(payload: dict[str, Any] | None, rule: StepKind, touched: Ad
             config = (payload or {}).get("config")
             return isinstance(config, dict) and config.get("name") == touched.stream
         case "consumer":
-            config = (payload or {}).get("config")
-            named = (payload or {}).get("stream_name") == touched.stream and (payload or {}).get(
-                "action"
-            ) == rule.action
-            return (
-                named and isinstance(config, dict) and _config_names(config) == {touched.consumer}
-            )
+            found = payload or {}
+            config = found.get("config")
+            if (found.get("stream_name"), found.get("action")) != (touched.stream, rule.action):
+                return False
+            return isinstance(config, dict) and _config_names(config) == {touched.consumer}
 
 
 def _config_names(config: Mapping[str, Any]) -> set[Any]:
@@ -147,13 +139,10 @@ def _check_transfer(step: Step, address: Address, changes: Mapping[str, bool]) -
 def _check_params(step: Step, address: Address) -> Iterator[str]:
     """Return flaws in names from which operations build requests."""
     params = step.params or {}
-    consumers = params.get("consumers")
-    if (
-        "initial_config" in params
-        and params["initial_config"].get("name") != step.target_address.stream
-    ):
-        yield f"it would create stream {params['initial_config'].get('name')}"
-    for name, restored in (consumers or {}).items():
+    created = params.get("initial_config")
+    if created is not None and created.get("name") != step.target_address.stream:
+        yield f"it would create stream {created.get('name')}"
+    for name, restored in (params.get("consumers") or {}).items():
         if restored is not None and (
             _config_names(restored["config"]) != {name}
             or Address.parse(restored["address"]).parent != address

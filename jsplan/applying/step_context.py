@@ -14,15 +14,20 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsplan.address import Address
-from jsplan.applying.preconditions import exceeded_bound, has_no_consumers, stream_difference
+from jsplan.applying.preconditions import (
+    exceeded_bound,
+    has_no_consumers,
+    is_scaled_with_stream,
+    stream_difference,
+)
 from jsplan.applying.recheck_deletions import DeletionCheck
-from jsplan.applying.scaled_consumers import is_scaled_with_stream
 from jsplan.applying.step_journal import (
     StepFailed,
     StepJournal,
     StepNotStarted,
     check_record,
     closing_lines,
+    gone_error,
     removal_lines,
 )
 from jsplan.applying.verify_write import describe_unkept, unkept_fields
@@ -63,9 +68,6 @@ T = TypeVar("T")
 #: Objects that were read just now; None for what does not exist.
 Found = Mapping[Address, LiveObject | None]
 NOTHING_READ: Found = MappingProxyType({})
-#: Operations whose one request creates a stream.
-
-
 #: Called right before a step writes; returns True if it did something. Its errors stop the step.
 BeforeWrite = Callable[[Step], Awaitable[bool]]
 
@@ -128,6 +130,13 @@ class StepContext(StepJournal):
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
+
+    async def require(self, address: Address) -> LiveObject:
+        """Read an object that must exist. Raises StepFailed, and what `read` raises."""
+        live = await self.read(address)
+        if live is None:
+            raise gone_error(address)
+        return live
 
     async def check_precondition(
         self, step: Step, known: Found = NOTHING_READ
@@ -208,10 +217,8 @@ class StepContext(StepJournal):
         if step.id in self._awaited:
             self.fingerprints[step.id] = live.fingerprint
         if live.address.parent is None:
-            self.stream_versions[live.address] = {
-                "created": live.created,
-                "retention": get_retention(live.compact),
-            }
+            retention = get_retention(live.compact)
+            self.stream_versions[live.address] = {"created": live.created, "retention": retention}
         if step.op == "stream.update" and step.moves_in_cluster:
             self.scaled[live.address] = int(live.raw.get("num_replicas") or 1)
 
@@ -226,16 +233,12 @@ class StepContext(StepJournal):
 
     async def _wait_until_stable(self, step: Step) -> None:
         """Wait, where the step asks for it, until a cluster has finished moving or scaling."""
-        stream, end, pause = (
-            step.precondition.get("wait_until_stable"),
-            time.monotonic() + STABLE_TIMEOUT,
-            0.05,
-        )
-        while (
-            stream
-            and (live := await self.read(Address.parse(stream))) is not None
-            and not live.is_stable
-        ):
+        stream = step.precondition.get("wait_until_stable")
+        end, pause = time.monotonic() + STABLE_TIMEOUT, 0.05
+        while stream:
+            live = await self.read(Address.parse(stream))
+            if live is None or live.is_stable:
+                return
             if self.stop.is_set():
                 raise StepNotStarted
             if time.monotonic() > end:
@@ -312,21 +315,16 @@ class StepContext(StepJournal):
         Raises ServerRefusedError and NotPermittedError, and StepFailed where no answer came or the
         lock may be lost.
         """
-        timeout = self._write_timeout()
-        try:
-            api = self.api(step)
-            return await self._await_answer(api, api.request(verb, payload, timeout=timeout))
-        except (ServerRefusedError, NotPermittedError):
-            raise
-        except ApiError as error:
-            raise StepFailed(f"{error}; the next plan continues from there", "unknown") from None
+        timeout, api = self._write_timeout(), self.api(step)
+        return await self._send(api, api.request(verb, payload, timeout=timeout))
 
     async def send_message(self, step: Step, subject: str, payload: bytes) -> dict[str, Any]:
         """Store one of several messages of a step, and return the acknowledgement; see `send`."""
-        timeout = self._write_timeout()
+        timeout, api = self._write_timeout(), self.api(step)
+        return await self._send(api, api.publish_plainly(subject, payload, {}, timeout=timeout))
+
+    async def _send(self, api: DomainApi, sent: Awaitable[T]) -> T:
         try:
-            api = self.api(step)
-            sent = api.publish_plainly(subject, payload, {}, timeout=timeout)
             return await self._await_answer(api, sent)
         except (ServerRefusedError, NotPermittedError):
             raise
@@ -394,7 +392,8 @@ class StepContext(StepJournal):
             return False
         if step.kind.does == "delete":
             return live is None
-        if live is None or (_creates_stream(step) and _has_leftovers(live)):
+        creates = step.kind.does == "create" and step.kind.on == "stream"
+        if live is None or (creates and _has_leftovers(live)):
             return False
         return live.fingerprint != step.precondition.get("fingerprint") and not unkept_fields(
             step, live
@@ -421,8 +420,7 @@ class StepContext(StepJournal):
             failure = StepFailed(f"{again} during the apply") if live is not None else None
             return self.deletion_lines(step), failure
         if live is None:
-            gone = f"{step.target_address} is gone again: another client deleted it"
-            return [{"end": step.address}], StepFailed(f"{gone} during the apply")
+            return [{"end": step.address}], gone_error(step.target_address, again=True)
         self.note_result(step, live)
         lost = unkept_fields(step, live)
         lines = (
@@ -458,10 +456,6 @@ class StepContext(StepJournal):
             if live is not None or step.kind.does == "delete" or time.monotonic() > end:
                 return live
             await asyncio.sleep(0.05)
-
-
-def _creates_stream(step: Step) -> bool:
-    return step.kind.does == "create" and step.kind.on == "stream"
 
 
 def _has_leftovers(live: LiveObject) -> bool:

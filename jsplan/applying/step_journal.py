@@ -29,6 +29,12 @@ class StepFailed(JsplanError):
         self.status: StepStatus = status
 
 
+def gone_error(address: Address, *, again: bool = False) -> StepFailed:
+    """Return the error of an object that is not there any more, or not after it was written."""
+    once_more = " again" if again else ""
+    return StepFailed(f"{address} is gone{once_more}: another client deleted it during the apply")
+
+
 class StepNotStarted(Exception):
     """A step was not sent: Ctrl-C came first, or its domain went offline."""
 
@@ -96,13 +102,8 @@ class StepJournal:
     def _begin_lines(
         self, step: Step, live: LiveObject | None, uploads: Collection[str] = ()
     ) -> list[dict[str, Any]]:
-        begun: dict[str, Any] = {
-            "id": step.id,
-            "address": step.address,
-            "op": step.op,
-            "expect": step.expect,
-            "record": step.record,
-        }
+        begun: dict[str, Any] = {"id": step.id, "address": step.address, "op": step.op}
+        begun |= {"expect": step.expect, "record": step.record}
         if uploads:
             begun["uploads"] = list(uploads)
         for check in self.pending_checks(step.address):
@@ -213,14 +214,8 @@ class StepJournal:
 
 def check_record(step: Step) -> dict[str, Any]:
     """Return what state keeps of a pending check."""
-    return {
-        "id": step.id,
-        "address": step.address,
-        "op": step.op,
-        "expect": None,
-        "record": None,
-        "params": step.params,
-    }
+    found = {"id": step.id, "address": step.address, "op": step.op, "params": step.params}
+    return found | {"expect": None, "record": None}
 
 
 def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:
@@ -240,8 +235,6 @@ def closing_lines(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
 
 def removal_lines(step: Step) -> list[dict[str, Any]]:
     """Return the journal lines of a removed resource. Staging objects were never in state."""
-    return (
-        [{"end": step.address}]
-        if step.object
-        else [*_drop_previous_lines(step), {"drop": step.address}]
-    )
+    if step.object:
+        return [{"end": step.address}]
+    return [*_drop_previous_lines(step), {"drop": step.address}]

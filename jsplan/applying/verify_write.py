@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from jsplan.applying.step_journal import StepFailed
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
@@ -23,6 +24,13 @@ def describe_unkept(step: Step, live: LiveObject, lost: Iterable[str]) -> str:
         f"has {_format_value(live.compact.get(name))})"
         for name in lost
     )
+
+
+def require_kept(step: Step, live: LiveObject, lost: Collection[str]) -> None:
+    """Raise StepFailed that names the lost fields, if there are any."""
+    if lost:
+        unkept = describe_unkept(step, live, lost)
+        raise StepFailed(f"{live.address}: the server did not keep {unkept}")
 
 
 def _format_value(value: object) -> str:

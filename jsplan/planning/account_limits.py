@@ -6,18 +6,17 @@ replica, `max_consumers` is per stream, and an existing stream may exceed a lowe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import account_limits, tier_name
 from jsplan.planning.consumer_count import ConsumerCount, count_consumers
 from jsplan.planning.decide import account_max_ack_pending
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import ALL_REPLICAS_COUNT_LEVEL, DEFAULT_MAX_CONSUMERS_LEVEL
 from jsplan.units import format_size
@@ -61,18 +60,13 @@ class _Account(Struct):
     counts: list[ConsumerCount] = field(default_factory=list)
 
 
-def check_account_limits(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_account_limits(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each exceeded limit, with current and planned use."""
     for account in _accounts(inputs, decisions):
         for tier, use in _tiers(account):
-            limits = use.get("limits") or {}
-            changes = (
-                list(account.streams.values())
-                if tier is None
-                else [_change_in_tier(c, tier) for c in account.streams.values()]
-            )
+            limits, changes = use.get("limits") or {}, list(account.streams.values())
+            if tier is not None:
+                changes = [_change_in_tier(change, tier) for change in changes]
             yield from _check_stream_count(account, use, limits, changes)
             yield from _check_reservations(account, use, limits, changes, per_replica=tier is None)
             for change in changes:
@@ -84,7 +78,7 @@ def check_account_limits(
 # --- accounts ---
 
 
-def _accounts(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> list[_Account]:
+def _accounts(inputs: PlanInputs, decisions: Decisions) -> list[_Account]:
     """List the accounts of all reachable domains, each once as far as the files identify it."""
     found: dict[object, _Account] = {}
     by_domain = {
@@ -114,23 +108,15 @@ def _account_identity(workspace: Workspace, key: str) -> object:
     while domain.same_as is not None and domain.same_as in workspace.domains:
         domain = workspace.domains[domain.same_as]
     connection = workspace.connections[domain.connection]
-    login = (
-        connection.url,
-        connection.context,
-        connection.user,
-        connection.token,
-        connection.creds,
-        connection.nkey,
-    )
+    names = ("url", "context", "user", "token", "creds", "nkey")
+    login = tuple(getattr(connection, name) for name in names)
     return domain.api_prefix, connection.account or login
 
 
 def _stream_change(decision: ResourceDecision) -> _StreamChange:
     before = decision.live.compact if decision.live else None
-    if decision.actions == ["delete"]:
-        return _StreamChange(decision, before, None)
-    written = decision.writes
-    return _StreamChange(decision, before, decision.after if written else before)
+    after = decision.after if decision.writes else before
+    return _StreamChange(decision, before, None if decision.actions == ["delete"] else after)
 
 
 def _tiers(account: _Account) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
@@ -160,17 +146,13 @@ def _check_stream_count(
     use: Mapping[str, Any],
     limits: Mapping[str, Any],
     changes: list[_StreamChange],
-) -> Iterator[Diagnostic]:
+) -> Findings:
     most, used = limits.get("max_streams", -1), use.get("streams", 0)
     new = sum(1 for c in changes if c.before is None and c.after is not None)
     planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
     if new and 0 < most < planned:
-        yield _limit_exceeded(
-            account,
-            "JS440",
-            f"max_streams is {most}: {used} used, {planned} with this plan (10027)",
-            "streams",
-        )
+        text = f"max_streams is {most}: {used} used, {planned} with this plan (10027)"
+        yield _limit_exceeded(account, "JS440", text, "streams")
 
 
 def _check_reservations(
@@ -180,7 +162,7 @@ def _check_reservations(
     changes: list[_StreamChange],
     *,
     per_replica: bool,
-) -> Iterator[Diagnostic]:
+) -> Findings:
     """Check the `max_bytes` of all streams against the account.
 
     Bytes that other streams reserved count once: INFO does not report their replicas.
@@ -189,34 +171,20 @@ def _check_reservations(
         most = limits.get(limit, -1)
         if most < 0:
             continue
-        others = max(
-            0,
-            use.get(reserved, 0)
-            - sum(_reserved_bytes(c.before, storage, per_replica=False) for c in changes),
-        )
-        used = others + sum(
-            _reserved_bytes(c.before, storage, per_replica=per_replica) for c in changes
-        )
-        planned = others + sum(
-            _reserved_bytes(c.after, storage, per_replica=per_replica) for c in changes
-        )
-        endless = sum(
-            1
-            for c in changes
-            if c.before is None
-            and c.after is not None
-            and _storage(c.after) == storage
-            and not _max_bytes(c.after)
-        )
+        before, after = [c.before for c in changes], [c.after for c in changes]
+        others = max(0, use.get(reserved, 0) - _reserved_bytes(before, storage, per_replica=False))
+        used = others + _reserved_bytes(before, storage, per_replica=per_replica)
+        planned = others + _reserved_bytes(after, storage, per_replica=per_replica)
+        new = (c.after for c in changes if c.before is None and c.after is not None)
+        endless = sum(_storage(config) == storage and not _max_bytes(config) for config in new)
         spared = _uncounted_replicas(account, storage, changes) if per_replica else 0
         if most < planned + endless - spared and (planned > used or endless):
             text = (
                 f"{limit} is {_format_bytes(most)}: {_format_bytes(used)} reserved by max_bytes, "
                 f"{_format_bytes(planned)} with this plan ({err})"
             )
-            yield _limit_exceeded(
-                account, "JS441", text, "storage" if storage == "file" else "memory"
-            )
+            what = "storage" if storage == "file" else "memory"
+            yield _limit_exceeded(account, "JS441", text, what)
 
 
 def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamChange]) -> int:
@@ -226,15 +194,12 @@ def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamCh
     """
     if account.level >= ALL_REPLICAS_COUNT_LEVEL:
         return 0
-    written = [c.after for c in changes if c.is_written]
-    return max(
-        (
-            _reserved_bytes(c, storage, per_replica=True)
-            - _reserved_bytes(c, storage, per_replica=False)
-            for c in written
-        ),
-        default=0,
+    written = [[c.after] for c in changes if c.is_written]
+    once, all_of_them = (
+        [_reserved_bytes(config, storage, per_replica=each) for config in written]
+        for each in (False, True)
     )
+    return max((more - less for less, more in zip(once, all_of_them, strict=True)), default=0)
 
 
 def _storage(config: Config) -> str:
@@ -245,10 +210,13 @@ def _max_bytes(config: Config) -> int:
     return max(0, int(config.get("max_bytes", -1)))
 
 
-def _reserved_bytes(config: Config | None, storage: str, *, per_replica: bool) -> int:
-    if config is None or _storage(config) != storage:
-        return 0
-    return _max_bytes(config) * (int(config.get("num_replicas", 1)) if per_replica else 1)
+def _reserved_bytes(configs: Iterable[Config | None], storage: str, *, per_replica: bool) -> int:
+    """Return what these streams reserve together, counted once or for each of their replicas."""
+    return sum(
+        _max_bytes(config) * (int(config.get("num_replicas", 1)) if per_replica else 1)
+        for config in configs
+        if config is not None and _storage(config) == storage
+    )
 
 
 def _format_bytes(count: int) -> str:
@@ -265,57 +233,37 @@ def _limit_exceeded(account: _Account, code: str, summary: str, what: str) -> Di
 
 def _check_stream_bytes(
     inputs: PlanInputs, change: _StreamChange, limits: Mapping[str, Any]
-) -> Iterator[Diagnostic]:
+) -> Findings:
     if not change.is_written or change.after is None:
         return
-    size, most = (
-        _max_bytes(change.after),
-        limits.get(MAX_STREAM_BYTES.get(_storage(change.after), ""), -1),
-    )
+    address, size = change.decision.address, _max_bytes(change.after)
+    most = limits.get(MAX_STREAM_BYTES.get(_storage(change.after), ""), -1)
     if limits.get("max_bytes_required") and not size:
-        yield _error_at(
-            inputs,
-            change.decision,
-            "JS443",
-            "max_bytes",
-            "the account requires max_bytes of every stream (10113)",
-            "Add `max_bytes:`.",
-        )
+        text = "the account requires max_bytes of every stream (10113)"
+        yield inputs.finding("error", "JS443", text, "Add `max_bytes:`.", address, "max_bytes")
     if 0 < most < size:
         text = (
             f"max_bytes is {_format_bytes(size)}; a stream of this account may have "
             f"{_format_bytes(most)} (10122)"
         )
-        yield _error_at(
-            inputs,
-            change.decision,
-            "JS443",
-            "max_bytes",
-            text,
-            "Lower it, or raise the limit of the account.",
-        )
+        detail = "Lower it, or raise the limit of the account."
+        yield inputs.finding("error", "JS443", text, detail, address, "max_bytes")
 
 
-def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
+def _check_tier(inputs: PlanInputs, account: _Account) -> Findings:
     tiers = account.info.get("tiers") or {}
     for change in account.streams.values() if tiers else ():
         if change.is_written and change.after is not None and _tier_name(change.after) not in tiers:
             replicas = change.after.get("num_replicas", 1)
             text = f"the account has no limits for streams with num_replicas {replicas} (10120)"
-            yield _error_at(
-                inputs,
-                change.decision,
-                "JS440",
-                "num_replicas",
-                text,
-                f"It has them for {', '.join(sorted(tiers))}.",
-            )
+            detail, at = f"It has them for {', '.join(sorted(tiers))}.", change.decision.address
+            yield inputs.finding("error", "JS440", text, detail, at, "num_replicas")
 
 
 # --- consumers ---
 
 
-def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
+def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Findings:
     for decision in account.consumers:
         yield from _check_ack_pending(inputs, decision)
     for count in account.counts:
@@ -323,18 +271,10 @@ def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Di
         config = (change.after if change else None) or (live.compact if live else {})
         most, why = _consumer_limit(account, config, count, inputs.level(count.stream))
         if 0 < most < count.total:
-            there = count.unchanged + sum(
-                1 for decision in count.replaced if decision.live is not None
-            )
+            there = count.unchanged + sum(one.live is not None for one in count.replaced)
             text = f"{why}: {count.stream.stream} has {there}, {count.total} with this plan (10026)"
-            yield _error_at(
-                inputs,
-                count.created[-1],
-                "JS442",
-                "name",
-                text,
-                "Remove consumers, or split the stream.",
-            )
+            detail, at = "Remove consumers, or split the stream.", count.created[-1].address
+            yield inputs.finding("error", "JS442", text, detail, at, "name")
 
 
 def _consumer_limit(
@@ -345,33 +285,15 @@ def _consumer_limit(
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
     if level >= DEFAULT_MAX_CONSUMERS_LEVEL and count.limit == 0:
-        return (
-            MAX_STREAM_CONSUMERS,
-            f"a stream without max_consumers has at most {MAX_STREAM_CONSUMERS:,} consumers",
-        )
+        why = f"a stream without max_consumers has at most {MAX_STREAM_CONSUMERS:,} consumers"
+        return MAX_STREAM_CONSUMERS, why
     return 0, ""
 
 
-def _check_ack_pending(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Diagnostic]:
-    most, asked = (
-        account_max_ack_pending(inputs, decision.address),
-        (decision.after or {}).get("max_ack_pending", 0),
-    )
+def _check_ack_pending(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
+    most = account_max_ack_pending(inputs, decision.address)
+    asked = decision.planned.get("max_ack_pending", 0)
     if 0 < most < asked:
         text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
-        yield _error_at(
-            inputs,
-            decision,
-            "JS444",
-            "max_ack_pending",
-            text,
-            "Lower it, or omit it to get the maximum of the account.",
-        )
-
-
-def _error_at(
-    inputs: PlanInputs, decision: ResourceDecision, code: str, name: str, summary: str, detail: str
-) -> Diagnostic:
-    declared = inputs.declared(decision.address)
-    place = (declared.ranges.get(name) or declared.range) if declared else None
-    return Diagnostic("error", code, summary, detail, str(decision.address), place)
+        detail = "Lower it, or omit it to get the maximum of the account."
+        yield inputs.finding("error", "JS444", text, detail, decision.address, "max_ack_pending")

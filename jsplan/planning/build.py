@@ -7,8 +7,8 @@ quickly.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from jsplan import __version__
 from jsplan.address import Address
@@ -28,7 +28,6 @@ from jsplan.planning.contents.changes import (
 from jsplan.planning.contents.decide import check_contents, decide_contents, deferral
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
-from jsplan.planning.deletion_bounds import bound_deletions
 from jsplan.planning.domain_findings import check_domains
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
@@ -45,10 +44,19 @@ from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.interruptions import note_others
 from jsplan.planning.losses import changed_last_seqs, note_losses
 from jsplan.planning.measurements import keep_counts
-from jsplan.planning.model import PlanInputs, ResourceDecision, select_addresses, split_contents
+from jsplan.planning.model import (
+    Decisions,
+    Findings,
+    Overrides,
+    PlanInputs,
+    ResourceDecision,
+    select_addresses,
+    split_contents,
+)
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
+from jsplan.planning.preconditions import bound_deletions, expect_streams
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.flow_effects import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
@@ -58,7 +66,6 @@ from jsplan.planning.replication.source_starts import fix_source_starts
 from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
-from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.planning.transfer.consumers import config_with_start
 from jsplan.planning.transfer.decisions import (
     ORIGIN_RELOCATED,
@@ -79,12 +86,8 @@ from jsplan.units import format_timestamp
 def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
     """Collect the addresses in the files and in state, in declared domains."""
     declared = () if inputs.options.destroy else inputs.workspace.resources
-    known = {
-        *declared,
-        *inputs.entries,
-        *inputs.interrupted.steps,
-        *inputs.interrupted.replacements,
-    }
+    begun = {*inputs.interrupted.steps, *inputs.interrupted.replacements}
+    known = begun.union(declared, inputs.entries)
     return frozenset(a for a in known if a.domain in inputs.workspace.domains)
 
 
@@ -125,18 +128,14 @@ def _waiting(inputs: PlanInputs) -> dict[Address, str]:
     found = deferral_reasons(inputs)
     if not (found or inputs.interrupted.replacements or inputs.live.unreadable):
         return found
-    contents = (a for a in inputs.selected if a.is_content)
-    return found | {
-        address: why
-        for address in contents
-        if (why := deferral(inputs, address) or found.get(address.parent or address, ""))
-    }
+    for address in (a for a in inputs.selected if a.is_content):
+        if why := deferral(inputs, address) or found.get(address.parent or address, ""):
+            found[address] = why
+    return found
 
 
 def build_plan(
-    inputs: PlanInputs,
-    decisions: dict[Address, ResourceDecision],
-    lint_findings: Sequence[Diagnostic] = (),
+    inputs: PlanInputs, decisions: Decisions, lint_findings: Sequence[Diagnostic] = ()
 ) -> Plan:
     """Build the plan document from the decisions of `decide_all`.
 
@@ -198,9 +197,7 @@ def _defer_backfills(inputs: PlanInputs) -> list[Deferred]:
     return defer_backfills(inputs)
 
 
-def _plan_backfills(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[dict[str, Any]]:
+def _plan_backfills(inputs: PlanInputs, decisions: Decisions) -> list[dict[str, Any]]:
     if not inputs.workspace.backfills:
         return []
     from jsplan.planning.backfill.entries import plan_backfills  # noqa: PLC0415 - see above
@@ -208,9 +205,7 @@ def _plan_backfills(
     return plan_backfills(inputs, decisions)
 
 
-def _diagnose_backfills(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def _diagnose_backfills(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield the findings about backfills, and about sources that leave out history."""
     if inputs.workspace.backfills:
         from jsplan.planning.backfill.entries import diagnose_impossible  # noqa: PLC0415
@@ -226,24 +221,18 @@ def _diagnose_backfills(
 
 def _defer_resources(inputs: PlanInputs) -> list[Deferred]:
     """Defer what is offline, and what waits for the other side of its relocation."""
-    waiting = _waiting(inputs)
-    reachable = inputs.live.reachable
-    deferred = [a for a in inputs.selected if a in waiting or a.domain not in reachable]
-    return [
-        Deferred(str(a), waiting[a])
-        if a.domain in reachable
-        else Deferred(str(a), inputs.live.domains[a.domain].offline_text)
-        for a in sorted(deferred)
-    ]
+    waiting, live, found = _waiting(inputs), inputs.live, list[Deferred]()
+    for address in sorted(inputs.selected):
+        if address.domain not in live.reachable:
+            found.append(Deferred(str(address), live.domains[address.domain].offline_text))
+        elif address in waiting:
+            found.append(Deferred(str(address), waiting[address]))
+    return found
 
 
-def _decide_consumers_of_deleted(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def _decide_consumers_of_deleted(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Decide the unselected consumers of deleted streams: the server deletes them too."""
-    gone = {
-        address for address, decision in decisions.items() if decision.deletes and address.is_stream
-    }
+    gone = {a for a, decision in decisions.items() if decision.deletes and a.is_stream}
     left_out = candidate_addresses(inputs) - inputs.selected if gone else frozenset()
     found = {
         a: decide(inputs, a)
@@ -253,9 +242,20 @@ def _decide_consumers_of_deleted(
     return {a: v for a, v in found.items() if v.reason != "not_managed"}
 
 
+#: The options that a plan always shows: as they are, and as lists.
+_SHOWN_OPTIONS: Final = ("adopt", "safe_below", "measure_limit", "offline")
+_LISTED_OPTIONS: Final = ("excludes", "replace", "reinstalled")
+
+
 def _empty_plan(inputs: PlanInputs) -> Plan:
     options, workspace = inputs.options, inputs.workspace
     shown = {name: str(value) for name, value in workspace.variables.items()}
+    given: dict[str, Any] = {name: getattr(options, name) for name in _SHOWN_OPTIONS}
+    given |= {name: list(getattr(options, name)) for name in _LISTED_OPTIONS}
+    given["owner"] = inputs.owner_tag if workspace.ownership_marker else None
+    given |= {"import": True} if options.imports else {}
+    given |= {} if options.backfill else {"backfill": False}
+    given |= {"stage": options.stage} if options.stage else {}
     return Plan(
         jsplan_version=__version__,
         workspace=workspace.name,
@@ -268,19 +268,7 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
         mode="destroy" if options.destroy else "refresh-only" if options.refresh_only else "normal",
         targets=list(options.targets),
         allowed_hazards=list(options.allow_hazards),
-        options={
-            "adopt": options.adopt,
-            "excludes": list(options.excludes),
-            "replace": list(options.replace),
-            "reinstalled": list(options.reinstalled),
-            "owner": inputs.owner_tag if workspace.ownership_marker else None,
-            "safe_below": options.safe_below,
-            "measure_limit": options.measure_limit,
-            "offline": options.offline,
-        }
-        | ({"import": True} if options.imports else {})
-        | ({} if options.backfill else {"backfill": False})
-        | ({"stage": options.stage} if options.stage else {}),
+        options=given,
         domains={
             key: facts.to_json() | _domain_access(inputs, key)
             for key, facts in sorted(inputs.live.domains.items())
@@ -291,17 +279,14 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
 def _domain_access(inputs: PlanInputs, key: str) -> dict[str, Any]:
     domain = inputs.workspace.domains[key]
     access: dict[str, Any] = {"api_prefix": domain.api_prefix, "connection": domain.connection}
-    imported = {
-        row.api: row.from_domain for row in inputs.workspace.imports if row.into_domain == key
-    }
+    rows = (row for row in inputs.workspace.imports if row.into_domain == key)
+    imported = {row.api: row.from_domain for row in rows}
     access |= {"imports": imported} if imported else {}
     last = changed_last_seqs(inputs, key)
     return access | ({"last_seqs": last} if last else {})
 
 
-def _diagnostics(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[Diagnostic]:
+def _diagnostics(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
     found = [
         *inputs.workspace.diagnostics,
         *inputs.topology.diagnostics,
@@ -314,15 +299,8 @@ def _diagnostics(
         if address.is_content:
             continue  # it is deferred
         text = f"exists but cannot be read: {inputs.live.unreadable[address]}"
-        found.append(
-            Diagnostic(
-                "error",
-                "JS415",
-                text,
-                unreadable_hint(inputs.live.unreadable[address]),
-                str(address),
-            )
-        )
+        hint = unreadable_hint(inputs.live.unreadable[address])
+        found.append(Diagnostic("error", "JS415", text, hint, str(address)))
     for decision in decisions.values():
         found += check_decision(inputs, decision)
         found += check_starved_consumers(inputs, decision, decisions)
@@ -340,9 +318,7 @@ def _diagnostics(
     ]
 
 
-def _check_planned_origins(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> list[Diagnostic]:
+def _check_planned_origins(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
     """Check the origins of the mirrors and sources of all remaining streams."""
     after = {address: decision.after for address, decision in decisions.items()}
     staying = (address for address, config in after.items() if config is not None)
@@ -354,7 +330,7 @@ def _check_planned_origins(
 
 
 def _resource_change(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> ResourceChange:
     address, live, hazards = decision.address, decision.live, list[Hazard]()
     moved = inputs.moved_from.get(address)
@@ -380,9 +356,7 @@ def _resource_change(
     )
 
 
-def _build_change(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> Change:
+def _build_change(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Change:
     address, live = decision.address, decision.live
     with_start = config_with_start(inputs, decision, decisions)
     return Change(
@@ -396,8 +370,7 @@ def _build_change(
         replace_paths=_replace_paths(decision),
         importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
         after_unknown=dict.fromkeys(
-            ["opt_start_seq"] if with_start is not None else sorted(decision.unknown),
-            True,
+            ["opt_start_seq"] if with_start is not None else sorted(decision.unknown), True
         ),
     )
 
@@ -422,7 +395,7 @@ def _relocated_from(inputs: PlanInputs, decision: ResourceDecision) -> str | Non
 
 
 def _relocated_to(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> str | None:
     """Return the new address of a relocated stream, or of a consumer that comes along."""
     stream = decisions.get(decision.address.parent) if decision.address.parent else decision
@@ -432,7 +405,8 @@ def _relocated_to(
     if stream is decision:
         return str(relocation.target)
     new = target_consumer(inputs.workspace, relocation, decision.address)
-    return str(new) if new in decisions and not decisions[new].is_removed else None
+    planned = decisions.get(new) if new is not None else None
+    return str(new) if planned is not None and not planned.is_removed else None
 
 
 def _final_config(decision: ResourceDecision, level: int) -> Config | None:

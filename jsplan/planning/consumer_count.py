@@ -7,20 +7,20 @@ consumer needs a place too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from jsplan.address import SERVER_CONSUMER_PREFIXES
+from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, planned_config
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.planning.split_updates import stream_of
 from jsplan.resources.stream import max_consumers
 
 if TYPE_CHECKING:
     from jsplan.address import Address
-    from jsplan.facts.live import Live
     from jsplan.planning.model import PlanInputs
 
 
@@ -48,22 +48,17 @@ class ConsumerCount(Struct):
         return [*self.replaced, *self.new]
 
 
-def count_consumers(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[ConsumerCount]:
+def count_consumers(inputs: PlanInputs, decisions: Decisions) -> list[ConsumerCount]:
     """Count each stream on which the plan creates consumers, in address order."""
     if not any(decision.creates for decision in decisions.values()):
         return []
-    hidden = count_hidden(inputs.live)
-    counts = (
-        count_stream(inputs, decisions, stream, consumers, hidden)
-        for stream, consumers in sorted(consumers_by_stream(inputs, decisions).items())
-    )
+    changed = sorted(consumers_by_stream(inputs, decisions).items())
+    counts = (count_stream(inputs, decisions, stream, those) for stream, those in changed)
     return [count for count in counts if count.created]
 
 
 def consumers_by_stream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, list[ResourceDecision]]:
     """Return the decisions about the consumers of each stream."""
     found: dict[Address, list[ResourceDecision]] = {}
@@ -74,24 +69,15 @@ def consumers_by_stream(
 
 
 def count_stream(
-    inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
-    stream: Address,
-    consumers: Iterable[ResourceDecision],
-    hidden: Mapping[Address, int],
+    inputs: PlanInputs, decisions: Decisions, stream: Address, consumers: Iterable[ResourceDecision]
 ) -> ConsumerCount:
-    """Count one stream.
-
-    `consumers` are the decisions about its consumers, `hidden` is of `count_hidden`.
-    """
+    """Count one stream; `consumers` are the decisions about its consumers."""
     planned, live = decisions.get(stream), inputs.live.get(stream)
-    replaced, lost = (
-        planned is not None and planned.replaces,
-        planned is not None and planned.loses_content,
-    )
+    replaced = planned is not None and planned.replaces
+    lost = planned is not None and planned.loses_content
     count = ConsumerCount(stream)
     if live is not None and not lost:
-        count.unchanged = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)
+        count.unchanged = count_existing(inputs, live)
     for decision in consumers:
         created = decision.after is not None and (
             replaced or decision.replaces or decision.actions == ["create"]
@@ -99,9 +85,8 @@ def count_stream(
         if decision.live is not None and not lost and (created or decision.deletes):
             count.unchanged -= 1
         if created:
-            again = not replaced and (
-                decision.replaces or decision.reason == REPLACEMENT_INTERRUPTED
-            )
+            again = decision.replaces or decision.reason == REPLACEMENT_INTERRUPTED
+            again = again and not replaced
             (count.replaced if again else count.new).append(decision)
     limits = [max_consumers(planned_config(inputs, decisions, stream))]
     if live is not None and not replaced and not count.new:
@@ -110,14 +95,11 @@ def count_stream(
     return count
 
 
-def count_hidden(live: Live) -> dict[Address, int]:
-    """Count the server's own consumers for mirrors and sources: they need no place (measured).
+def count_existing(inputs: PlanInputs, stream: LiveObject) -> int:
+    """Count the consumers that a stream has now.
 
-    Streams without one are left out.
+    Those of servers for mirrors and sources need no place, although it counts them (measured).
     """
-    found: dict[Address, int] = {}
-    for address in live.objects:
-        if address.kind == "consumer" and address.consumer.startswith(SERVER_CONSUMER_PREFIXES):
-            assert address.parent is not None
-            found[address.parent] = found.get(address.parent, 0) + 1
-    return found
+    names = (consumer.address.consumer for consumer in inputs.all_consumers_of(stream.address))
+    hidden = sum(name.startswith(SERVER_CONSUMER_PREFIXES) for name in names)
+    return int(stream.state.get("consumer_count") or 0) - hidden

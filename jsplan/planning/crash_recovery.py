@@ -25,11 +25,7 @@ from jsplan.planning.transfer.configs import (
     initial_config,
     needs_recreation,
 )
-from jsplan.planning.transfer.entries import (
-    recover_relocations,
-    recover_target,
-    relocated_to,
-)
+from jsplan.planning.transfer.entries import recover_relocations, recover_target, relocated_to
 from jsplan.planning.transfer.methods import second_method
 from jsplan.planning.transfer.progress import Transfer, determine_progress
 from jsplan.resources.buckets import BACKING_TABLES
@@ -59,47 +55,32 @@ def recover_contents(inputs: PlanInputs) -> PlanInputs:
 
 def _recover_deletions(inputs: PlanInputs, *, contents: bool = False) -> PlanInputs:
     """Remove the entries of resources that the apply deleted, and those of their consumers."""
-    deleted = {
-        a
-        for a, begun in inputs.interrupted.steps.items()
-        if a.is_content == contents
-        and recorded_effect(begun) == "delete"
-        and inputs.live.is_absent(a)
-    }
+    work = inputs.interrupted
+    begun = {a for a, one in work.steps.items() if recorded_effect(one) == "delete"}
+    deleted = {a for a in begun if a.is_content == contents and inputs.live.is_absent(a)}
     if not deleted:
         return inputs
-    gone = frozenset(
-        a for a in inputs.entries if a in deleted or (a.kind == "consumer" and a.parent in deleted)
-    )
-    work = inputs.interrupted
-    return replace(
-        inputs,
-        entries={a: entry for a, entry in inputs.entries.items() if a not in gone},
-        interrupted=replace(work, recovered_deletions=work.recovered_deletions | gone),
-    )
+    gone = deleted | {a for a in inputs.entries if a.kind == "consumer" and a.parent in deleted}
+    gone &= inputs.entries.keys()
+    entries = {a: entry for a, entry in inputs.entries.items() if a not in gone}
+    work = replace(work, recovered_deletions=work.recovered_deletions | gone)
+    return replace(inputs, entries=entries, interrupted=work)
 
 
 def _recover_steps(inputs: PlanInputs, *, contents: bool = False) -> PlanInputs:
     """Record what the unfinished steps wrote."""
     found: dict[Address, Entry] = {}
     for address, begun in inputs.interrupted.steps.items():
-        if address.is_content != contents:
-            continue
-        live = inputs.live.get(address)
+        live = inputs.live.get(address) if address.is_content == contents else None
         if live is None or not _was_written(inputs, address, begun, live):
             continue
-        record = begun["record"]
-        found[address] = (
-            inputs.entries[address].with_fields(begun["expect"], live.config)
-            if record is None
-            else Entry.of_record(record, live.config, live.created, live.answered_at)
-        )
+        if (record := begun["record"]) is None:
+            found[address] = inputs.entries[address].with_fields(begun["expect"], live.config)
+        else:
+            found[address] = Entry.of_record(record, live.config, live.created, live.answered_at)
     work = inputs.interrupted
-    return replace(
-        inputs,
-        entries={**inputs.entries, **found},
-        interrupted=replace(work, recovered=work.recovered | found.keys()),
-    )
+    work = replace(work, recovered=work.recovered | found.keys())
+    return replace(inputs, entries={**inputs.entries, **found}, interrupted=work)
 
 
 def describe_interruption(inputs: PlanInputs, address: Address) -> str:
@@ -128,11 +109,8 @@ def _recover_replacements(inputs: PlanInputs) -> PlanInputs:
             entry = entry or Entry.of_unfinished(live.config, live.created)
             found[address] = replace(entry, config=live.config, created=live.created)
     work = inputs.interrupted
-    return replace(
-        inputs,
-        entries={**inputs.entries, **found},
-        interrupted=replace(work, unready=work.unready | found.keys()),
-    )
+    work = replace(work, unready=work.unready | found.keys())
+    return replace(inputs, entries={**inputs.entries, **found}, interrupted=work)
 
 
 def _was_written(
@@ -145,9 +123,8 @@ def _was_written(
     known = entry is not None and entry.created == live.created
     if not begun.get("record") and not (known and begun.get("expect")):
         return False
-    if effect == "create" and known:
-        return False
-    if effect != "create" and entry is not None and not known:
+    is_other = entry is not None and not known
+    if (effect == "create" and known) or (effect != "create" and is_other):
         return False
     return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})
 
@@ -157,11 +134,8 @@ def _was_written(
 
 def staging_streams(inputs: PlanInputs) -> set[Address]:
     """Return the streams that show the progress of replacements and relocations."""
-    staged = {
-        Address.parse(r["staging"])
-        for a, r in inputs.interrupted.replacements.items()
-        if a.is_stream and "staging" in r
-    }
+    records = [r for a, r in inputs.interrupted.replacements.items() if a.is_stream]
+    staged = {Address.parse(record["staging"]) for record in records if "staging" in record}
     sides = {side for r in inputs.relocations.values() for side in (r.origin, r.target)}
     return staged | {side for side in sides if side.domain in inputs.workspace.domains}
 
@@ -234,13 +208,9 @@ def _needs_refill(inputs: PlanInputs, address: Address, found: Transfer) -> bool
 
 def _previous_consumers(address: Address, found: Transfer) -> Iterator[LiveObject]:
     """Yield the consumers of a replaced stream as they were before."""
-    for name, consumer in found.record.get("consumers", {}).items():
-        yield LiveObject(
-            Address(address.domain, "consumer", f"{address.stream}/{name}"),
-            consumer["config"],
-            consumer["created"],
-            consumer["state"],
-        )
+    for name, one in found.record.get("consumers", {}).items():
+        at = Address(address.domain, "consumer", f"{address.stream}/{name}")
+        yield LiveObject(at, one["config"], one["created"], one["state"])
 
 
 def _previous_entries(

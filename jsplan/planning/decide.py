@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches_any
@@ -20,7 +18,7 @@ from jsplan.planning.merge import (
     may_exceed_limits,
     without_ignored,
 )
-from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, Decisions, Overrides, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.planning.revision import Revision
 from jsplan.planning.transfer.consumer_position import START_FIELDS, with_start_sequence
@@ -31,15 +29,11 @@ from jsplan.planning.transfer.consumers import (
 )
 from jsplan.planning.transfer.methods import (
     exceeds_max_consumers,
+    plan_replacement,
     recreates_consumers,
     tightens_consumer_limits,
 )
-from jsplan.planning.transfer.positions import (
-    find_reset,
-    is_reset_pending,
-    start_of_new,
-)
-from jsplan.planning.transfer.replacement import plan_replacement
+from jsplan.planning.transfer.positions import find_reset, is_reset_pending, start_of_new
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.contents import CONTENTS
@@ -59,9 +53,7 @@ def table_of(address: Address) -> Table:
     return CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
 
 
-def planned_config(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], address: Address
-) -> Config | None:
+def planned_config(inputs: PlanInputs, decisions: Decisions, address: Address) -> Config | None:
     """Return the compact configuration of an object after the plan; None if it has none."""
     decision, live = decisions.get(address), inputs.live.get(address)
     if decision is not None and decision.actions[-1] != "forget":
@@ -78,17 +70,11 @@ def decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
 
 
 def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
-    live, entry, declared = (
-        inputs.live.get(address),
-        inputs.entries.get(address),
-        inputs.declared(address),
-    )
+    live, entry = inputs.live.get(address), inputs.entries.get(address)
     ours = entry is not None and live is not None and entry.created == live.created
     if inputs.options.refresh_only:
-        return _decide_refresh(
-            address, live, entry, ours=ours, interrupted=address in inputs.interrupted.replacements
-        )
-    if declared is None:
+        return _decide_refresh(inputs, address, live, entry, ours=ours)
+    if inputs.declared(address) is None:
         return _decide_undeclared(inputs, address, live, entry, ours=ours)
     if live is None:
         return _decide_missing(inputs, address, entry)
@@ -96,17 +82,19 @@ def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
 
 
 def _decide_refresh(
-    address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool, interrupted: bool
+    inputs: PlanInputs,
+    address: Address,
+    live: LiveObject | None,
+    entry: Entry | None,
+    *,
+    ours: bool,
 ) -> ResourceDecision:
-    if interrupted:
-        return ResourceDecision(
-            address, ["no-op"], REPLACEMENT_INTERRUPTED, live, entry, live.compact if live else None
-        )
-    if entry is not None and (live is None or not ours):
+    interrupted = address in inputs.interrupted.replacements
+    if not interrupted and entry is not None and not ours:
         return ResourceDecision(address, ["forget"], "forget_because_missing", None, entry)
-    return ResourceDecision(
-        address, ["no-op"], "refresh_only", live, entry, live.compact if live else None
-    )
+    reason = REPLACEMENT_INTERRUPTED if interrupted else "refresh_only"
+    after = live.compact if live else None
+    return ResourceDecision(address, ["no-op"], reason, live, entry, after)
 
 
 def _decide_undeclared(
@@ -128,17 +116,10 @@ def _decide_undeclared(
             f"{address} was recreated outside jsplan ({live.created}). "
             "The object that this workspace created no longer exists"
         )
-        found = Diagnostic(
-            "warning", "JS411", text, "jsplan forgets it and does not delete it.", str(address)
-        )
-        return ResourceDecision(
-            address,
-            ["forget"],
-            "forget_because_recreated_elsewhere",
-            live,
-            entry,
-            diagnostics=[found],
-        )
+        hint = "jsplan forgets it and does not delete it."
+        found = [Diagnostic("warning", "JS411", text, hint, str(address))]
+        reason = "forget_because_recreated_elsewhere"
+        return ResourceDecision(address, ["forget"], reason, live, entry, diagnostics=found)
     reason = "delete_because_destroy" if inputs.options.destroy else "delete_because_not_in_files"
     return ResourceDecision(address, ["delete"], reason, live, entry)
 
@@ -152,16 +133,17 @@ def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -
     decision = ResourceDecision(address, ["create"], reason, None, entry)
     if reason != REPLACEMENT_INTERRUPTED:
         decision = replace(decision, reset=find_reset(inputs, address, None, entry))
-    after = expected_new(
-        table_of(address),
-        body_of_new(inputs, decision),
-        inputs.level(address),
-        inherited_settings(inputs, address),
-    )
+    after = _expected_new(inputs, address, body_of_new(inputs, decision))
     decision = replace(decision, after=after)
     if reason == REPLACEMENT_INTERRUPTED and address.kind == "consumer":
         return preserve_position(inputs, decision)
     return decision
+
+
+def _expected_new(inputs: PlanInputs, address: Address, body: Config) -> Config:
+    """Return the compact configuration that a create of this body gives."""
+    inherited = inherited_settings(inputs, address)
+    return expected_new(table_of(address), body, inputs.level(address), inherited)
 
 
 def body_of_new(inputs: PlanInputs, decision: ResourceDecision) -> Config:
@@ -182,20 +164,13 @@ def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDeci
 
 def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
     """Return settings from other objects: consumer limits, or a local mirror's `mirror_direct`."""
-    parent = address.parent
     if address.is_content:
         return {}
-    return (
-        _inherited_mirror_direct(inputs, address)
-        if parent is None
-        else _consumer_limits(inputs, parent) | _account_limits(inputs, address)
-    )
-
-
-def _account_limits(inputs: PlanInputs, address: Address) -> Config:
-    """Return the account's limit of unacknowledged messages per consumer; empty if it has none."""
+    if address.parent is None:
+        return _inherited_mirror_direct(inputs, address)
     most = account_max_ack_pending(inputs, address)
-    return {"account_max_ack_pending": most} if most > 0 else {}
+    of_account = {"account_max_ack_pending": most} if most > 0 else {}
+    return _consumer_limits(inputs, address.parent) | of_account
 
 
 def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
@@ -203,27 +178,16 @@ def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
     facts, parent = inputs.live.domains.get(consumer.domain), consumer.parent
     if facts is None or parent is None:
         return 0
-    replicas = _planned_replicas(inputs, consumer, parent) if facts.info.get("tiers") else 1
-    return int(account_limits(facts.info, replicas).get("max_ack_pending") or 0)
-
-
-def _planned_replicas(inputs: PlanInputs, consumer: Address, stream: Address) -> int:
-    """Return the replicas of a consumer: its own, or else those of its stream."""
-    live, bodies = inputs.live.get(stream), inputs.topology.bodies
-    return int(
-        bodies.get(consumer, {}).get("num_replicas")
-        or bodies.get(stream, {}).get("num_replicas")
-        or (live.compact.get("num_replicas") if live else None)
-        or 1
-    )
+    bodies, live = inputs.topology.bodies, inputs.live.get(parent)
+    known = (bodies.get(consumer), bodies.get(parent), live.compact if live else None)
+    replicas = next((n for one in known if one and (n := one.get("num_replicas"))), 1)
+    return int(account_limits(facts.info, int(replicas)).get("max_ack_pending") or 0)
 
 
 def _consumer_limits(inputs: PlanInputs, stream: Address) -> Config:
     """Return the `consumer_limits` of the stream after the plan."""
-    live, declared = (
-        inputs.live.get(stream),
-        stream in inputs.topology.bodies and not inputs.options.destroy,
-    )
+    live = inputs.live.get(stream)
+    declared = stream in inputs.topology.bodies and not inputs.options.destroy
     if declared and "consumer_limits" in inputs.topology.bodies[stream]:
         return inputs.topology.bodies[stream]["consumer_limits"] or {}
     limits: Config = (live.compact.get("consumer_limits") or {}) if live else {}
@@ -238,21 +202,14 @@ def _inherited_mirror_direct(inputs: PlanInputs, address: Address) -> Config:
     if not mirror or mirror.get("external"):
         return {}
     origin = Address.of_stream(address.domain, mirror["name"])
-    live, declared = (
-        inputs.live.get(origin),
-        origin in inputs.topology.bodies and not inputs.options.destroy,
-    )
+    live = inputs.live.get(origin)
+    declared = origin in inputs.topology.bodies and not inputs.options.destroy
     if not declared and live is None:
         return {}
-    body = ({} if live else inputs.creation_body(origin)) | (
-        inputs.body(origin) if declared else {}
-    )
-    allow_direct = (
-        body["allow_direct"]
-        if "allow_direct" in body
-        else live and live.compact.get("allow_direct")
-    )
-    return {"mirror_direct": bool(allow_direct)}
+    body: Config = {"allow_direct": live.compact.get("allow_direct")} if live else {}
+    body |= inputs.creation_body(origin) if live is None else {}
+    body |= inputs.body(origin) if declared else {}
+    return {"mirror_direct": bool(body.get("allow_direct"))}
 
 
 def _decide_existing(
@@ -297,17 +254,6 @@ def _decide_existing(
     return _choose_actions(inputs, decision)
 
 
-def _would_delete_messages(inputs: PlanInputs, decision: ResourceDecision) -> bool:
-    """Check whether an update in place would delete messages that a replacement keeps."""
-    after, live = decision.after, decision.live
-    return (
-        live is not None
-        and after is not None
-        and decision.address.kind == "consumer"
-        and is_update_purging(inputs, live, after)
-    )
-
-
 def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
     """Check whether the object is to be replaced. A content is not: it is written again."""
     return address in inputs.interrupted.unready or (
@@ -346,7 +292,7 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
     forced = _is_replace_forced(inputs, decision.address)
     reset = find_reset(inputs, decision.address, decision.live, decision.entry)
     decision = replace(decision, reset=reset)
-    if _would_delete_messages(inputs, decision):
+    if decision.address.kind == "consumer" and is_update_purging(inputs, decision):
         fields = [
             replace(c, effect="replace") if c.path.startswith("filter_subject") else c
             for c in decision.fields
@@ -375,12 +321,7 @@ def _replace_object(
     if address in inputs.interrupted.unready:
         reason = REPLACEMENT_INTERRUPTED
     keeps = resets or inputs.on_replace(address) == "preserve"
-    after = expected_new(
-        table_of(address),
-        inputs.creation_body(address),
-        inputs.level(address),
-        inherited_settings(inputs, address),
-    )
+    after = _expected_new(inputs, address, inputs.creation_body(address))
     decision = replace(
         decision,
         actions=["create", "delete"] if keeps else ["delete", "create"],
@@ -397,12 +338,8 @@ def _with_fields_of_reset(inputs: PlanInputs, decision: ResourceDecision) -> Res
     if decision.reset is None or decision.live is None or decision.after is None:
         return decision
     known = {change.path for change in decision.fields} | {pauses.PAUSE, *START_FIELDS}
-    changes = field_changes(
-        table_of(decision.address),
-        decision.live.compact,
-        decision.after,
-        inputs.level(decision.address),
-    )
+    level, table = inputs.level(decision.address), table_of(decision.address)
+    changes = field_changes(table, decision.live.compact, decision.after, level)
     more = [change for change in changes if change.path not in known]
     return replace(decision, fields=[*decision.fields, *more])
 
@@ -424,45 +361,17 @@ def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> Resou
             else "Put the stream into the files and finish the replacement: jsplan apply. "
             "Then delete it."
         )
-        error = Diagnostic(
-            "error",
-            "JS424",
-            f"{interrupted.summary}. It cannot be finished: {what}",
-            detail,
-            str(address),
-        )
-        return replace(
-            decision,
-            actions=["no-op"],
-            reason=REPLACEMENT_INTERRUPTED,
-            fields=[],
-            adopts=False,
-            diagnostics=[error],
-        )
+        text = f"{interrupted.summary}. It cannot be finished: {what}"
+        error = Diagnostic("error", "JS424", text, detail, str(address))
+        decision = replace(decision, actions=["no-op"], fields=[], diagnostics=[error])
+        return replace(decision, reason=REPLACEMENT_INTERRUPTED, adopts=False)
     warning = Diagnostic("warning", "JS424", interrupted.summary, interrupted.detail, str(address))
+    decision = replace(decision, adopts=False, diagnostics=[warning])
     if interrupted.can_go_back and not decision.replaces:
-        return replace(
-            decision,
-            actions=["update"],
-            reason=REPLACEMENT_ROLLED_BACK,
-            adopts=False,
-            diagnostics=[warning],
-        )
-    after = expected_new(
-        table_of(address),
-        inputs.creation_body(address),
-        inputs.level(address),
-        inherited_settings(inputs, address),
-    )
-    return replace(
-        decision,
-        actions=["create", "delete"],
-        reason=REPLACEMENT_INTERRUPTED,
-        after=after,
-        ignored=[],
-        adopts=False,
-        diagnostics=[warning],
-    )
+        return replace(decision, actions=["update"], reason=REPLACEMENT_ROLLED_BACK)
+    after = _expected_new(inputs, address, inputs.creation_body(address))
+    decision = replace(decision, actions=["create", "delete"], after=after, ignored=[])
+    return replace(decision, reason=REPLACEMENT_INTERRUPTED)
 
 
 def _decide_import(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
@@ -483,17 +392,12 @@ def _decide_import(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDe
 def _update_reason(decision: ResourceDecision) -> str:
     if decision.adopts:
         return "import_and_update"
-    drifted = (
-        decision.entry is not None
-        and decision.live is not None
-        and table_of(decision.address).compact(decision.entry.config) != decision.live.compact
-    )
+    known = decision.entry.config if decision.entry is not None else None
+    drifted = known is not None and table_of(decision.address).compact(known) != decision.before
     return "update_because_drifted" if drifted else "update_because_config_changed"
 
 
-def decide_dependent_consumers(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def decide_dependent_consumers(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Return the decisions about consumers that are deleted with their stream, and about those."""
     revision = Revision(decisions)
     changing = {
@@ -528,12 +432,7 @@ def decide_dependent_consumers(
         if decision.deletes and not decision.preserves:
             revision.change(address, deleted_with=parent.address)
         elif decision.after is not None and decision.actions != ["create"]:
-            after = expected_new(
-                CONSUMER,
-                inputs.body(address),
-                inputs.level(address),
-                inherited_settings(inputs, address),
-            )
+            after = _expected_new(inputs, address, inputs.body(address))
             revision.change(
                 address,
                 actions=["delete", "create"],
@@ -558,17 +457,16 @@ def _decide_restored_consumer(
         and decision.live is not None
         and not decision.adopts
     ):
-        unchanged = replace(
-            decision,
-            actions=["no-op"],
-            reason="not_targeted",
-            fields=[],
-            ignored=[],
-            after=decision.live.compact,
-            diagnostics=[],
-            reset=None,
+        live, entry = decision.live, decision.entry
+        return ResourceDecision(
+            decision.address,
+            ["no-op"],
+            "not_targeted",
+            live,
+            entry,
+            live.compact,
+            restored_with=stream.address,
         )
-        return replace(unchanged, restored_with=stream.address)
     if decision.actions == ["no-op"] or (
         stream.recreates_consumers and (decision.actions == ["update"] or decision.preserves)
     ):

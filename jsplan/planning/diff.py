@@ -35,12 +35,9 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
         effect = effect_of(row, before, after, name, level)
         if effect != "ignored" and table.refuses_updates(before, after):
             effect = "replace"
-        for path, old, new in _leaves(row, name, before.get(name), after.get(name)):
-            found.append(
-                FieldChange(
-                    path, _with_default(table, path, old), _with_default(table, path, new), effect
-                )
-            )
+        for path, *values in _leaves(row, name, before.get(name), after.get(name)):
+            old, new = (table.default_of(path) if value is None else value for value in values)
+            found.append(FieldChange(path, old, new, effect))
     return found
 
 
@@ -61,10 +58,6 @@ def effect_of(row: Field | None, before: Config, after: Config, name: str, level
     if row is None:
         return "in_place"
     return row.update(FieldUpdate(before.get(name), after.get(name), before, after, level))
-
-
-def _with_default(table: Table, path: str, value: Any) -> Any:
-    return table.default_of(path) if value is None else value
 
 
 def _leaves(
@@ -95,14 +88,8 @@ def _by_origin_key(field: Field | None, value: Any) -> Any:
 
     Then the order makes no difference, and paths name the elements.
     """
-    if (
-        field is not None
-        and field.type == "objects"
-        and field.table is ORIGIN
-        and value is not None
-    ):
-        return {origin_key(origin): origin for origin in value}
-    return value
+    is_origins = field is not None and field.type == "objects" and field.table is ORIGIN
+    return {origin_key(one): one for one in value} if is_origins and value is not None else value
 
 
 def _format_path(parts: list[Any]) -> str:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.planning.guards import check_environment, check_moves
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.planning.never_answered_domains import check_never_answered
 from jsplan.planning.offline_domains import check_overdue_domains
 from jsplan.planning.reinstalled_domains import (
@@ -18,9 +14,7 @@ from jsplan.planning.reinstalled_domains import (
 from jsplan.planning.replication.offline_retention import check_offline_retention
 
 
-def check_domains(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_domains(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield the findings about domains. A reinstalled domain is not also a wrong environment."""
     known = find_emptied_domains(inputs)
     for found in check_environment(

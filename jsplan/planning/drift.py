@@ -40,15 +40,11 @@ def detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
         return None
     table, declared = table_of(address), inputs.workspace.resources.get(address)
     ignore = declared.lifecycle.ignore_changes if declared else ()
+    configs = (table.compact(entry.config), live.compact)
     before, after = (
-        _comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact)
+        without_expired_pause(_comparable(table, entry, config, ignore), now) for config in configs
     )
-    fields = field_changes(
-        table,
-        without_expired_pause(before, now),
-        without_expired_pause(after, now),
-        inputs.level(address),
-    )
+    fields = field_changes(table, before, after, inputs.level(address))
     if live.created != entry.created:
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
     if not fields:

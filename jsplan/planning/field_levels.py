@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from jsplan.address import Address
 from jsplan.config.checks import find_reserved, reserved_problem
 from jsplan.config.hints import field_hint
 from jsplan.config.model import DeclaredResource
-from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.diagnostics import Diagnostic, Severity, SourceRange
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Findings, PlanInputs, ResourceDecision
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
@@ -26,7 +25,7 @@ from jsplan.resources.server_features import (
 NEEDS_NEWER_SERVER: Final = "JS459"
 
 
-def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield an error for each field that the server does not know: it might drop it."""
     level, declared = inputs.level(decision.address), inputs.declared(decision.address)
     if declared is None:
@@ -40,42 +39,29 @@ def check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
         yield from _list_unknown_fields(declared, decision.live)
 
 
-def _check_reserved_subjects(
-    declared: DeclaredResource, body: Config, level: int
-) -> Iterable[Diagnostic]:
+def _check_reserved_subjects(declared: DeclaredResource, body: Config, level: int) -> Findings:
     """Yield an error for a subject such as `*.orders.>`, and a warning where 2.10 runs it."""
     subject = find_reserved(body)
     if subject is None:
         return
-    refused = level >= RESERVED_SUBJECTS_LEVEL
     problem, since = reserved_problem(subject), SERVER_VERSIONS[RESERVED_SUBJECTS_LEVEL]
-    yield Diagnostic(
-        "error" if refused else "warning",
-        problem.code,
-        problem.summary
-        if refused
-        else f'nats-server {since} refuses "{subject}": the stream is gone after an upgrade',
-        problem.detail if refused else f"{problem.detail} Do that before the upgrade.",
-        str(declared.address),
-        declared.ranges.get("subjects", declared.range),
-    )
+    severity: Severity = "error"
+    text, detail = problem.summary, problem.detail
+    if level < RESERVED_SUBJECTS_LEVEL:
+        severity, detail = "warning", f"{detail} Do that before the upgrade."
+        text = f'nats-server {since} refuses "{subject}": the stream is gone after an upgrade'
+    place = declared.ranges.get("subjects", declared.range)
+    yield Diagnostic(severity, problem.code, text, detail, str(declared.address), place)
 
 
-def _list_unknown_fields(
-    declared: DeclaredResource, live: LiveObject | None
-) -> Iterable[Diagnostic]:
+def _list_unknown_fields(declared: DeclaredResource, live: LiveObject | None) -> Findings:
     """Yield an error for each key of `x_raw` that no known release has, and that is not live."""
     address, known = declared.address, table_of(declared.address).by_name
+    newest, place = SERVER_VERSIONS[NEWEST_LEVEL], declared.ranges.get("x_raw", declared.range)
     for name in sorted(declared.raw_fields - known.keys() - (live.raw if live else {}).keys()):
-        yield Diagnostic(
-            "error",
-            "JS413",
-            f'no nats-server up to {SERVER_VERSIONS[NEWEST_LEVEL]} knows the field "{name}" '
-            "of x_raw",
-            f"{field_hint(address.kind, name, known)} Remove it from x_raw.".strip(),
-            str(address),
-            declared.ranges.get("x_raw", declared.range),
-        )
+        text = f'no nats-server up to {newest} knows the field "{name}" of x_raw'
+        detail = f"{field_hint(address.kind, name, known)} Remove it from x_raw.".strip()
+        yield Diagnostic("error", "JS413", text, detail, str(address), place)
 
 
 def old_server(inputs: PlanInputs, *addresses: Address) -> str | None:
@@ -91,17 +77,12 @@ def needs_newer_server(
     address: Address, what: str, server: str, detail: str, place: SourceRange | None
 ) -> Diagnostic:
     """Return the error for what jsplan does on newer servers only; `server` is of `old_server`."""
-    return Diagnostic(
-        "error",
-        NEEDS_NEWER_SERVER,
-        f"{what} needs nats-server {SERVER_VERSIONS[REPLACE_LEVEL]} or later; {server}",
-        f"Upgrade that server. {detail}",
-        str(address),
-        place,
-    )
+    text = f"{what} needs nats-server {SERVER_VERSIONS[REPLACE_LEVEL]} or later; {server}"
+    detail = f"Upgrade that server. {detail}"
+    return Diagnostic("error", NEEDS_NEWER_SERVER, text, detail, str(address), place)
 
 
-def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Iterable[Diagnostic]:
+def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> Findings:
     """Yield an error for each field of a body that servers of this API level do not know."""
     address, table = declared.address, table_of(declared.address)
     for path, needed in table.required_levels(body):
@@ -109,17 +90,12 @@ def list_level_errors(declared: DeclaredResource, body: Config, level: int) -> I
             continue
         name = path.split(".")[0]
         value, word = body[name], alias_of(address.kind, name)
-        shown = (
-            f"{word}: {value}"
-            if isinstance(value, str) and value in table.by_name[name].value_levels
-            else word + path.removeprefix(name)
-        )
-        yield Diagnostic(
-            "error",
-            "JS413",
+        is_word = isinstance(value, str) and value in table.by_name[name].value_levels
+        shown = f"{word}: {value}" if is_word else word + path.removeprefix(name)
+        text = (
             f"{shown} needs API level {needed} (nats-server {SERVER_VERSIONS[needed]}); "
-            f"{address.domain} has level {level}",
-            "Upgrade that server, or leave it out.",
-            str(address),
-            declared.ranges.get(word, declared.range),
+            f"{address.domain} has level {level}"
         )
+        detail, place = "Upgrade that server, or leave it out.", declared.ranges.get(word)
+        place = place or declared.range
+        yield Diagnostic("error", "JS413", text, detail, str(address), place)

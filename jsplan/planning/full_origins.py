@@ -7,20 +7,16 @@ only when it reconnects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from jsplan.config.problem import Problem
 from jsplan.facts.live import account_limits
-from jsplan.planning.consumer_count import (
-    consumers_by_stream,
-    count_hidden,
-    count_stream,
-)
+from jsplan.planning.consumer_count import consumers_by_stream, count_existing, count_stream
 from jsplan.planning.decide import planned_config
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.resources.server_features import OWN_CONSUMER_LEVEL
 from jsplan.resources.stream import max_consumers
 
@@ -29,6 +25,9 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
     from jsplan.topology import Edge
+
+
+_WHY: Final = "and before nats-server 2.15 the server needs a place to read it (10026)"
 
 
 class FullOrigin(Struct, frozen=True):
@@ -41,28 +40,23 @@ class FullOrigin(Struct, frozen=True):
     filling: tuple[ResourceDecision, ...]
 
 
-def find_full_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[FullOrigin]:
+def find_full_origins(inputs: PlanInputs, decisions: Decisions) -> Iterator[FullOrigin]:
     """Yield the flows that cannot connect after the plan."""
     consumers = consumers_by_stream(inputs, decisions) if inputs.topology.edges else {}
-    hidden = count_hidden(inputs.live) if inputs.topology.edges else {}
     for flow in inputs.topology.edges:
         address, origin = flow.origin, planned_config(inputs, decisions, flow.origin)
         limit = _consumer_limit(inputs, address, origin)
         if not limit or planned_config(inputs, decisions, flow.downstream) is None:
             continue
-        changed = consumers.get(address, [])
-        count = count_stream(inputs, decisions, address, changed, hidden)
+        count = count_stream(inputs, decisions, address, consumers.get(address, []))
         if count.total >= limit:
             stream = decisions.get(address)
             filling = [*count.created[::-1], *([stream] if stream and stream.writes else [])]
-            full = _is_full(inputs, address, hidden)
-            yield FullOrigin(flow, () if full else tuple(filling))
+            yield FullOrigin(flow, () if _is_full(inputs, address) else tuple(filling))
 
 
 def find_refused_copies(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> Iterator[tuple[ResourceDecision, Problem]]:
     """Yield the changes after which a flow cannot connect, and replacements that cannot copy."""
     for full in find_full_origins(inputs, decisions):
@@ -72,43 +66,30 @@ def find_refused_copies(
         for decision in (*full.filling, *starting)[:1]:
             text = (
                 f"{flow.downstream} cannot copy {flow.origin}: its consumers reach max_consumers, "
-                "and before nats-server 2.15 the server needs a place to read it (10026)"
+                f"{_WHY}"
             )
             detail = "Raise max_consumers by one, or remove a consumer."
             yield decision, Problem("JS439", "max_consumers", text, detail)
-    copied = [
-        decision
-        for address, decision in decisions.items()
-        if decision.preserves and address.is_stream and address not in inputs.interrupted.streams
-    ]
-    hidden = count_hidden(inputs.live) if copied else {}
-    for decision in copied:
-        if _is_full(inputs, decision.address, hidden):
-            text = (
-                "its messages cannot be copied: its consumers reach max_consumers, and before "
-                "nats-server 2.15 the server needs a place to read it (10026)"
-            )
+    for address, decision in decisions.items():
+        copies = decision.preserves and address.is_stream
+        if copies and address not in inputs.interrupted.streams and _is_full(inputs, address):
+            text = f"its messages cannot be copied: its consumers reach max_consumers, {_WHY}"
             detail = "Remove a consumer first, in a plan of its own."
             yield decision, Problem("JS439", "max_consumers", text, detail)
 
 
 def starts_copying(decision: ResourceDecision | None) -> bool:
     """Check whether the plan creates the stream or changes its origins."""
-    return decision is not None and (
-        decision.replaces
-        or decision.live is None
-        or any(f.path in ("mirror", "sources") for f in decision.fields)
-    )
+    if decision is None or decision.replaces or decision.live is None:
+        return decision is not None
+    return any(change.path in ("mirror", "sources") for change in decision.fields)
 
 
-def _is_full(inputs: PlanInputs, stream: Address, hidden: Mapping[Address, int]) -> bool:
+def _is_full(inputs: PlanInputs, stream: Address) -> bool:
     """Check whether the stream has no place now for the server's own consumer."""
     live = inputs.live.get(stream)
-    if live is None:
-        return False
-    limit = _consumer_limit(inputs, stream, live.compact)
-    there = int(live.state.get("consumer_count") or 0) - hidden.get(stream, 0)
-    return 0 < limit <= there
+    limit = _consumer_limit(inputs, stream, live.compact if live is not None else None)
+    return live is not None and 0 < limit <= count_existing(inputs, live)
 
 
 def _consumer_limit(inputs: PlanInputs, stream: Address, config: Config | None) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches, matches_any
 from jsplan.codes import LINT
 from jsplan.config.model import Removed, Workspace
-from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live, get_retention
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
@@ -16,7 +17,7 @@ from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.field_levels import check_server_level, needs_newer_server, old_server
 from jsplan.planning.merge import overruled_fields
-from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
+from jsplan.planning.model import UNTOUCHED, Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.transfer.consumer_position import START_FIELDS
@@ -24,7 +25,6 @@ from jsplan.planning.transfer.consumers import check_consumer_replacement, repla
 from jsplan.planning.transfer.hazards import check_stream_replacement, preserve_obstacle
 from jsplan.planning.transfer.methods import RECREATE_HINT
 from jsplan.resources.buckets import alias_of
-from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.units import count_text, format_duration
 
@@ -48,12 +48,11 @@ def is_refusal(found: Diagnostic) -> bool:
     return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
 
 
-def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield the errors, refusals and warnings about one decided resource."""
     if decision.is_untouched and not inputs.measured.concern(decision.address):
         yield from check_server_level(inputs, decision)
         return
-    address, place = str(decision.address), _source_range(inputs, decision.address)
     yield from decision.diagnostics
     for change in with_bucket_names(decision.address, decision.ignored):
         summary = f"{change.path}: the server accepts the change and does nothing with it"
@@ -61,11 +60,11 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
             "It is not sent: only a new object would have it. "
             "Put the old value back, or use --replace."
         )
-        yield Diagnostic("warning", "JS412", summary, detail, address, place)
+        yield inputs.finding("warning", "JS412", summary, detail, decision.address)
     yield from _check_overruled(inputs, decision)
     yield from stranded.check_undelivered(inputs, decision)
     yield from stranded.check_last_deliveries(inputs, decision)
-    yield from _check_pinned_client(decision, place)
+    yield from _check_pinned_client(inputs, decision)
     if decision.address.kind == "consumer" and (decision.preserves or decision.reset is not None):
         yield from check_consumer_replacement(inputs, decision)
     yield from check_server_level(inputs, decision)
@@ -78,27 +77,16 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[D
     yield from check_adoption(inputs, decision)
 
 
-def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield a refusal if the plan changes an object that is not managed yet, without `--adopt`."""
-    if (
-        decision.adopts
-        and decision.actions != ["no-op"]
-        and decision.reason != OWNER_CHANGED
-        and not inputs.options.adopt
-    ):
-        yield Diagnostic(
-            "error",
-            ADOPT_NEEDED,
-            "exists on the server, is not managed yet, and differs from the files",
-            "To manage and change it: --adopt. Or change the files to match the server.",
-            str(decision.address),
-            _source_range(inputs, decision.address),
-        )
+    changes = decision.actions != ["no-op"] and decision.reason != OWNER_CHANGED
+    if decision.adopts and changes and not inputs.options.adopt:
+        text = "exists on the server, is not managed yet, and differs from the files"
+        detail = "To manage and change it: --adopt. Or change the files to match the server."
+        yield inputs.finding("error", ADOPT_NEEDED, text, detail, decision.address)
 
 
-def check_parent(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_parent(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Findings:
     """Yield an error for something new whose stream or bucket neither exists nor is planned."""
     address, parent = decision.address, decision.address.parent
     if parent is None or decision.actions != ["create"]:
@@ -111,92 +99,57 @@ def check_parent(
         noun = CONTENT_KINDS[address.kind].parent
         detail = f"Plan the {noun} too: leave out --exclude."
     text = f"its {noun} {parent} neither exists nor is planned"
-    yield Diagnostic("error", "JS416", text, detail, str(address), _source_range(inputs, address))
+    yield inputs.finding("error", "JS416", text, detail, address)
 
 
-def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:
-    declared = inputs.workspace.resources.get(address)
-    return declared.range if declared else None
-
-
-def _check_pinned_client(
-    decision: ResourceDecision, place: SourceRange | None
-) -> Iterable[Diagnostic]:
+def _check_pinned_client(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn that a pin outlives its policy, and blocks other clients until it expires.
 
     Measured on 2.11 to 2.15.
     """
-    before, after = (
-        config.get("priority_policy")
-        for config in (decision.live.compact if decision.live else {}, decision.after or {})
-    )
-    if (
-        decision.live is None
-        or decision.actions != ["update"]
-        or before != PINNED_CLIENT
-        or after == PINNED_CLIENT
-    ):
+    policies = [one.get("priority_policy") for one in (decision.before, decision.planned)]
+    ends = policies[0] == PINNED_CLIENT != policies[1]
+    if not ends or decision.actions != ["update"]:
         return
-    pin = format_duration(decision.live.compact.get("priority_timeout") or 0)
+    pin = format_duration(decision.before.get("priority_timeout") or 0)
     text = (
         f"a pinned client stays pinned for up to {pin}. "
         "Until then the consumer delivers to no other client"
     )
-    groups = " ".join(decision.live.compact.get("priority_groups") or ())
+    groups = " ".join(decision.before.get("priority_groups") or ())
     detail = (
         "To end the pin, run just before the apply: nats consumer unpin "
         f"{decision.address.stream} {decision.address.consumer} {groups}"
     )
-    yield Diagnostic("warning", "JS473", text, detail, str(decision.address), place)
+    yield inputs.finding("warning", "JS473", text, detail, decision.address)
 
 
-def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about declared values that the server replaces because of another setting."""
     declared = inputs.declared(decision.address)
-    if declared is None or decision.after is None or decision.reason == UNTOUCHED:
+    address, entry, after = decision.address, decision.entry, decision.after
+    # A saved configuration is what a server made of its settings.
+    if declared is None or after is None or decision.reason == UNTOUCHED or inputs.backup:
         return
-    if inputs.backup:
-        return  # a saved configuration is what a server made of its settings
-    overruled = overruled_fields(
-        table_of(decision.address), inputs.body(decision.address), decision.after
-    )
+    overruled = overruled_fields(table_of(address), inputs.body(address), after)
     if not overruled:
         return
-    reported = {change.path.split(".")[0].split("[")[0] for change in decision.ignored} | set(
-        declared.lifecycle.ignore_changes
-    )
-    reported |= (
-        {"sources"}
-        if decision.source_starts
-        or (
-            decision.entry
-            and effective_starts(decision, decision.entry, inputs.declared_fields(decision.address))
-        )
-        else set()
-    )
-    reported |= (
-        set(START_FIELDS)
-        if decision.preserves or decision.reset is not None
-        else replacement_fields(
-            decision.address, decision.entry, inputs.declared_fields(decision.address)
-        )
-    )
+    named = inputs.declared_fields(address)
+    reported = {change.path.split(".")[0].split("[")[0] for change in decision.ignored}
+    reported.update(declared.lifecycle.ignore_changes)
+    if decision.source_starts or (entry and effective_starts(decision, entry, named)):
+        reported.add("sources")
+    if decision.preserves or decision.reset is not None:
+        reported.update(START_FIELDS)
+    else:
+        reported |= replacement_fields(address, entry, named)
     for name in overruled:
         if name not in reported:
-            word = alias_of(decision.address.kind, name)
-            yield Diagnostic(
-                "warning",
-                "JS421",
-                f"{word}: another setting overrides it. "
-                f"The server uses {_format_value(decision.after, name)}",
-                "Remove the line, or the setting that overrides it.",
-                str(decision.address),
-                declared.ranges.get(word, declared.range),
-            )
-
-
-def _format_value(after: Config, name: str) -> str:
-    return json.dumps(after[name]) if name in after else "the default"
+            word = alias_of(address.kind, name)
+            value = json.dumps(after[name]) if name in after else "the default"
+            text = f"{word}: another setting overrides it. The server uses {value}"
+            detail = "Remove the line, or the setting that overrides it."
+            yield inputs.finding("warning", "JS421", text, detail, address, word)
 
 
 def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:
@@ -213,35 +166,25 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
     return in_files if in_files is not None else guarded and not lifted
 
 
-def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield a refusal if the plan deletes a guarded object."""
     interrupted = inputs.interrupted.streams.get(decision.address)
     if interrupted is not None and not interrupted.has_origin:
         return  # the old stream is deleted already; finishing the replacement restores it
-    if is_guarded(
-        inputs.workspace,
-        decision.address,
-        guarded=bool(decision.entry and decision.entry.prevent_destroy),
-    ):
-        yield Diagnostic(
-            "error",
-            PREVENT_DESTROY,
-            f"is guarded by prevent_destroy and would be {_describe_outcome(decision)}",
-            "The guard is kept in state. To lift it, write prevent_destroy: false in its "
-            "lifecycle, or in a removed entry.",
-            str(decision.address),
-            _source_range(inputs, decision.address),
-        )
+    guarded = bool(decision.entry and decision.entry.prevent_destroy)
+    if not is_guarded(inputs.workspace, decision.address, guarded=guarded):
+        return
+    outcome = "replaced, which deletes its content" if decision.replaces else "deleted"
+    outcome = "replaced, keeping its content" if decision.preserves else outcome
+    text = f"is guarded by prevent_destroy and would be {outcome}"
+    detail = (
+        "The guard is kept in state. To lift it, write prevent_destroy: false in its lifecycle, "
+        "or in a removed entry."
+    )
+    yield inputs.finding("error", PREVENT_DESTROY, text, detail, decision.address)
 
 
-def _describe_outcome(decision: ResourceDecision) -> str:
-    """Describe the end of the guarded object. A preserving replacement deletes it too."""
-    if decision.preserves:
-        return "replaced, keeping its content"
-    return "replaced, which deletes its content" if decision.replaces else "deleted"
-
-
-def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield an error for a replacement or a position on a server that is too old for it."""
     if decision.deleted_with is not None:
         return
@@ -259,19 +202,16 @@ def _check_replace_level(inputs: PlanInputs, decision: ResourceDecision) -> Iter
     else:
         return
     if (old := old_server(inputs, decision.address)) is not None:
-        yield needs_newer_server(
-            decision.address, what, old, detail, _source_range(inputs, decision.address)
-        )
+        place = inputs.place(decision.address)
+        yield needs_newer_server(decision.address, what, old, detail, place)
 
 
 def _leaves_interest(decision: ResourceDecision) -> bool:
-    if decision.live is None or decision.actions != ["update"]:
-        return False
-    before, after = get_retention(decision.live.compact), get_retention(decision.after or {})
-    return (before, after) == ("interest", "limits")
+    retentions = get_retention(decision.before), get_retention(decision.planned)
+    return decision.actions == ["update"] and retentions == ("interest", "limits")
 
 
-def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Check a replacement against `on_replace`. `--replace` counts as `recreate`."""
     consumer = decision.address.kind == "consumer"
     if not consumer and (decision.reason == REPLACEMENT_INTERRUPTED or decision.relocation):
@@ -279,21 +219,13 @@ def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
     if decision.reset is not None and all(f.effect != "replace" for f in decision.fields):
         return
     mode, forced = inputs.on_replace(decision.address), decision.reason == "replace_by_request"
-    if mode == "recreate" or (forced and mode == "refuse"):
-        return
-    if consumer and mode == "preserve":
+    if mode == "recreate" or (forced and mode == "refuse") or (consumer and mode == "preserve"):
         return
     if mode == "preserve":
         yield from _check_preserve(inputs, decision)
         return
-    paths = (
-        ", ".join(
-            f.path
-            for f in with_bucket_names(decision.address, decision.fields)
-            if f.effect == "replace"
-        )
-        or "the request"
-    )
+    named = with_bucket_names(decision.address, decision.fields)
+    paths = ", ".join(f.path for f in named if f.effect == "replace") or "the request"
     what = "its position" if consumer else f"its {nouns_of(decision.address).content}"
     detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
@@ -302,89 +234,63 @@ def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
         f"cannot be changed in place ({paths}), "
         "and on_replace: refuse does not let jsplan replace it"
     )
-    yield Diagnostic(
-        "error",
-        REPLACE_REFUSED,
-        summary,
-        detail,
-        str(decision.address),
-        _source_range(inputs, decision.address),
-    )
+    yield inputs.finding("error", REPLACE_REFUSED, summary, detail, decision.address)
 
 
-def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Report obstacles of a preserving replacement, or else its warnings."""
     if (obstacle := preserve_obstacle(inputs, decision)) is not None:
         summary = (
             f"cannot be changed in place, and its {nouns_of(decision.address).content} "
             f"cannot be preserved (on_replace: preserve): {obstacle}"
         )
-        yield Diagnostic(
-            "error",
-            REPLACE_REFUSED,
-            summary,
-            RECREATE_HINT,
-            str(decision.address),
-            _source_range(inputs, decision.address),
-        )
+        yield inputs.finding("error", REPLACE_REFUSED, summary, RECREATE_HINT, decision.address)
     else:
         yield from check_stream_replacement(inputs, decision)
 
 
 def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
-    lost: dict[str, int] = {}
-    for address in {*inputs.entries, *inputs.interrupted.steps}:
-        if (
-            address.domain not in inputs.workspace.domains
-            and not address.is_content
-            and not inputs.workspace.forgets(address)
-        ):
-            lost[address.domain] = lost.get(address.domain, 0) + 1
-    return [
-        Diagnostic(
-            "error",
-            "JS414",
-            f"state has {count_text(count, 'resource')} in domain {domain}, "
-            "which is no longer declared",
+    workspace, found = inputs.workspace, list[Diagnostic]()
+    known = {*inputs.entries, *inputs.interrupted.steps}
+    undeclared = (a for a in known if a.domain not in workspace.domains and not a.is_content)
+    lost = Counter(a.domain for a in undeclared if not workspace.forgets(a))
+    for domain, count in sorted(lost.items()):
+        many = count_text(count, "resource")
+        text = f"state has {many} in domain {domain}, which is no longer declared"
+        detail = (
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
-            f"To delete it: declare {domain} again, and remove its resources from the files first.",
-            f"{domain}/**",
+            f"To delete it: declare {domain} again, and remove its resources from the files first."
         )
-        for domain, count in sorted(lost.items())
-    ]
+        found.append(Diagnostic("error", "JS414", text, detail, f"{domain}/**"))
+    return found
 
 
-def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
+def check_moves(inputs: PlanInputs) -> Findings:
     """Yield an error for each `moved` entry whose object is still in the old domain."""
     for new, old in sorted(inputs.moved_from.items()):
         if new.is_content or not is_at_old_address(inputs, new):
             continue
         block = next((b for b in inputs.workspace.moved if matches(b.old_address, old)), None)
-        yield Diagnostic(
-            "error",
-            "JS427",
-            f"is moved from {old} in the files, but the object is still there",
+        text = f"is moved from {old} in the files, but the object is still there"
+        detail = (
             "A `moved` entry renames a domain. It does not move objects between servers; for a "
             f"stream a `relocate` entry does. Remove the entry: then {new} is created, and {old} "
-            "is deleted unless it is declared.",
-            str(new),
-            block.range if block else None,
+            "is deleted unless it is declared."
         )
+        place = block.range if block else None
+        yield Diagnostic("error", "JS427", text, detail, str(new), place)
 
 
 def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
     """Check whether the object of a moved entry is live at the old address only."""
     entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
-    there = inputs.live.get(old) if old is not None else None
-    here = inputs.live.get(new)
-    return (
-        entry is not None
-        and there is not None
-        and there.created == entry.created
-        and (here is None or here.created != entry.created)
-    )
+    if entry is None or old is None:
+        return False
+    there, here = inputs.live.get(old), inputs.live.get(new)
+    is_here = here is not None and here.created == entry.created
+    return there is not None and there.created == entry.created and not is_here
 
 
 def check_environment(
@@ -397,27 +303,22 @@ def check_environment(
         known = state.domains.get(key, {})
         if not facts.reachable or is_same_server(known, facts.server):
             continue
-        managed = [
-            a
-            for a in entries
-            if a.domain == key and not a.is_content and not matches_any(forgotten, a)
-        ]
+        ours = (a for a in entries if a.domain == key and not a.is_content)
+        managed = [a for a in ours if not matches_any(forgotten, a)]
         there = any(
             (o := live.get(a)) is not None and o.created == entries[a].created for a in managed
         )
         if managed and not there:
-            found.append(
-                Diagnostic(
-                    "error",
-                    "JS410",
-                    f"domain {key} answers as {server_label(facts.server)}, "
-                    f"and none of its {len(managed)} managed resources is there",
-                    f"State knows it as {server_label(known)}. "
-                    "Is this the right environment or connection? If the server was really "
-                    f"replaced, forget the old one with: jsplan state rm '{key}/**'",
-                    f"{key}/**",
-                )
+            text = (
+                f"domain {key} answers as {server_label(facts.server)}, and none of its "
+                f"{len(managed)} managed resources is there"
             )
+            detail = (
+                f"State knows it as {server_label(known)}. Is this the right environment or "
+                "connection? If the server was really replaced, forget the old one with: "
+                f"jsplan state rm '{key}/**'"
+            )
+            found.append(Diagnostic("error", "JS410", text, detail, f"{key}/**"))
     return found
 
 

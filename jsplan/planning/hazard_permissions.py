@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from jsplan.address import Address, is_glob, matches, names_content
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 
 PERMITS_NOTHING = "JS429"
 _FLAGS_HINT = "Correct or remove the flag. The plan shows each flag that it needs."
@@ -22,9 +22,7 @@ def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> boo
     return False
 
 
-def check_plan_permissions(
-    inputs: PlanInputs, changes: Iterable[ResourceChange]
-) -> Iterable[Diagnostic]:
+def check_plan_permissions(inputs: PlanInputs, changes: Iterable[ResourceChange]) -> Findings:
     """Check the flags of a plan against its changes, the files, the state and what is live."""
     flags = [f for f in inputs.options.allow_hazards if not names_content(f.partition(":")[2])]
     if not any(":" in flag for flag in flags):
@@ -41,7 +39,7 @@ def check_plan_permissions(
 
 def check_permissions(
     flags: Iterable[str], known: Collection[Address | str], offline: Collection[str]
-) -> Iterable[Diagnostic]:
+) -> Findings:
     """Yield a finding for each `CODE:ADDR` that matches no known address.
 
     An address is an error. A glob may be meant for later resources, and what an offline domain has
@@ -51,22 +49,16 @@ def check_permissions(
         _, colon, glob = flag.partition(":")
         if colon and not any(matches(glob, address) for address in known):
             unsure = is_glob(glob) or glob.partition("/")[0] in offline
-            yield Diagnostic(
-                "warning" if unsure else "error",
-                PERMITS_NOTHING,
-                f"--allow-hazard {flag} names nothing and permits nothing",
-                did_you_mean(glob, map(str, known)).strip() or _FLAGS_HINT,
-            )
+            text = f"--allow-hazard {flag} names nothing and permits nothing"
+            hint = did_you_mean(glob, map(str, known)).strip() or _FLAGS_HINT
+            yield Diagnostic("warning" if unsure else "error", PERMITS_NOTHING, text, hint)
 
 
 def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     """Return the addresses of `--allow-hazard` that only their server can know."""
-    globs = [flag.partition(":")[2] for flag in inputs.options.allow_hazards]
-    named = {
-        Address.parse(glob)
-        for glob in globs
-        if glob and not is_glob(glob) and not names_content(glob)
-    }
+    globs = {flag.partition(":")[2] for flag in inputs.options.allow_hazards} - {""}
+    plain = (glob for glob in globs if not is_glob(glob) and not names_content(glob))
+    named = {Address.parse(glob) for glob in plain}
     unknown = named - _recorded_addresses(inputs)
     return {address for address in unknown if address.domain in inputs.workspace.domains}
 

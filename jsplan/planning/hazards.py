@@ -19,19 +19,13 @@ from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.bucket_aliases import Nouns, nouns_of
 from jsplan.planning.decide import planned_config
+from jsplan.planning.hazard_numbers import counted, merge_hazards
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.flow_effects import (
-    assess_arrivals,
-    assess_drained,
-    count_arrivals,
-)
-from jsplan.planning.replication.impact import (
-    merge_hazards,
-    mirrors_relocated,
-)
+from jsplan.planning.replication.flow_effects import assess_arrivals, assess_drained, count_arrivals
+from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
 from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.split_updates import is_moved
@@ -41,11 +35,7 @@ from jsplan.planning.stranded import (
     is_filter_measurement,
 )
 from jsplan.planning.transfer.consumers import assess_replaced
-from jsplan.planning.transfer.decisions import (
-    ORIGIN_RELOCATED,
-    POSITION_LOST,
-    TARGET_RELOCATED,
-)
+from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED, POSITION_LOST, TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import (
     assess_lost_position,
     assess_origin,
@@ -53,13 +43,14 @@ from jsplan.planning.transfer.hazards import (
     assess_target,
 )
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
+from jsplan.planning.transfer.redelivery import assess_restored
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 
 
 def assess_hazards(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> list[Hazard]:
     """Assess the hazards of one decided resource, and set whether each is allowed."""
     if decision.is_untouched and not inputs.measured.concern(decision.address):
@@ -92,24 +83,23 @@ def assess_hazards(
             if decision.address.kind == "consumer"
             else _stream_hazards(inputs, decision, decisions)
         )
-        found = add_stranded_messages(
-            decision.address, found, inputs.measured.counts(decision.address)
-        )
+        counts = inputs.measured.counts(decision.address)
+        found = add_stranded_messages(decision.address, found, counts)
     if decision.reason == RESTORED and decision.address.parent is not None:
-        from jsplan.planning.restore.hazards import assess_redelivery  # noqa: PLC0415 - rare
-
-        target = inputs.backup[decision.address.parent]
-        found += assess_redelivery(target, target.consumers[decision.address])
+        found += assess_restored(inputs.backup[decision.address.parent], decision.address)
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)
-    found = merge_hazards(found, ("DUPLICATES_MESSAGES", "DELETES_MESSAGES"))
-    return with_permissions(inputs, decision.address, found)
+    return with_permissions(inputs, decision.address, merge_hazards(found, _MERGED))
+
+
+#: Hazards of which a resource has one, for all that causes it.
+_MERGED: Final = ("DUPLICATES_MESSAGES", "DELETES_MESSAGES")
 
 
 def with_permissions(inputs: PlanInputs, address: Address, found: Iterable[Hazard]) -> list[Hazard]:
     """Return the hazards beyond `--safe-below`, each with whether it is allowed."""
-    kept = [h for h in found if not _is_safe(h, inputs.options.safe_below)]
+    kept = [hazard for hazard in found if not _is_safe(hazard, inputs.options.safe_below)]
     for hazard in kept:
         _set_permission(inputs, address, hazard)
     return kept
@@ -154,8 +144,8 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 
 
 def _stream_hazards(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     if decision.preserves:
         yield from assess_preserved(inputs, decision, decisions)
         yield from _breaks_replication(inputs, decision, decisions)
@@ -177,11 +167,8 @@ def _stream_hazards(
 
 def _deletes_stream(decision: ResourceDecision) -> Hazard:
     assert decision.live is not None
-    state = decision.live.state
     messages, size, consumers = (
-        state.get("messages", 0),
-        state.get("bytes", 0),
-        state.get("consumer_count", 0),
+        decision.live.state.get(name, 0) for name in ("messages", "bytes", "consumer_count")
     )
     nouns = nouns_of(decision.address)
     content = f"{count_text(messages, nouns.message)} ({size:,} bytes)"
@@ -198,42 +185,29 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
 
 
 def _breaks_replication(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     """Report mirrors and sources that keep reading a stream that the plan deletes.
 
     Those that the same plan deletes or detaches do not count, nor those that will mirror the target
     of its relocation.
     """
     declared = {edge.downstream for edge in inputs.topology.edges_from(decision.address)}
-    live = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
-    staying = [
-        c
-        for c in sorted(declared | live)
-        if inputs.live.get(c) is not None
-        and not (c in decisions and decisions[c].actions == ["delete"])
-        and not _mirrors_target(inputs, decision, decisions.get(c))
-    ]
+    readers = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
+    staying: list[str] = []
+    for address in sorted(declared | readers):
+        live, reader = inputs.live.get(address), decisions.get(address)
+        goes = live is None or (reader is not None and reader.actions == ["delete"])
+        if live is not None and reader is not None and decision.relocation is not None:
+            goes = goes or mirrors_relocated(inputs, live, reader.planned)
+        staying += [] if goes else [str(address)]
     if staying:
-        names = ", ".join(map(str, staying))
         reads = "mirrors or sources" if len(staying) == 1 else "mirror or source"
-        yield Hazard(
-            "BREAKS_REPLICATION",
-            f"{names} {reads} this {nouns_of(decision.address).object}",
-            causes=[str(c) for c in staying],
-        )
+        text = f"{', '.join(staying)} {reads} this {nouns_of(decision.address).object}"
+        yield Hazard("BREAKS_REPLICATION", text, causes=staying)
 
 
-def _mirrors_target(
-    inputs: PlanInputs, decision: ResourceDecision, downstream: ResourceDecision | None
-) -> bool:
-    """Check whether the stream is relocated, and `downstream` becomes a mirror of its target."""
-    if decision.relocation is None or downstream is None or downstream.live is None:
-        return False
-    return mirrors_relocated(inputs, downstream.live, downstream.after or {})
-
-
-def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
+def _irreversible(decision: ResourceDecision) -> Hazards:
     paths = [f.path for f in decision.fields if f.effect == "one_way"]
     if paths:
         yield Hazard(
@@ -241,40 +215,34 @@ def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
         )
 
 
-def _planned_subjects(
-    decisions: Mapping[Address, ResourceDecision],
-) -> dict[str, SubjectTree[str]]:
+def _planned_subjects(decisions: Decisions) -> dict[str, SubjectTree[str]]:
     """Return by domain the subjects that its planned streams will store."""
     found: dict[str, SubjectTree[str]] = {}
     for address, decision in decisions.items():
         tree = found.setdefault(address.domain, SubjectTree())
-        for subject in (decision.after or {}).get("subjects", ()):
+        for subject in decision.planned.get("subjects", ()):
             tree.add(subject, subject)
     return found
 
 
 def _removes_subjects(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     """Report subjects that no stream of the domain stores after the plan, or between two steps."""
-    assert decision.live is not None
-    assert decision.after is not None
     if not any(f.path == "subjects" for f in decision.fields):
         return
     stored = inputs.index("subjects", (decisions,), lambda: _planned_subjects(decisions))
-    near = stored[decision.address.domain]
-    removed = [
-        s
-        for s in decision.live.compact.get("subjects", [])
-        if not is_covered(s, decision.after.get("subjects", []))
-    ]
+    near, kept = stored[decision.address.domain], decision.planned.get("subjects", [])
+    removed = [s for s in decision.before.get("subjects", []) if not is_covered(s, kept)]
     lost = [s for s in removed if not is_covered(s, near.find_overlapping(s))]
     passed_on = [s for s in removed if s not in lost]
     texts = []
     if lost:
         parts = sorted({part for s in lost for part in near.find_overlapping(s)})
-        passed_on += [s for s in parts if not is_covered(s, decision.after.get("subjects", []))]
-        texts = [f"publishers to {', '.join(lost)} will get no acknowledgement{_except(parts)}"]
+        passed_on += [s for s in parts if not is_covered(s, kept)]
+        more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
+        but = f", except to {', '.join(parts[:5])}{more}" if parts else ""
+        texts = [f"publishers to {', '.join(lost)} will get no acknowledgement{but}"]
     if passed_on:
         texts.append(
             f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step "
@@ -284,27 +252,17 @@ def _removes_subjects(
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=removed)
 
 
-def _except(parts: Sequence[str]) -> str:
-    """Return the subjects that are still stored, of those that are removed."""
-    more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
-    return f", except to {', '.join(parts[:5])}{more}" if parts else ""
-
-
-def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
+def _moves_data(decision: ResourceDecision) -> Hazards:
     """Report fewer replicas, and what the servers of a cluster copy to each other."""
     assert decision.live is not None
-    assert decision.after is not None
-    replicas = int(decision.after.get("num_replicas") or 1)
-    added = replicas - int(decision.live.compact.get("num_replicas") or 1)
+    replicas = int(decision.planned.get("num_replicas") or 1)
+    added = replicas - int(decision.before.get("num_replicas") or 1)
     messages, size = (int(decision.live.state.get(name) or 0) for name in ("messages", "bytes"))
     for change in decision.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
-            yield Hazard(
-                "REDUCES_REPLICAS",
-                f"from {change.before} replicas to {change.after}",
-                blocking=False,
-            )
-    if is_moved(decision.live.compact, decision.after):
+            text = f"from {change.before} replicas to {change.after}"
+            yield Hazard("REDUCES_REPLICAS", text, blocking=False)
+    if is_moved(decision.before, decision.planned):
         servers = "another server" if replicas == 1 else f"up to {replicas} other servers"
         text, copies = f"the stream moves to {servers}", replicas
     elif added > 0 and messages:
@@ -319,26 +277,20 @@ def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
 
 def _left_origin(inputs: PlanInputs, decision: ResourceDecision) -> str:
     """Return ` of ADDRESS` for the interest stream that a stream does not read any more."""
-    if decision.address.kind == "consumer":
-        return ""
-    return next(
-        (
-            f" of {request.stream}"
-            for request, answer in inputs.measured.answers.get(decision.address, ())
-            if answer is not None and request.stream != decision.address
-        ),
-        "",
-    )
+    answers = inputs.measured.answers.get(decision.address, ())
+    others = (one.stream for one, answer in answers if answer and one.stream != decision.address)
+    origin = next(others, None) if decision.address.kind != "consumer" else None
+    return f" of {origin}" if origin is not None else ""
 
 
-def _deletes_messages(
-    answers: Sequence[Measurement], nouns: Nouns, origin: str
-) -> Iterable[Hazard]:
+def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns, origin: str) -> Hazards:
     """Combine the measurements of one resource into one hazard. Different streams add up."""
     if not answers:
         return
     at_least, at_most = sum(a.at_least for a in answers), sum(a.at_most for a in answers)
     exact = all(a.is_exact for a in answers)
+    known = (cause for answer in answers for cause in answer.causes)
+    causes = dict.fromkeys("retention" if cause == "finished" else cause for cause in known)
     yield Hazard(
         "DELETES_MESSAGES",
         _describe_deletions(answers, at_least, at_most, nouns, origin),
@@ -348,11 +300,7 @@ def _deletes_messages(
         at_least=None if exact else at_least,
         at_most=None if exact else at_most,
         as_of=answers[0].as_of,
-        causes=list(
-            dict.fromkeys(
-                "retention" if cause == "finished" else cause for a in answers for cause in a.causes
-            )
-        ),
+        causes=list(causes),
     )
 
 
@@ -360,10 +308,8 @@ def _describe_deletions(
     answers: Sequence[Measurement], at_least: int, at_most: int, nouns: Nouns, origin: str
 ) -> str:
     first = answers[0]
-    size, total = (
-        sum(a.most_bytes for a in answers),
-        count_text(sum(a.total for a in answers), nouns.message),
-    )
+    size = sum(a.most_bytes for a in answers)
+    total = count_text(sum(a.total for a in answers), nouns.message)
     many, bound = bounds_text(at_least, at_most), "" if first.is_exact else "up to "
     many += f" of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
     if first.causes == ("origin",):
@@ -372,13 +318,9 @@ def _describe_deletions(
         return f"the server deletes {many}{origin} that no consumer wants after this plan"
     if first.causes == ("finished",):
         return f"{many} are acknowledged and do not stay in a work queue"
-    when = (
-        f"when the next {nouns.message} of each {'key' if nouns.object == 'bucket' else 'subject'} "
-        "arrives or it restarts"
-        if first.deletes_later
-        else "at once"
-    )
-    return f"the server deletes {many} {when}"
+    each = "key" if nouns.object == "bucket" else "subject"
+    later = f"when the next {nouns.message} of each {each} arrives or it restarts"
+    return f"the server deletes {many} {later if first.deletes_later else 'at once'}"
 
 
 def _describe_period(answers: Sequence[Measurement]) -> str:
@@ -390,7 +332,7 @@ def _describe_period(answers: Sequence[Measurement]) -> str:
     return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
-def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
+def _loses_outstanding(answers: Iterable[Measurement]) -> Hazards:
     """Report delivered messages that the server acknowledges when it deletes a later one."""
     found = {name: many for answer in answers for name, many in answer.acknowledged}
     if found:
@@ -400,21 +342,13 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
             "with ack_policy all, the server takes the deletion of a message for the "
             "acknowledgement of all before it"
         )
-        yield Hazard(
-            "LOSES_CONSUMER_POSITION",
-            text,
-            messages=most,
-            exact=False,
-            at_least=0,
-            at_most=most,
-            causes=["ack_policy"],
-        )
+        yield counted("LOSES_CONSUMER_POSITION", text, most, causes=["ack_policy"])
 
 
 # --- consumers ---
 
 
-def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
+def _consumer_hazards(decision: ResourceDecision) -> Hazards:
     assert decision.live is not None
     state = decision.live.state
     pending = (state.get("num_pending") or 0) + (state.get("num_ack_pending") or 0)
@@ -427,10 +361,8 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
             f"; {count_text(pending, 'message')} {verb} not processed yet" if pending else ""
         )
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
-    elif (
-        decision.replaces
-        and not decision.preserves
-        and (delivered or (pending and _starts_elsewhere(decision)))
+    elif decision.actions == ["delete", "create"] and (
+        delivered or (pending and decision.planned.get("deliver_policy", "all") != "all")
     ):
         text = (
             f"the new consumer starts over, after {delivered:,} deliveries"
@@ -441,22 +373,16 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
 
 
 def _lost_consumer_hazards(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     """Report what a consumer that is gone, with its position, delivers again or skips.
 
     It is created with its start in the files. A work queue has only what no consumer has finished,
     and what comes again to a queue is a hazard of the queue. Nothing is to be allowed: its position
     was lost outside jsplan.
     """
-    parent = decision.address.parent
-    if (
-        parent is None
-        or decision.actions != ["create"]
-        or decision.reason != "create_because_missing"
-        or decision.after is None
-        or decision.reset is not None
-    ):
+    parent, is_lost = decision.address.parent, decision.reason == "create_because_missing"
+    if parent is None or not is_lost or decision.after is None or decision.reset is not None:
         return
     config = planned_config(inputs, decisions, parent)
     stream, planned = inputs.live.get(parent), decisions.get(parent)
@@ -472,21 +398,9 @@ def _lost_consumer_hazards(
     many = f"up to {count_text(most, 'message')}" if most is not None else "messages"
     lost = "the consumer is gone, and its position with it"
     text = f"{lost}: it may deliver {many} again" if again else f"{lost}: it may skip {many}"
-    yield Hazard(
-        "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION",
-        text,
-        blocking=False,
-        messages=most,
-        exact=False,
-        at_least=0,
-        at_most=most,
-    )
+    code = "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION"
+    yield counted(code, text, most, blocking=False)
 
 
 #: Policies of consumers that begin before the newest messages.
 _POLICIES_FROM_A_START: Final = ("all", "by_start_sequence", "by_start_time")
-
-
-def _starts_elsewhere(decision: ResourceDecision) -> bool:
-    """Check whether a new consumer would skip the pending messages of the old one."""
-    return bool((decision.after or {}).get("deliver_policy", "all") != "all")

@@ -27,9 +27,8 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision, is_state_only
 from jsplan.resources.consumer import filters_of
-from jsplan.resources.fields import Config
 from jsplan.resources.server_features import FILTER_UPDATE_LEVEL
 from jsplan.resources.stream import max_consumers
 from jsplan.subjects import is_covered
@@ -75,20 +74,17 @@ def is_placeholder(address: Address) -> bool:
 
 
 def find_interest_changes(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[Address, InterestChange]:
     """Find the streams whose consumers change while interest matters, by the consumers' parent."""
     found: dict[Address, InterestChange] = {}
-    changed = {a: decision for a, decision in decisions.items() if _is_changed(decision)}
+    changed = {a: v for a, v in decisions.items() if a.parent and _is_changed(decisions, v)}
     for address, decision in sorted(changed.items()):
         parent = address.parent
-        if parent is None or not _is_relevant(decisions, decision):
-            continue
+        assert parent is not None
         if parent not in found:
-            stream, retention = (
-                inputs.live.get(parent),
-                _retention_change(inputs, decisions, parent),
-            )
+            stream = inputs.live.get(parent)
+            retention = _retention_change(inputs, decisions, parent)
             if stream is None or retention is None:
                 continue
             found[parent] = InterestChange(stream, retention)
@@ -99,47 +95,37 @@ def find_interest_changes(
     return found
 
 
-def _is_relevant(decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision) -> bool:
-    """Return False for consumers that are deleted with their stream and not recreated."""
+def _is_changed(decisions: Decisions, decision: ResourceDecision) -> bool:
+    """Return False also for consumers that are deleted with their stream and not recreated."""
+    if decision.actions not in (["update"], ["create"]) and not decision.deletes:
+        return False
     stream = decisions.get(decision.deleted_with) if decision.deleted_with is not None else None
     return decision.deleted_with is None or (stream is not None and stream.recreates_consumers)
 
 
-def _is_changed(decision: ResourceDecision) -> bool:
-    return decision.actions == ["update"] or decision.deletes or decision.actions == ["create"]
-
-
 def _retention_change(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
+    inputs: PlanInputs, decisions: Decisions, parent: Address
 ) -> Retention | None:
     """Return the retention of a stream during the plan; None if interest does not matter."""
     stream, live = stream_decision(inputs, decisions, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
-    if (
-        stream is not None
-        and stream.recreates_consumers
-        and stream.address not in inputs.interrupted.streams
-    ):
-        return "becomes" if (stream.after or {}).get("retention") == "interest" else None
-    if stream is not None and (stream.deletes or stream.address in inputs.interrupted.streams):
+    begun = stream is not None and stream.address in inputs.interrupted.streams
+    if stream is not None and stream.recreates_consumers and not begun:
+        return "becomes" if stream.planned.get("retention") == "interest" else None
+    if begun or (stream is not None and stream.deletes):
         return None
-    after = (
-        (stream.after or {}).get("retention", "limits")
-        if stream is not None and stream.actions == ["update"]
-        else before
-    )
+    updated = stream is not None and stream.actions == ["update"]
+    after = stream.planned.get("retention", "limits") if stream and updated else before
     if "interest" not in (before, after):
         return None
     return "is" if before == after else "becomes" if after == "interest" else "was"
 
 
 def stream_decision(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
+    inputs: PlanInputs, decisions: Decisions, parent: Address
 ) -> ResourceDecision | None:
     """Return the decision about a consumer's stream, also if declared under another domain key."""
-    if parent not in decisions and parent.domain in inputs.workspace.domains:
-        parent = inputs.topology.find_declared(parent)
-    return decisions.get(parent)
+    return decisions.get(parent) or decisions.get(inputs.topology.find_declared(parent))
 
 
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
@@ -163,15 +149,8 @@ def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
         return True
     if decision.actions != ["update"] or decision.live is None or decision.after is None:
         return False
-    return triggers_interest_check(decision.live.compact, decision.after, level)
-
-
-def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
-    """Check whether this update makes the server delete messages that no consumer wants.
-
-    Before 2.12 each update does.
-    """
-    return level < FILTER_UPDATE_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
+    before, after = (sorted(filters_of(one)) for one in (decision.before, decision.planned))
+    return level < FILTER_UPDATE_LEVEL or before != after  # before 2.12 each update does
 
 
 def _may_want_more(decision: ResourceDecision) -> bool:
@@ -223,17 +202,12 @@ def _held_messages(inputs: PlanInputs, stream: Address) -> HeldMessages | None:
     return HeldMessages(record["at_most"], tuple(record["consumers"]))
 
 
-def check_placeholders(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_placeholders(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each stream that needs a placeholder but does not accept one."""
     totals: dict[Address, int] | None = None
     for parent, change in find_interest_changes(inputs, decisions).items():
-        if (
-            not change.needs_placeholder
-            or change.reporting_consumer is None
-            or inputs.live.get(placeholder_of(inputs, parent)) is not None
-        ):
+        is_there = inputs.live.get(placeholder_of(inputs, parent)) is not None
+        if not change.needs_placeholder or change.reporting_consumer is None or is_there:
             continue
         totals = totals or {
             count.stream: count.total for count in count_consumers(inputs, decisions)
@@ -258,18 +232,15 @@ def check_placeholders(
 
 def _no_consumer_capacity(
     inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
+    decisions: Decisions,
     parent: Address,
     change: InterestChange,
     final_count: int,
 ) -> tuple[str, str] | None:
     """Return text and hint if the stream has no place for a placeholder, now or after the plan."""
     stream = stream_decision(inputs, decisions, parent)
-    after = (
-        stream.after
-        if stream is not None and stream.actions == ["update"] and stream.after is not None
-        else change.stream.compact
-    )
+    updated = stream is not None and stream.actions == ["update"]
+    after = stream.planned if stream and updated else change.stream.compact
     limits = [max_consumers(config) for config in (change.stream.compact, after)]
     most = max(limits)
     there = int(change.stream.state.get("consumer_count") or 0)
@@ -280,10 +251,8 @@ def _no_consumer_capacity(
         "they need a placeholder consumer meanwhile, and the stream "
         f"{has} of at most {most} consumers (max_consumers)"
     )
-    return (
-        text,
-        "Raise max_consumers by one first, or delete consumers in a plan of their own first.",
-    )
+    detail = "Raise max_consumers by one first, or delete consumers in a plan of their own first."
+    return text, detail
 
 
 def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:
@@ -294,36 +263,31 @@ def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:
         "they need a placeholder consumer meanwhile, which consumer_limits.inactive_threshold "
         f"may delete after {limit / 10**9:g} s"
     )
-    return (
-        text,
-        (
-            "Raise inactive_threshold to 5m or more first, "
-            "or delete consumers in a plan of their own first."
-        ),
+    detail = (
+        "Raise inactive_threshold to 5m or more first, "
+        "or delete consumers in a plan of their own first."
     )
+    return text, detail
 
 
 # --- orphans and steps ---
 
 
-def orphaned_placeholders(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[ResourceDecision]:
+def orphaned_placeholders(inputs: PlanInputs, decisions: Decisions) -> Iterable[ResourceDecision]:
     """Yield a deletion for each placeholder that an interrupted apply left."""
-    if inputs.options.refresh_only or inputs.options.imports:
-        return
-    for address in sorted(
-        a
-        for a in inputs.interrupted.replacements
-        if is_placeholder(a) and a in inputs.selected and inputs.live.get(a) is not None
-    ):
-        stream = stream_decision(
-            inputs, decisions, Address.of_stream(address.domain, address.stream)
-        )
-        if stream is None or not stream.deletes:
-            yield ResourceDecision(
-                address, ["delete"], PLACEHOLDER_ORPHANED, inputs.live.get(address)
-            )
+    for address in _left_placeholders(inputs):
+        live = inputs.live.get(address)
+        at = Address.of_stream(address.domain, address.stream)
+        stream = stream_decision(inputs, decisions, at)
+        if live is not None and (stream is None or not stream.deletes):
+            yield ResourceDecision(address, ["delete"], PLACEHOLDER_ORPHANED, live)
+
+
+def _left_placeholders(inputs: PlanInputs) -> list[Address]:
+    """Return the selected placeholders that an apply created and did not delete."""
+    known = inputs.interrupted.replacements
+    wanted = () if is_state_only(inputs) else known
+    return sorted(a for a in wanted if is_placeholder(a) and a in inputs.selected)
 
 
 def add_placeholders(
@@ -347,17 +311,8 @@ def add_placeholders(
         if change.needs_placeholder and change.reporting_consumer is not None:
             _add_placeholder(inputs, parent, change.reporting_consumer, changing, drafts)
     released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
-    for address in (
-        ()
-        if inputs.options.refresh_only or inputs.options.imports
-        else sorted(inputs.interrupted.replacements)
-    ):
-        if (
-            is_placeholder(address)
-            and address in inputs.selected
-            and inputs.live.is_reachable(address.domain)
-            and address not in released
-        ):
+    for address in _left_placeholders(inputs):
+        if inputs.live.is_reachable(address.domain) and address not in released:
             draft = _draft_release(address, address)
             drafts[draft.key] = draft
 
@@ -372,12 +327,8 @@ def _add_placeholder(
             "jsplan: holds the messages of this stream while its consumers change; "
             "jsplan apply removes it"
         )
-        config = {
-            "name": address.consumer,
-            "durable_name": address.consumer,
-            "ack_policy": "explicit",
-            "description": text,
-        }
+        name = address.consumer
+        config = {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text}
         hold = Draft(
             (lead, "hold"),
             "consumer.create_placeholder",
@@ -389,16 +340,12 @@ def _add_placeholder(
             "",
             object_address=address,
         )
-        stream = (
-            inputs.topology.find_declared(parent)
-            if parent.domain in inputs.workspace.domains
-            else parent
-        )
+        stream = inputs.topology.find_declared(parent)
         before: set[Key] = {(stream, "first"), (stream, "update")}
         hold.depends_on |= before & drafts.keys()
         hold.soft_dependencies |= hold.depends_on
-        if (stream, "update") in drafts:
-            hold.stable_stream = drafts[stream, "update"].stable_stream
+        if (update := drafts.get((stream, "update"))) is not None:
+            hold.stable_stream = update.stable_stream
         for draft in changing:
             draft.depends_on.add(hold.key)
         release.depends_on |= {draft.key for draft in changing}

@@ -8,11 +8,11 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.interest import is_placeholder
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.impact import source_names
 from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unfinished
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import source_keys
 
 #: The finding about an interrupted replacement.
 INTERRUPTED = "JS424"
@@ -36,24 +36,16 @@ def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
 def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
     """Yield the interruptions that leave every message in its stream."""
     for address, record in sorted(inputs.interrupted.replacements.items()):
-        if (
-            is_transfer(record)
-            or is_placeholder(address)
-            or not inputs.live.is_reachable(address.domain)
-        ):
+        is_ours = is_transfer(record) or is_placeholder(address)
+        if is_ours or not inputs.live.is_reachable(address.domain):
             continue
-        summary = (
-            _describe_consumer(inputs, address)
-            if address.kind == "consumer"
-            else _describe_stream(inputs, address, record)
-        )
+        if address.kind == "consumer":
+            summary = _describe_consumer(inputs, address)
+        else:
+            summary = _describe_stream(inputs, address, record)
         if summary:
-            yield {
-                "address": str(address),
-                "rejected": [],
-                "summary": summary,
-                "detail": FINISH_HINT,
-            }
+            found = {"address": str(address), "rejected": list[str]()}
+            yield found | {"summary": summary, "detail": FINISH_HINT}
 
 
 def _describe_consumer(inputs: PlanInputs, address: Address) -> str:
@@ -73,9 +65,9 @@ def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any
     if "detached" not in record:
         state = "" if live is not None else f"{address.name} does not exist: "
         return f"{state}the replacement of {address.name} was interrupted"
-    attached = {origin_key(source) for source in (live.raw if live else {}).get("sources") or ()}
+    attached = source_keys(live.raw if live else {})
     entry = inputs.entries.get(address)
-    known = {origin_key(source) for source in (entry.config if entry else {}).get("sources") or ()}
+    known = source_keys(entry.config if entry else {})
     waiting = set(record["detached"]) & known - attached
     waiting |= inputs.interrupted.detached_sources.get(address, set())
     if not waiting or live is None:
@@ -86,7 +78,7 @@ def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any
     )
 
 
-def note_others(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def note_others(inputs: PlanInputs) -> Findings:
     """Yield a warning for each selected resource with an interruption that moves no messages."""
     for item in _list_others(inputs):
         text = item["address"]

@@ -5,28 +5,24 @@ The server deletes its consumer there, and with it the messages that no other co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.flows.graph import list_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import find_interest_origins
 from jsplan.resources.nested import origin_key
 
 
 def find_left_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
+    inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterator[Address]:
     """Yield the interest streams that stay and that this stream does not read for a while."""
-    live, after = decision.live, decision.after or {}
+    live = decision.live
     if live is None or not decision.address.is_stream or not (decision.writes or decision.deletes):
         return
-    kept = (
-        {}
-        if decision.deletes or decision.replaces
-        else {origin_key(f): f for _, f in list_origins(after)}
-    )
+    staying = [] if decision.deletes else list_origins(decision.planned)
+    kept = {origin_key(flow): flow for _, flow in staying}
     left = [
         f
         for _, f in list_origins(live.compact)
@@ -38,9 +34,7 @@ def find_left_origins(
             yield origin
 
 
-def check_left_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_left_origins(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Warn about each interest stream that a stream does not read for a while.
 
     It acknowledges messages that no consumer wants, and does not store them (measured on 2.15).
@@ -54,6 +48,4 @@ def check_left_origins(
                 "acknowledged messages that no other consumer wants are lost meanwhile"
             )
             detail = f"Change {origin} to limits retention before, or let publishers wait."
-            declared = inputs.declared(address)
-            place = declared.range if declared else None
-            yield Diagnostic("warning", "JS449", text, detail, str(address), place)
+            yield inputs.finding("warning", "JS449", text, detail, address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from jsplan.documents.drift import LOST_KEY
 from jsplan.facts.live import LiveObject
 from jsplan.health import SINCE_CHECK, LastApplied, find_breaches, find_losses
 from jsplan.health.thresholds import OWN_PREFIX, Breach
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 from jsplan.planning.pauses import PAUSE
 from jsplan.units import instant_of
 
@@ -51,17 +51,12 @@ def find_health(
     What is in the middle of a replacement may be paused, or have fewer messages than before. It has
     its own finding (`interrupted`), or a running process works on it.
     """
-    parent = live.address.parent
-    found = find_breaches(
-        live, now, inputs.live.get(parent) if parent else None, last_applied(inputs, live)
-    )
-    busy = not {live.address, parent}.isdisjoint(interrupted)
-    busy = busy or _is_interrupted(inputs, live.address)
-    return [
-        _with_copy(inputs, live.address, breach)
-        for breach in found
-        if not (busy and breach.key.startswith(OWN_PREFIX))
-    ]
+    stream, address = inputs.stream_of(live.address), live.address
+    found = find_breaches(live, now, stream, last_applied(inputs, live))
+    busy = not {address, address.parent}.isdisjoint(interrupted)
+    if busy or _is_interrupted(inputs, address):
+        found = [breach for breach in found if not breach.key.startswith(OWN_PREFIX)]
+    return [_with_copy(inputs, address, breach) for breach in found]
 
 
 def _with_copy(inputs: PlanInputs, address: Address, breach: Breach) -> Breach:
@@ -96,7 +91,7 @@ def changed_last_seqs(inputs: PlanInputs, domain: str) -> dict[str, int]:
     return found
 
 
-def note_losses(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def note_losses(inputs: PlanInputs) -> Findings:
     """Yield a warning for each selected stream that lost messages, and each paused consumer.
 
     Consumers that are paused by the files, or by an interrupted replacement, are left out.

@@ -6,7 +6,7 @@ Where the state of the stream rules that out now, nothing is counted before the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -27,14 +27,12 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
 from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
 from jsplan.planning.left_origins import find_left_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision, find_touched
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision, find_touched
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import finishing_consumers
 from jsplan.planning.transfer.positions import reset_measurements
-from jsplan.planning.transfer.replacement import list_consumers
-from jsplan.planning.transfer.staged_measurements import redirect_to_staging, resized_storage
 from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
@@ -44,7 +42,7 @@ from jsplan.topology import Edge
 
 
 def find_counts(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> tuple[list[MeasurementRequest], dict[Address, list[Answer]]]:
     """Return what must be counted, and what deletes nothing in the state that was read."""
     wanted, answers = list[MeasurementRequest](), dict[Address, list[Answer]]()
@@ -61,9 +59,7 @@ def find_counts(
     return wanted, answers
 
 
-def list_measurements(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[MeasurementRequest]:
+def list_measurements(inputs: PlanInputs, decisions: Decisions) -> list[MeasurementRequest]:
     """List the measurements that the hazards need, in address order."""
     flows: dict[Address, list[Edge]] = {}
     for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
@@ -89,22 +85,23 @@ def list_measurements(
         counts = DeletionRequest(interest="is", was_interest=True)
         found += (MeasurementRequest(address, origin, counts) for origin in sorted(left))
         known |= left
-    found = [
-        replace(
-            request,
-            counts=replace(
-                request.counts,
-                has_downstream=_has_downstream(inputs, request.stream),
-                changes_subjects=_changes_subjects(decisions.get(request.stream)),
-            ),
-        )
-        if isinstance(request.counts, DeletionRequest) and request.counts.interest
-        else request
-        for request in found
-    ]
+    found = [_with_stream(inputs, decisions, request) for request in found]
     for address in touched:
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
     return [*found, *list_filter_measurements(inputs, decisions)]
+
+
+def _with_stream(
+    inputs: PlanInputs, decisions: Decisions, request: MeasurementRequest
+) -> MeasurementRequest:
+    """Let a request about interest know what the server may keep because of the stream."""
+    counts, decision = request.counts, decisions.get(request.stream)
+    if not isinstance(counts, DeletionRequest) or not counts.interest:
+        return request
+    changes = decision is not None and any(one.path == "subjects" for one in decision.fields)
+    has_downstream = _has_downstream(inputs, request.stream)
+    counts = replace(counts, has_downstream=has_downstream, changes_subjects=changes)
+    return replace(request, counts=counts)
 
 
 #: The operations before which the deletions of a stream are counted again: the first that the plan
@@ -173,7 +170,7 @@ def _leaves_staging(step: Step) -> bool:
 
 def _list_for_decision(
     inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
+    decisions: Decisions,
     decision: ResourceDecision,
     change: InterestChange | None,
 ) -> Iterable[MeasurementRequest]:
@@ -189,13 +186,14 @@ def _list_for_decision(
     if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":
-        yield from _list_for_consumer(inputs, decision)
+        stream = inputs.stream_of(address)
+        yield from reset_measurements(decision, stream) if stream is not None else ()
     elif decision.after is not None and _meets_other_limits(inputs, decision):
         found = _measure_update(inputs, decision, decision.live, decision.after, change)
         if decision.preserves and (finishing := finishing_consumers(inputs, decision, decisions)):
             names = tuple(consumer.address.consumer for consumer, _ in finishing)
             found = replace(found or DeletionRequest(), finished=names)
-        if found is not None and (request := redirect_to_staging(inputs, address, found)):
+        if found is not None and (request := _redirect_to_staging(inputs, address, found)):
             yield request
 
 
@@ -210,7 +208,7 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
         return None
     assert relocation is not None
     after, level = decision.after | {"retention": "limits"}, inputs.level(decision.address)
-    resized = resized_storage(origin, after)
+    resized = _resized_storage(origin, after)
     found = update_measurement(origin, after, level, replaced=True, resized=resized)
     # What is acknowledged once it is quiesced counts as unwanted. The rest was counted before.
     if decision.after.get("retention") != "interest" or relocation.is_quiesced:
@@ -220,10 +218,10 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
         if address.kind == "consumer" and address.parent == relocation.target:
             old = origin_consumer(inputs.workspace, relocation, address)
             # One that is measured at the origin has the name that it has there.
-            coming[old.consumer if old is not None else str(address)] = TABLES[
-                "consumer"
-            ].with_defaults(inputs.creation_body(address), inputs.level(address))
-    present = {consumer.address.consumer for consumer in list_consumers(inputs, relocation.origin)}
+            name = old.consumer if old is not None else str(address)
+            body, level = inputs.creation_body(address), inputs.level(address)
+            coming[name] = TABLES["consumer"].with_defaults(body, level)
+    present = {consumer.address.consumer for consumer in inputs.consumers_of(relocation.origin)}
     changes = (
         *(ConsumerChange(name, "gone") for name in sorted(present - coming.keys())),
         *(
@@ -231,22 +229,9 @@ def _measure_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Deleti
             for name, config in sorted(coming.items())
         ),
     )
-    return replace(
-        found or DeletionRequest(),
-        interest="is",
-        was_interest=origin.compact.get("retention") == "interest",
-        consumers=changes,
-    )
-
-
-def _list_for_consumer(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[MeasurementRequest]:
-    """List what a consumer that is set to a position delivers again, or skips."""
-    parent = decision.address.parent
-    stream = inputs.live.get(parent) if parent else None
-    if decision.reset is not None and stream is not None:
-        yield from reset_measurements(decision, stream)
+    was = origin.compact.get("retention") == "interest"
+    found = found or DeletionRequest()
+    return replace(found, interest="is", was_interest=was, consumers=changes)
 
 
 def _measure_update(
@@ -257,15 +242,10 @@ def _measure_update(
     change: InterestChange | None,
 ) -> DeletionRequest | None:
     """Request the deletions of an update with those of its consumers' change; None if none."""
+    replaced, consumers = decision.preserves, change.consumers if change is not None else ()
+    resized = _resized_storage(live, after) if replaced else ""
     level = inputs.level(live.address)
-    found = update_measurement(
-        live,
-        after,
-        level,
-        change.consumers if change is not None else (),
-        replaced=decision.preserves,
-        resized=resized_storage(live, after) if decision.preserves else "",
-    )
+    found = update_measurement(live, after, level, consumers, replaced=replaced, resized=resized)
     if found is None or change is None:
         return found
     if reduce_request(found, live.state, live.compact.get("storage", "file")) is None:
@@ -273,12 +253,8 @@ def _measure_update(
     unwanted = unwanted_measurement(inputs, live.address, change)
     if unwanted is None:
         return found
-    return replace(
-        unwanted,
-        limits=found.limits,
-        deletes_later=found.deletes_later,
-        target_storage=found.target_storage,
-    )
+    later, storage = found.deletes_later, found.target_storage
+    return replace(unwanted, limits=found.limits, deletes_later=later, target_storage=storage)
 
 
 def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
@@ -289,16 +265,35 @@ def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     )
 
 
-def _changes_subjects(decision: ResourceDecision | None) -> bool:
-    return decision is not None and any(change.path == "subjects" for change in decision.fields)
-
-
 def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
     """Check whether a live stream mirrors or sources it, by the files or until this plan."""
     known = any(
         inputs.live.get(edge.downstream) is not None for edge in inputs.topology.edges_from(stream)
     )
     return known or any(True for _ in find_downstream(inputs, {}, stream))
+
+
+def _resized_storage(live: LiveObject, after: Config) -> Storage:
+    """Return the storage that moved messages get; empty if their bytes count as they do now."""
+    storage: Storage = after.get("storage", "file")
+    return storage if storage != live.compact.get("storage", "file") else ""
+
+
+def _redirect_to_staging(
+    inputs: PlanInputs, address: Address, request: DeletionRequest
+) -> MeasurementRequest | None:
+    """Return the request for the stream that has the messages.
+
+    That is the staging stream once the old stream is deleted. It has no consumers, so what they
+    have finished is not measured there.
+    """
+    found = inputs.interrupted.streams.get(address)
+    if found is None or found.has_origin:
+        return MeasurementRequest(address, address, request)
+    if not request.limits.causes or found.staging is None:
+        return None
+    limited = replace(request, interest="", consumers=(), finished=())
+    return MeasurementRequest(address, found.staging, limited)
 
 
 def update_measurement(
@@ -367,22 +362,16 @@ def _list_for_origins(
     inputs: PlanInputs, decision: ResourceDecision, edges: Iterable[Edge]
 ) -> Iterable[MeasurementRequest]:
     """Measure origins that a new mirror or source consumes. `edges` are all its origins."""
-    after = decision.after
-    if (
-        after is None
-        or decision.deleted_with is not None
-        or not ({"create", "update"} & set(decision.actions))
-        or inputs.continues_flows(decision.address)
-    ):
+    writes = {"create", "update"} & set(decision.actions) and decision.deleted_with is None
+    if decision.after is None or not writes or inputs.continues_flows(decision.address):
         return
-    before = (
-        decision.live.compact if decision.live is not None and not decision.loses_content else {}
-    )
-    added = {origin_key(origin): origin for origin in new_origins(before, after)}
+    before = decision.before if not decision.loses_content else {}
+    added = {origin_key(origin): origin for origin in new_origins(before, decision.after)}
     for edge in edges:
         new = added.get(origin_key(dict(edge.config)))
         if new is not None and _is_consumable(inputs, edge.origin):
-            yield _origin_measurement(decision.address, edge.origin, new)
+            counts = DeletionRequest(drains=_filters_of(new))
+            yield MeasurementRequest(decision.address, edge.origin, counts)
 
 
 def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:
@@ -402,12 +391,8 @@ def new_origins(before: Config, after: Config) -> Iterable[Config]:
     yield from (origin for origin in after.get("sources") or () if origin_key(origin) not in known)
 
 
-def _origin_measurement(downstream: Address, origin: Address, config: Config) -> MeasurementRequest:
-    """Request the messages that a new mirror or source (`config`) takes from its origin."""
-    subject = config.get("filter_subject")
-    filters = (
-        (subject,)
-        if subject
-        else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
-    )
-    return MeasurementRequest(downstream, origin, DeletionRequest(drains=filters))
+def _filters_of(origin: Config) -> tuple[str, ...]:
+    """Return the filters through which a mirror or source reads its origin; none: all of it."""
+    if subject := origin.get("filter_subject"):
+        return (subject,)
+    return tuple(one.get("src") or ">" for one in origin.get("subject_transforms") or ())

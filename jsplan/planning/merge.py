@@ -135,9 +135,8 @@ def expected_update(
             target[name] = value
     _drop_conflicting_defaults(table, target, body, inherited)
     inherits = "mirror_direct" in body or _with_derived(table, dict(target), level, {}) != live
-    return _with_derived(
-        table, target, level, inherited if table.kind == "consumer" or inherits else {}
-    )
+    given = inherited if table.kind == "consumer" or inherits else {}
+    return _with_derived(table, target, level, given)
 
 
 def _choose_value(
@@ -211,20 +210,14 @@ def with_server_fields(table: Table, wanted: Config, live_raw: Config) -> Config
         elif row.table is ORIGIN:
             theirs = {origin_key(origin): origin for origin in live_raw[name]}
             out[name] = [
-                _with_unknown_fields(ORIGIN, o, theirs[origin_key(o)])
-                if origin_key(o) in theirs
-                else o
-                for o in value
+                _with_unknown_fields(ORIGIN, one, theirs.get(origin_key(one), {})) for one in value
             ]
     return out
 
 
 def _with_unknown_fields(table: Table, wanted: Config, theirs: Config) -> Config:
-    out = wanted | {
-        name: value
-        for name, value in theirs.items()
-        if name not in table.by_name and name not in wanted
-    }
+    named = table.by_name.keys() | wanted.keys()
+    out = wanted | {name: value for name, value in theirs.items() if name not in named}
     if table is ORIGIN and wanted.get("external") and theirs.get("external"):
         ours, live = dict(wanted["external"]), theirs["external"]
         if ours.get("api") == live.get("api") and "deliver" not in ours and live.get("deliver"):
@@ -273,10 +266,8 @@ def _existing_starts(
             if old.get(s) != origin.get(s)
         ]
         starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
-        origins.append(
-            {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
-            | starts
-        )
+        rest = {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
+        origins.append(rest | starts)
     return sort_objects(origins), found
 
 
@@ -323,15 +314,9 @@ def _write_filters(payload: Config, live_raw: Config) -> None:
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:
-    theirs = {
-        k: v
-        for k, v in (live_raw.get("metadata") or {}).items()
-        if k.startswith("_nats.") or k == OWNER_KEY
-    }
-    if theirs or out.get("metadata"):
-        out["metadata"] = theirs | {
-            k: v
-            for k, v in (out.get("metadata") or {}).items()
-            if k not in theirs and not k.startswith("_nats.")
-        }
+    now, wanted = live_raw.get("metadata") or {}, out.get("metadata") or {}
+    theirs = {k: v for k, v in now.items() if k.startswith("_nats.") or k == OWNER_KEY}
+    if theirs or wanted:
+        ours = {k: v for k, v in wanted.items() if not k.startswith("_nats.")}
+        out["metadata"] = ours | theirs
     return out

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jsplan.address import Address, Kind, matches, matches_any, move_address, names_content
+from jsplan.address import (
+    INTERNAL_CONSUMER_PREFIXES,
+    Address,
+    Kind,
+    matches,
+    matches_any,
+    move_address,
+    names_content,
+)
 from jsplan.config.model import DeclaredResource, Workspace
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import FieldChange
+from jsplan.diagnostics import Diagnostic, Severity, SourceRange
+from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.documents.plan_types import RESTORED, Action
 from jsplan.documents.watermarks import Watermark
 from jsplan.facts.flow_requests import FlowCount
@@ -128,6 +136,25 @@ class PlanInputs(Struct, frozen=True):
         """Return the declared resource; None if the plan destroys everything."""
         return None if self.options.destroy else self.workspace.resources.get(address)
 
+    def place(self, address: Address, field_name: str = "") -> SourceRange | None:
+        """Return where the files declare a resource, or one of its fields."""
+        declared = self.workspace.resources.get(address)
+        return (declared.ranges.get(field_name) or declared.range) if declared else None
+
+    def finding(
+        self, severity: Severity, code: str, text: str, detail: str, at: Address, name: str = ""
+    ) -> Diagnostic:
+        """Return a finding about a resource, or about its field `name`, with its place."""
+        return Diagnostic(severity, code, text, detail, str(at), self.place(at, name))
+
+    def state_name(self, address: Address) -> str:
+        """Return the address under which state has a resource: the one before a `moved` block."""
+        return str(self.moved_from.get(address, address))
+
+    def stream_of(self, consumer: Address) -> LiveObject | None:
+        """Return the live stream of a consumer; None also for what is no consumer."""
+        return self.live.get(consumer.parent) if consumer.parent is not None else None
+
     def on_replace(self, address: Address) -> str:
         """Return the `on_replace` of a resource: `refuse`, `recreate` or `preserve`."""
         declared = self.declared(address)
@@ -158,9 +185,8 @@ class PlanInputs(Struct, frozen=True):
         if found is None:
             kind: Kind = "consumer" if address.kind == "consumer" else "stream"
             table = CONTENTS[address.kind].table if address.is_content else TABLES[kind]
-            found = self._declared_fields[address] = declared_fields(
-                table, self._named_body(address)
-            )
+            found = declared_fields(table, self._named_body(address))
+            self._declared_fields[address] = found
         return found
 
     def continues_flows(self, stream: Address) -> bool:
@@ -193,14 +219,20 @@ class PlanInputs(Struct, frozen=True):
         return frozenset(found.get(str(origin), ()))
 
     def consumers_of(self, stream: Address) -> list[LiveObject]:
+        """Return the consumers of a stream that were read, without the server's own, in order."""
+        return [
+            found
+            for found in self.all_consumers_of(stream)
+            if not found.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        ]
+
+    def all_consumers_of(self, stream: Address) -> list[LiveObject]:
         """Return the consumers of a stream that were read, also those of servers, in order."""
         objects = self.live.objects
         found = self.index("consumers", (objects,), lambda: _consumers_by_stream(sorted(objects)))
         return [objects[address] for address in found.get(stream, ())]
 
-    def planned_consumers(
-        self, decisions: Mapping[Address, ResourceDecision], stream: Address
-    ) -> list[Address]:
+    def planned_consumers(self, decisions: Decisions, stream: Address) -> list[Address]:
         """Return the consumers of a stream in the decisions of a whole plan, in their order."""
         found = self.index(
             "planned consumers", (decisions,), lambda: _consumers_by_stream(decisions)
@@ -261,6 +293,16 @@ class ResourceDecision(Struct, frozen=True):
     continues_at: int = 0
     source_starts: dict[str, int] = field(default_factory=dict)
     reset: PositionReset | None = None
+
+    @property
+    def before(self) -> Config:
+        """The compact configuration now; empty for a new object."""
+        return self.live.compact if self.live is not None else {}
+
+    @property
+    def planned(self) -> Config:
+        """The compact configuration after the plan; empty for an object that is removed."""
+        return self.after or {}
 
     @property
     def replaces(self) -> bool:
@@ -329,15 +371,29 @@ class ResourceDecision(Struct, frozen=True):
         return "delete" in self.actions
 
 
-def find_touched(
-    decisions: Mapping[Address, ResourceDecision],
-) -> dict[Address, ResourceDecision]:
+#: The decisions about all resources of a plan. A pass over them returns those that it changes.
+Decisions = Mapping[Address, ResourceDecision]
+
+
+#: What a pass returns: the decisions that it changes.
+Overrides = dict[Address, ResourceDecision]
+#: The findings of one rule, and the hazards of one kind.
+Findings = Iterable[Diagnostic]
+Hazards = Iterable[Hazard]
+
+
+def is_state_only(inputs: PlanInputs) -> bool:
+    """Check whether the plan only updates state and leaves interrupted work alone."""
+    return inputs.options.refresh_only or bool(inputs.options.imports)
+
+
+def find_touched(decisions: Decisions) -> dict[Address, ResourceDecision]:
     """Return the decisions that are not `is_untouched`; few of many resources change."""
     return {address: found for address, found in decisions.items() if not found.is_untouched}
 
 
 def split_contents(
-    decisions: Mapping[Address, ResourceDecision],
+    decisions: Decisions,
 ) -> tuple[dict[Address, ResourceDecision], dict[Address, ResourceDecision]]:
     """Return the decisions about streams and consumers, and those about what streams hold."""
     contents = {address: found for address, found in decisions.items() if address.is_content}
@@ -363,9 +419,9 @@ def apply_moves(
                 renamed[new] = renamed.pop(old)
                 moved[new] = moved.pop(old, old)
     names = {str(old): str(new) for new, old in moved.items()}
-    return {
-        address: rename_dependencies(entry, names) for address, entry in renamed.items()
-    } if names else renamed, moved
+    if names:
+        renamed = {address: rename_dependencies(one, names) for address, one in renamed.items()}
+    return renamed, moved
 
 
 def rename_dependencies(entry: Entry, names: Mapping[str, str]) -> Entry:
@@ -410,14 +466,10 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
     if options.targets:
         chosen = frozenset(a for a in candidates if matches_any(options.targets, a))
         if options.imports:
-            chosen = frozenset(
-                a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries
-            )
-        chosen = (
-            chosen
-            if options.imports or options.destroy
-            else _with_dependencies(inputs, chosen, candidates)
-        )
+            new = inputs.workspace.resources.keys() - inputs.entries.keys()
+            chosen = frozenset(a for a in chosen if a in new)
+        elif not options.destroy:
+            chosen = _with_dependencies(inputs, chosen, candidates)
     if not options.excludes:
         return chosen
     return frozenset(a for a in chosen if not matches_any(options.excludes, a))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from jsplan.address import compress_names
 from jsplan.config.model import Domain
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.last_seen import find_last_heard
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 
 NEVER_ANSWERED = "JS482"
 _NOT_INSTALLED_HINT = (
@@ -42,7 +42,7 @@ def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
     )
 
 
-def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
+def check_never_answered(inputs: PlanInputs) -> Findings:
     """Warn once about all of them, with the names that their connections lead to."""
     found = find_never_answered(inputs)
     if not found:
@@ -54,14 +54,10 @@ def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
     else:
         name = f" as {first.js_domain}" if first.js_domain not in (None, first.key) else ""
         summary = f"domain {first.key} has never answered{name}"
-    known = {
-        key: _known_names(inputs, key)
-        for key in dict.fromkeys(domain.connection for domain in found)
-    }
-    detail = [
-        *_suggest_names(found, known),
-        *(_list_names(key, names, found) for key, names in known.items() if names),
-    ]
+    connections = dict.fromkeys(domain.connection for domain in found)
+    known = {key: _known_names(inputs, key) for key in connections}
+    detail = _suggest_names(found, known)
+    detail += [_list_names(key, names, found) for key, names in known.items() if names]
     detail += ["To list the domains of every connection: jsplan domains discover"]
     detail += [_NOT_INSTALLED_HINT]
     address = f"{first.key}/**" if len(found) == 1 else None
@@ -70,15 +66,9 @@ def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
 
 def _known_names(inputs: PlanInputs, connection: str) -> list[str]:
     """Return the JetStream names of a connection: from its servers and its answering domains."""
-    domains = inputs.workspace.domains.values()
-    answered = {
-        d.js_domain
-        for d in domains
-        if d.connection == connection and inputs.live.is_reachable(d.key)
-    }
-    return sorted(
-        {*inputs.live.visible_domains.get(connection, ()), *(name for name in answered if name)}
-    )
+    domains = (d for d in inputs.workspace.domains.values() if d.connection == connection)
+    answered = {d.js_domain for d in domains if d.js_domain and inputs.live.is_reachable(d.key)}
+    return sorted(answered.union(inputs.live.visible_domains.get(connection, ())))
 
 
 def _suggest_names(found: Sequence[Domain], known: dict[str, list[str]]) -> list[str]:

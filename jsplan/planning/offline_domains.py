@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.last_seen import find_last_heard
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 from jsplan.units import format_duration, format_timestamp, parse_moment
 
 OVERDUE = "JS480"
@@ -52,16 +51,14 @@ def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None)
     )
 
 
-def check_overdue_domains(inputs: PlanInputs) -> Iterable[Diagnostic]:
+def check_overdue_domains(inputs: PlanInputs) -> Findings:
     """Warn about each domain that is offline for longer than its `may_be_offline`."""
     seen = last_seen(inputs)
     for key, facts in inputs.live.domains.items():
         domain = inputs.workspace.domains[key]
-        if (
-            facts.reachable
-            or domain.may_be_offline is None
-            or is_within_offline_limit(inputs, key, seen.get(key))
-        ):
+        if facts.reachable or domain.may_be_offline is None:
+            continue
+        if is_within_offline_limit(inputs, key, seen.get(key)):
             continue
         since, limit = format_timestamp(seen[key]), format_duration(domain.may_be_offline)
         text = f"{key} was last seen {since}; its may_be_offline is {limit}"

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.documents.plan import Step
+from jsplan.documents.plan_types import Op
 from jsplan.facts.live import get_retention
 from jsplan.planning.drafts import EARLIER_PARTS, Draft, Drafts, Key, Part
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs
 from jsplan.planning.split_updates import delay_limit_updates
 from jsplan.subjects import SubjectTree
 
@@ -27,10 +28,7 @@ RELOCATION_END: Final = "ended"
 
 
 def order_steps(
-    inputs: PlanInputs,
-    decisions: dict[Address, ResourceDecision],
-    drafts: Drafts,
-    contents: Drafts,
+    inputs: PlanInputs, decisions: Decisions, drafts: Drafts, contents: Drafts
 ) -> list[Step]:
     """Return the steps in an order that respects every dependency, numbered from `s1`.
 
@@ -43,14 +41,17 @@ def order_steps(
         _depend_on_subjects(drafts)
         order = _sort_drafts(inputs, drafts)
     _order_contents(inputs, drafts, contents)
+    drafts = drafts | contents
     accounts = sorted(key for key in contents if key[0].kind == "account")
     first = [key for key in accounts if key[1] != "delete"]
     last = [key for key in accounts if key[1] == "delete"]
     others = [*order, *sorted(contents.keys() - set(accounts))]
     for before, after in ((first, [*others, *last]), (others, last)):
         for key in after:
-            (drafts | contents)[key].depends_on |= set(before)
-    return _number_steps(drafts | contents, [*first, *others, *last])
+            drafts[key].depends_on |= set(before)
+    order = [*first, *others, *last]
+    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
+    return [_build_step(drafts[key], ids) for key in order]
 
 
 def order_sources(inputs: PlanInputs, drafts: Drafts) -> None:
@@ -81,9 +82,7 @@ def _count_hops(origins: Mapping[Address, set[Address]], stream: Address) -> int
     return hops
 
 
-def _add_dependencies(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision], drafts: Drafts
-) -> None:
+def _add_dependencies(inputs: PlanInputs, decisions: Decisions, drafts: Drafts) -> None:
     flows = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, decisions)
     deletions = _deleted_consumers(drafts)
@@ -96,15 +95,8 @@ def _add_dependencies(
         if kind != "delete":
             _depend_on(draft, drafts, address, "delete", *EARLIER_PARTS.get(kind, ()))
             for other in inputs.topology.dependencies.get(address, ()) if kind != "leave" else ():
-                _depend_on(
-                    draft,
-                    drafts,
-                    other,
-                    "create",
-                    "update",
-                    "state",
-                    soft=(address, other) in flows,
-                )
+                is_flow = (address, other) in flows
+                _depend_on(draft, drafts, other, "create", "update", "state", soft=is_flow)
                 if other != address.parent:
                     _depend_on(draft, drafts, other, "last", soft=True)
         elif (stream := decisions[address].deleted_with) is not None:
@@ -135,17 +127,15 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
     stream = draft.key[0].parent
     if stream is None or (stream, "resume") not in drafts:
         return
-    becomes = (stream, "update") in drafts and get_retention(
-        drafts[stream, "update"].expect or {}
-    ) == "interest"
-    if becomes and draft.op in ("consumer.create", "state.forget"):
-        draft.depends_on = (draft.depends_on - {(stream, "update")}) | {(stream, "resume")}
+    update = drafts.get((stream, "update"))
+    becomes = update is not None and get_retention(update.expect or {}) == "interest"
+    if update and becomes and draft.op in ("consumer.create", "state.forget"):
+        draft.depends_on = (draft.depends_on - {update.key}) | {(stream, "resume")}
         draft.precondition = ""  # its old object goes with the old stream
-        drafts[stream, "update"].depends_on.add(draft.key)
+        update.depends_on.add(draft.key)
     else:
-        draft.depends_on |= {
-            key for key in ((stream, "update"), (stream, "resume")) if key in drafts
-        }
+        draft.depends_on.add((stream, "resume"))
+        draft.depends_on |= {update.key} if update else set()
     if stream in inputs.interrupted.streams:
         # The consumer is where its stream is. It is unchanged only after the stream is back.
         draft.precondition = ""
@@ -184,19 +174,14 @@ def _order_reorganisation(draft: Draft, drafts: Drafts) -> None:
 def _depend_on(
     draft: Draft, drafts: Drafts, address: Address, *kinds: Part, soft: bool = False
 ) -> None:
-    found = {
-        (address, kind)
-        for kind in kinds
-        if (address, kind) in drafts and (address, kind) != draft.key
-    }
+    keys: set[Key] = {(address, kind) for kind in kinds}
+    found = (keys & drafts.keys()) - {draft.key}
     draft.depends_on |= found
     if soft:
         draft.soft_dependencies |= found
 
 
-def _dependants(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> dict[Address, list[Address]]:
+def _dependants(inputs: PlanInputs, decisions: Decisions) -> dict[Address, list[Address]]:
     """Return what is deleted, or stops copying, before each address is deleted.
 
     Downstream streams come before their origin. Consumers are deleted with their stream.
@@ -221,15 +206,12 @@ def _depend_on_subjects(drafts: Drafts) -> None:
         for subject in draft.freed_subjects:
             freed.setdefault(draft.scope, SubjectTree()).add(subject, draft)
     for draft in drafts.values():
-        tree = freed.get(draft.scope)
-        for other in (
-            (other for subject in draft.taken_subjects for other in tree.find_overlapping(subject))
-            if tree
-            else ()
-        ):
-            if other.key[0] != draft.key[0]:
-                draft.depends_on.add(other.key)
-                draft.soft_dependencies.discard(other.key)
+        tree = freed.get(draft.scope, SubjectTree())
+        for subject in draft.taken_subjects:
+            for other in tree.find_overlapping(subject):
+                if other.key[0] != draft.key[0]:
+                    draft.depends_on.add(other.key)
+                    draft.soft_dependencies.discard(other.key)
 
 
 def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[Key]:
@@ -254,27 +236,17 @@ def _drop_soft_dependency(drafts: Drafts, cycle: list[Key]) -> bool:
 
 def partial_update_params(inputs: PlanInputs, address: Address) -> dict[str, Any]:
     """Return the parameters of one of several steps of an update: the address in state."""
-    return {"state_address": str(inputs.moved_from.get(address, address))}
+    return {"state_address": inputs.state_name(address)}
 
 
 def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[Key]) -> None:
     """Let one of the streams that exchange subjects give up its own in an earlier step."""
-    key = next(
-        (
-            k
-            for k in cycle
-            if k[1] == "update" and drafts[k].freed_subjects and (k[0], "park") not in drafts
-        ),
-        None,
-    )
+    updates = (key for key in cycle if key[1] == "update" and drafts[key].freed_subjects)
+    key = next((key for key in updates if (key[0], "park") not in drafts), None)
     if key is None:
         raise AssertionError(f"steps wait for each other: {cycle}")
     final, first = drafts[key], drafts.get((key[0], "first"))
-    park = (
-        _draft_consumer_parking(inputs, final)
-        if key[0].parent
-        else _draft_stream_parking(inputs, final, first)
-    )
+    park = _draft_parking(inputs, final, first)
     park.depends_on |= {first.key} if first else set()
     final.freed_subjects = []
     final.depends_on.add(park.key)
@@ -284,54 +256,34 @@ def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[Key]) ->
     drafts[park.key] = park
 
 
-def _draft_stream_parking(inputs: PlanInputs, final: Draft, first: Draft | None) -> Draft:
+def _draft_parking(inputs: PlanInputs, final: Draft, first: Draft | None) -> Draft:
+    """Draft an update to subjects, or of a work queue's consumer to filters, without messages."""
     address, live = final.key[0], inputs.live.objects[final.key[0]]
-    base = first.request["payload"] if first and first.request else live.raw
-    rest = [s for s in live.raw.get("subjects", []) if s not in final.freed_subjects] or [
-        PARKING_PREFIX + address.stream
-    ]
-    return Draft(
-        (address, "park"),
-        "stream.update",
-        f"release the subjects of stream {address.name} in {address.domain}",
-        {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
-        final.precondition,
-        {"subjects": sorted(rest)},
-        None,
-        freed_subjects=final.freed_subjects,
-        stable_stream=first.stable_stream if first else None,
-        params=partial_update_params(inputs, address),
-    )
-
-
-def _draft_consumer_parking(inputs: PlanInputs, final: Draft) -> Draft:
-    """Draft an update of a consumer of a work queue to a subject without messages."""
-    address, live = final.key[0], inputs.live.objects[final.key[0]]
+    op: Op = "stream.update" if address.parent is None else "consumer.update"
+    draft = Draft((address, "park"), op, "", None, final.precondition)
+    draft.freed_subjects = final.freed_subjects
+    draft.params = partial_update_params(inputs, address)
+    if address.parent is None:
+        base = first.request["payload"] if first and first.request else live.raw
+        own = [s for s in live.raw.get("subjects", []) if s not in final.freed_subjects]
+        rest = own or [PARKING_PREFIX + address.stream]
+        draft.title = f"release the subjects of stream {address.name} in {address.domain}"
+        payload = base | {"subjects": rest}
+        draft.request = {"api": f"STREAM.UPDATE.{address.stream}", "payload": payload}
+        draft.expect = {"subjects": sorted(rest)}
+        draft.stable_stream = first.stable_stream if first else None
+        return draft
+    name = f"{address.consumer} of {address.stream} in {address.domain}"
+    draft.title = f"release the filters of consumer {name}"
     subject = PARKING_PREFIX + address.consumer
-    config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {
-        "filter_subject": subject
-    }
-    return Draft(
-        (address, "park"),
-        "consumer.update",
-        f"release the filters of consumer {address.consumer} of {address.stream} "
-        f"in {address.domain}",
-        {
-            "api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
-            "payload": {"stream_name": address.stream, "config": config, "action": "update"},
-        },
-        final.precondition,
-        {"filter_subject": subject, "filter_subjects": None},
-        None,
-        freed_subjects=final.freed_subjects,
-        stable_stream=final.stable_stream,
-        params=partial_update_params(inputs, address),
-    )
-
-
-def _number_steps(drafts: Drafts, order: list[Key]) -> list[Step]:
-    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
-    return [_build_step(drafts[key], ids) for key in order]
+    config = {field: value for field, value in live.raw.items() if field != "filter_subjects"}
+    config |= {"filter_subject": subject}
+    payload = {"stream_name": address.stream, "config": config, "action": "update"}
+    api = f"CONSUMER.CREATE.{address.stream}.{address.consumer}"
+    draft.request = {"api": api, "payload": payload}
+    draft.expect = {"filter_subject": subject, "filter_subjects": None}
+    draft.stable_stream = final.stable_stream
+    return draft
 
 
 def _is_optional_if_offline(downstream: Draft, origin: Key) -> bool:
@@ -349,13 +301,9 @@ def _is_optional_if_offline(downstream: Draft, origin: Key) -> bool:
 
 def _build_step(draft: Draft, ids: dict[Key, str]) -> Step:
     precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
-    earlier = [
-        ids[key]
-        for kind in EARLIER_PARTS.get(draft.key[1], ())
-        if (key := (draft.key[0], kind)) in ids
-    ]
-    if earlier:
-        precondition = {"after_step": earlier[-1]}
+    for kind in EARLIER_PARTS.get(draft.key[1], ()):
+        if (draft.key[0], kind) in ids:
+            precondition = {"after_step": ids[draft.key[0], kind]}
     if draft.before_apply:
         precondition = {"before_apply": draft.before_apply}
     if draft.stable_stream is not None:

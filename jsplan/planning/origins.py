@@ -6,14 +6,15 @@ mirror is never replaced for a prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import Live
+from jsplan.flows.graph import list_origins
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key
 from jsplan.subjects import overlaps
 from jsplan.topology import Edge, Topology
 from jsplan.topology.replication_graph import map_subjects, subject_mappings
@@ -32,59 +33,41 @@ def with_live_externals(
     out = dict(body)
     if "mirror" not in out and "sources" not in out:
         return out  # most of a large plan
-    if not any(
-        origin.get("external") for origin in (out.get("mirror") or {}, *(out.get("sources") or ()))
-    ):
+    mirror, sources = out.get("mirror") or {}, out.get("sources") or []
+    if not any(origin.get("external") for origin in (mirror, *sources)):
         return out
     raw = there.raw if (there := live.get(address)) is not None else {}
-    if out.get("mirror"):
-        out["mirror"] = _with_live_external(
-            out["mirror"], [raw["mirror"]] if raw.get("mirror") else [], address, topology
-        )
-    if out.get("sources"):
+    if mirror:
+        theirs = [raw["mirror"]] if raw.get("mirror") else []
+        out["mirror"] = _with_live_external(mirror, theirs, address, topology)
+    if sources:
+        known: dict[str, list[Config]] = {}
+        for source in raw.get("sources") or ():
+            known.setdefault(_key_without_external(source), []).append(source)
         out["sources"] = [
-            _with_live_external(
-                origin, _same_subject_sources(origin, raw.get("sources") or []), address, topology
-            )
-            for origin in out["sources"]
+            _with_live_external(one, known.get(_key_without_external(one), ()), address, topology)
+            for one in sources
         ]
     return out
 
 
-def _same_subject_sources(origin: Config, theirs: list[Config]) -> list[Config]:
-    """Return the live sources that take the same subjects of a stream of that name.
-
-    Only `external` differs between them.
-    """
-    return [
-        other for other in theirs if _key_without_external(other) == _key_without_external(origin)
-    ]
-
-
 def _key_without_external(origin: Config) -> str:
+    """Return the same key for sources that take the same subjects of a stream of that name."""
     return origin_key({name: value for name, value in origin.items() if name != "external"})
 
 
 def _with_live_external(
-    origin: Config, theirs: list[Config], address: Address, topology: Topology
+    origin: Config, theirs: Iterable[Config], address: Address, topology: Topology
 ) -> Config:
     external = origin.get("external")
-    live = next(
-        (
-            t
-            for t in theirs
-            if t.get("name") == origin.get("name")
-            and _is_same_external(external, t.get("external"), address, topology)
-        ),
-        None,
-    )
+    named = (one for one in theirs if one.get("name") == origin.get("name"))
+    same = (t for t in named if _is_same_external(external, t.get("external"), address, topology))
+    live = next(same, None)
     if live is None:
         deliver = topology.delivery_prefixes.get(address, {}).get(origin_key(origin))
-        return (
-            origin | {"external": {**external, "deliver": deliver}}
-            if external and deliver
-            else origin
-        )
+        if not (external and deliver):
+            return origin
+        return origin | {"external": {**external, "deliver": deliver}}
     external_now = live.get("external")
     if external and external.get("deliver"):
         external_now = {**(external_now or {}), "deliver": external["deliver"]}
@@ -128,12 +111,9 @@ def check_origins(
     for edge in edges:
         if edge.downstream not in source_ranges or not live.is_reachable(edge.origin.domain):
             continue
-        found = _find_problem(edge, known)
-        if found is not None:
-            code, text, detail = found
-            yield Diagnostic(
-                "warning", code, text, detail, str(edge.downstream), source_ranges[edge.downstream]
-            )
+        place = source_ranges[edge.downstream]
+        for code, text, detail in _find_problems(edge, known):
+            yield Diagnostic("warning", code, text, detail, str(edge.downstream), place)
 
 
 def note_unchecked_imports(
@@ -141,42 +121,33 @@ def note_unchecked_imports(
 ) -> Iterator[Diagnostic]:
     """Note each new flow over an import: only trying it shows whether the accounts permit it."""
     for edge in topology.edges:
-        api = (edge.config.get("external") or {}).get("api")
+        api = origin_api(edge.config)
         if edge.downstream not in places or not api:
             continue
         now = live.get(edge.downstream)
-        raw = now.raw if now is not None else {}
-        known = [*([raw["mirror"]] if raw.get("mirror") else []), *(raw.get("sources") or ())]
-        if topology.routes.is_imported(edge.downstream.domain, api) and origin_key(
-            dict(edge.config)
-        ) not in map(origin_key, known):
+        known = {origin_key(one) for _, one in list_origins(now.raw if now is not None else {})}
+        is_new = origin_key(dict(edge.config)) not in known
+        if is_new and topology.routes.is_imported(edge.downstream.domain, api):
             text = f"reads {edge.origin} in another account; exports and imports are not checked"
             detail = "Try them: jsplan access --check."
             place = places[edge.downstream]
             yield Diagnostic("info", "JS478", text, detail, str(edge.downstream), place)
 
 
-def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] | None:
-    if edge.origin not in streams.after and edge.origin in streams.live.unreadable:
-        return None
-    if streams.config(edge.origin) is None:
-        if edge.origin in streams.after:
-            return None  # this plan deletes it, which has a hazard of its own
-        text = (
-            f"its origin {edge.origin} does not exist and is not planned. "
-            "Nothing is copied until it exists"
-        )
-        return "JS452", text, "Declare the stream, or correct the name or the domain."
-    subjects = streams.subjects(edge.origin)
-    if not subjects or any(
-        overlaps(src, subject) for src, _ in subject_mappings(edge.config) for subject in subjects
-    ):
-        return None
-    wanted = ", ".join(src for src, _ in subject_mappings(edge.config))
-    text = (
-        f"nothing of {edge.origin} passes the filter {wanted}: it stores {', '.join(subjects[:5])}"
-    )
-    return "JS453", text, "Correct the filter, or leave it out."
+def _find_problems(edge: Edge, streams: _PlannedStreams) -> Iterator[tuple[str, str, str]]:
+    origin = edge.origin
+    if streams.config(origin) is None:
+        # That this plan deletes it has a hazard of its own.
+        if origin not in streams.after and origin not in streams.live.unreadable:
+            text = f"its origin {origin} does not exist and is not planned. "
+            text += "Nothing is copied until it exists"
+            yield "JS452", text, "Declare the stream, or correct the name or the domain."
+        return
+    subjects, filters = streams.subjects(origin), [src for src, _ in subject_mappings(edge.config)]
+    if subjects and not any(overlaps(src, one) for src in filters for one in subjects):
+        wanted, stored = ", ".join(filters), ", ".join(subjects[:5])
+        text = f"nothing of {origin} passes the filter {wanted}: it stores {stored}"
+        yield "JS453", text, "Correct the filter, or leave it out."
 
 
 class _PlannedStreams:

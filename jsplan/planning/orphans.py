@@ -18,15 +18,15 @@ _ORPHAN_DETAIL = "jsplan made it to replace a resource. Nothing else uses it."
 def add_closing_changes(plan: Plan) -> list[ResourceChange]:
     """Return the changes, with one more for each resource whose only step closes a pending one."""
     known = {change.address for change in plan.resource_changes}
-    rest = {
-        step.address for step in plan.steps if step.op != VERIFY_OP and step.address not in known
-    }
-    changes = [*plan.resource_changes, *(_closing_change(Address.parse(text)) for text in rest)]
-    return sorted(changes, key=lambda change: Address.parse(change.address)) if rest else changes
-
-
-def _closing_change(address: Address) -> ResourceChange:
-    return ResourceChange.of(address, Change(["no-op"], None, None), "pending_step_recorded")
+    rest = {step.address for step in plan.steps if step.op != VERIFY_OP} - known
+    if not rest:
+        return plan.resource_changes
+    closing = (
+        ResourceChange.of(address, Change(["no-op"], None, None), "pending_step_recorded")
+        for address in map(Address.parse, rest)
+    )
+    changes = [*plan.resource_changes, *closing]
+    return sorted(changes, key=lambda change: Address.parse(change.address))
 
 
 def note_orphans(plan: Plan) -> Iterable[Diagnostic]:

@@ -7,20 +7,19 @@ appears in no diff, does not drift, and cannot be set in the files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import FieldChange, config_of_payload
 from jsplan.documents.step_kinds import STEP_KINDS
+from jsplan.planning.model import Overrides
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import OWNER_KEY, Config
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.drafts import Drafts
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The reason of an update that only writes or removes the owner tag.
 OWNER_CHANGED: Final = "update_because_owner"
@@ -32,9 +31,7 @@ def owner_of(live: LiveObject) -> str | None:
     return str(found) if found else None
 
 
-def decide_owners(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def decide_owners(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Refuse to change objects of another workspace, and plan the updates of our owner tag."""
     revision = Revision(decisions)
     for address, decision in decisions.items():
@@ -42,11 +39,8 @@ def decide_owners(
         if live is None or inputs.options.refresh_only or decision.actions == ["forget"]:
             continue
         theirs = owner_of(live)
-        if (
-            theirs is not None
-            and not _is_same_owner(theirs, inputs.owner_tag)
-            and not (decision.adopts and inputs.options.adopt)
-        ):
+        is_ours = theirs is None or _is_same_owner(theirs, inputs.owner_tag)
+        if theirs and not is_ours and not (decision.adopts and inputs.options.adopt):
             if decision.adopts or decision.actions != ["no-op"]:
                 error = _other_owner_error(inputs, decision, theirs)
                 revision.change(address, diagnostics=[*decision.diagnostics, error])
@@ -66,19 +60,12 @@ def _is_same_owner(theirs: str, ours: str) -> bool:
 
 def _may_tag(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     """Check whether the plan may write or remove our owner tag; nothing else is updated."""
-    managed = decision.adopts or (
-        decision.entry is not None and inputs.declared(decision.address) is not None
-    )
-    return (
-        managed
-        and decision.actions == ["no-op"]
-        and not inputs.options.imports
-        and decision.after is not None
-    )
+    is_known = decision.entry is not None and inputs.declared(decision.address) is not None
+    stays = decision.actions == ["no-op"] and decision.after is not None
+    return (decision.adopts or is_known) and stays and not inputs.options.imports
 
 
 def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: str) -> Diagnostic:
-    declared = inputs.workspace.resources.get(decision.address)
     owner = theirs.partition("/")[0]
     text = f"belongs to workspace {owner}: it has the owner tag {theirs}"
     if owner == _workspace_name(inputs):
@@ -93,9 +80,7 @@ def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: s
         give_up = f"removed: [{{address: {json.dumps(str(decision.address))}, destroy: false}}]"
         again = f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
         detail = f"To leave it to {owner}: {give_up}. To take it back: {again}."
-    return Diagnostic(
-        "error", "JS306", text, detail, str(decision.address), declared.range if declared else None
-    )
+    return inputs.finding("error", "JS306", text, detail, decision.address)
 
 
 def _workspace_name(inputs: PlanInputs) -> str:
@@ -109,11 +94,8 @@ def _other_state_hint(decision: ResourceDecision) -> str:
 
     The id is in state: that state was lost, or there are two of them.
     """
-    again = (
-        "--adopt"
-        if decision.adopts
-        else f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
-    )
+    remove = f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
+    again = "--adopt" if decision.adopts else remove
     return (
         f"If that state was lost, adopt the object: {again}. If it exists, use it: restore it, or "
         "check `backend` in the files. If it is another workspace of the same name, rename one of "
@@ -124,14 +106,9 @@ def _other_state_hint(decision: ResourceDecision) -> str:
 def tag_drafts(inputs: PlanInputs, drafts: Drafts) -> None:
     """Write our owner tag into all that is created or updated, or remove an unwanted one."""
     for draft in drafts.values():
-        if (
-            STEP_KINDS[draft.op].is_marked
-            and draft.request is not None
-            and draft.request.get("payload")
-        ):
-            draft.request = draft.request | {
-                "payload": with_owner_tag(inputs, draft.request["payload"])
-            }
+        payload = (draft.request or {}).get("payload")
+        if draft.request is not None and payload and STEP_KINDS[draft.op].is_marked:
+            draft.request = draft.request | {"payload": with_owner_tag(inputs, payload)}
 
 
 def with_owner_tag(inputs: PlanInputs, payload: dict[str, Any]) -> Config:
@@ -141,9 +118,8 @@ def with_owner_tag(inputs: PlanInputs, payload: dict[str, Any]) -> Config:
     if is_nested:
         return payload | {"config": with_owner_tag(inputs, config)}
     wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
-    rest = {
-        key: value for key, value in (payload.get("metadata") or {}).items() if key != OWNER_KEY
-    }
+    known = payload.get("metadata") or {}
+    rest = {key: value for key, value in known.items() if key != OWNER_KEY}
     ours = rest | ({OWNER_KEY: wanted} if wanted else {})
     if ours or "metadata" in payload:
         return payload | {"metadata": ours}

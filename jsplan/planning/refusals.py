@@ -9,12 +9,7 @@ from msgspec import Struct
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard, Plan
 from jsplan.errors import RefusedError
-from jsplan.group_domains import (
-    MIN_GROUP,
-    format_domains,
-    group_findings,
-    group_resources,
-)
+from jsplan.group_domains import MIN_GROUP, format_domains, group_findings, group_resources
 from jsplan.planning.guards import ADOPT_NEEDED, is_refusal
 
 REFUSED = "refused, nothing was changed:"
@@ -106,13 +101,10 @@ def find_obstacles(plan: Plan) -> Iterator[Refusal]:
     """Yield the findings that stop every apply of this plan, whatever it allows."""
     for found, members in group_findings(d for d in plan.diagnostics if is_refusal(d)):
         addresses = tuple(member.address or "the plan" for member in members)
-        yield Refusal(
-            found.code,
-            addresses,
-            f"{found.address or 'the plan'}: {found.summary}",
-            f"{_describe_domains(addresses)}{found.detail}",
-            "--adopt" if found.code == ADOPT_NEEDED else "",
-        )
+        reason = f"{found.address or 'the plan'}: {found.summary}"
+        advice = f"{_describe_domains(addresses)}{found.detail}"
+        flag = "--adopt" if found.code == ADOPT_NEEDED else ""
+        yield Refusal(found.code, addresses, reason, advice, flag)
 
 
 def find_missing_permissions(plan: Plan) -> Iterator[Refusal]:
@@ -121,13 +113,9 @@ def find_missing_permissions(plan: Plan) -> Iterator[Refusal]:
     for group in group_resources(stopped, plan):
         addresses = tuple(member.address for member in group.members)
         for hazard in filter(_stops, group.resource.hazards):
-            yield Refusal(
-                hazard.code,
-                addresses,
-                f"{group.resource.address}: {hazard.message}",
-                _describe_domains(addresses),
-                hazard.flag,
-            )
+            reason = f"{group.resource.address}: {hazard.message}"
+            where = _describe_domains(addresses)
+            yield Refusal(hazard.code, addresses, reason, where, hazard.flag)
 
 
 def _stops(hazard: Hazard) -> bool:

@@ -6,22 +6,20 @@ last sequence and waits silently until the new origin passes it (server_semantic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from jsplan.address import Address, matches_any
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live
 from jsplan.planning.guards import REINSTALLED, is_same_server
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.state.document import Entry
 
 #: One missing stream may have been deleted. From this number on they are not missing by chance.
 MIN_MISSING_STREAMS = 2
 
 
-def check_reinstalled(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_reinstalled(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it."""
     for key in sorted(find_emptied_domains(inputs)):
         recreated = [
@@ -36,14 +34,9 @@ def check_reinstalled(
             f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan "
             "created or adopted there. Its server came back empty, or is another one"
         )
-        yield Diagnostic(
-            "error",
-            REINSTALLED,
-            text,
-            f"To create all of them again, empty: --reinstalled {key}",
-            f"{key}/**",
-            inputs.workspace.domains[key].range,
-        )
+        hint = f"To create all of them again, empty: --reinstalled {key}"
+        place = inputs.workspace.domains[key].range
+        yield Diagnostic("error", REINSTALLED, text, hint, f"{key}/**", place)
 
 
 def is_confirmed(inputs: PlanInputs, key: str) -> bool:

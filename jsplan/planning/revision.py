@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -10,13 +9,13 @@ from msgspec.structs import replace
 from jsplan.address import Address
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import ResourceDecision
+    from jsplan.planning.model import Decisions, ResourceDecision
 
 
 class Revision:
     """The decisions as one pass over them leaves them; `overrides` are those that it changed."""
 
-    def __init__(self, decisions: Mapping[Address, ResourceDecision]) -> None:
+    def __init__(self, decisions: Decisions) -> None:
         self._before = decisions
         self.overrides: dict[Address, ResourceDecision] = {}
 

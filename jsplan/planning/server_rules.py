@@ -6,7 +6,7 @@ each text is the server's err_code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 
@@ -14,11 +14,12 @@ from jsplan.address import Address
 from jsplan.config.checks_consumers import check_queue_consumer
 from jsplan.config.problem import Problem, Problems
 from jsplan.diagnostics import Diagnostic
+from jsplan.flows.graph import list_origins
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_refused_copies, starts_copying
 from jsplan.planning.left_origins import check_left_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
 from jsplan.planning.unmanaged import (
@@ -55,9 +56,7 @@ class ServerContext(Struct, frozen=True):
     other_consumers: tuple[tuple[str, Config], ...] = ()
 
 
-def check_server_rules(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield every error of the plan that one resource alone does not show."""
     readers, changed = StreamReaders(inputs, decisions), written_decisions(decisions)
     for decision in changed:
@@ -65,21 +64,16 @@ def check_server_rules(
         consumer = decision.address.kind == "consumer"
         new = decision.deletes if consumer else decision.loses_content
         before = decision.live.compact if decision.live and not new else None
-        if decision.comes_filled and (decision.after or {}).get("sealed"):
+        if decision.comes_filled and decision.planned.get("sealed"):
             before = {}  # a copy is sealed last, as an update, and a restore takes a sealed stream
-        problems = find_consumer_problems if consumer else find_stream_problems
-        yield from _to_diagnostics(
-            inputs, decision, problems(before, decision.after or {}, context)
-        )
+        find = find_consumer_problems if consumer else find_stream_problems
+        problems = [*find(before, decision.planned, context)]
         if consumer:
-            yield from _to_diagnostics(inputs, decision, _check_push_bound(decision))
+            problems += _check_push_bound(decision)
         else:
-            yield from _to_diagnostics(
-                inputs, decision, _check_consumer_limits(decision, readers, context.level)
-            )
-            yield from _to_diagnostics(
-                inputs, decision, _check_origin_sizes(inputs, decision, decisions)
-            )
+            problems += _check_consumer_limits(decision, readers, context.level)
+            problems += _check_origin_sizes(inputs, decision, decisions)
+        yield from _to_diagnostics(inputs, decision, problems)
     yield from _check_overlaps(inputs, decisions, changed)
     yield from _check_max_consumers(inputs, decisions)
     if inputs.backup:
@@ -87,37 +81,29 @@ def check_server_rules(
     yield from _check_source_consumers(inputs, decisions)
     yield from _check_other_copies(inputs, decisions)
     for decision, problem in find_refused_copies(inputs, decisions):
-        yield from _to_diagnostics(inputs, decision, iter([problem]))
+        yield from _to_diagnostics(inputs, decision, [problem])
     yield from _check_unlisted_domains(inputs)
     yield from check_unreadable_origins(inputs, decisions)
     yield from check_left_origins(inputs, decisions)
 
 
-def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def _check_unlisted_domains(inputs: PlanInputs) -> Findings:
     for domain, reason in sorted(inputs.live.unlisted.items()):
         text = (
             f"streams and consumers of domain {domain} cannot be listed, "
             f"so conflicts with them are unknown: {reason}"
         )
-        yield Diagnostic(
-            "warning",
-            "JS447",
-            text,
-            "Let this user request STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
-            f"{domain}/**",
-        )
+        detail = "Let this user request STREAM.NAMES, STREAM.LIST and CONSUMER.LIST."
+        yield Diagnostic("warning", "JS447", text, detail, f"{domain}/**")
 
 
 def _to_diagnostics(
-    inputs: PlanInputs, decision: ResourceDecision, problems: Problems
-) -> Iterator[Diagnostic]:
-    declared = inputs.declared(decision.address)
-    for problem in problems:
-        word = alias_of(decision.address.kind, problem.field)
-        at = (declared.ranges.get(word) or declared.range) if declared else None
-        yield Diagnostic(
-            "error", problem.code, problem.summary, problem.detail, str(decision.address), at
-        )
+    inputs: PlanInputs, decision: ResourceDecision, problems: Iterable[Problem]
+) -> Findings:
+    at = decision.address
+    for one in problems:
+        word = alias_of(at.kind, one.field)
+        yield inputs.finding("error", one.code, one.summary, one.detail, at, word)
 
 
 # --- one stream, one consumer ----
@@ -130,26 +116,17 @@ def find_stream_problems(before: Config | None, after: Config, context: ServerCo
         yield _too_many_replicas(replicas)
     if before is None and after.get("sealed"):
         text = "a stream cannot be created sealed, since nothing could be stored in it (10052)"
-        yield Problem(
-            "JS431", "sealed", text, "Leave `sealed` out, fill the stream, and add it then."
-        )
+        detail = "Leave `sealed` out, fill the stream, and add it then."
+        yield Problem("JS431", "sealed", text, detail)
     if before is None and after.get("mirror_direct") and not after.get("mirror"):
-        yield Problem(
-            "JS432",
-            "mirror_direct",
-            "mirror_direct is for mirrors (10052)",
-            "Remove it, or add `mirror:`.",
-        )
+        text, detail = "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`."
+        yield Problem("JS432", "mirror_direct", text, detail)
     if context.level >= SCHEDULES_CHECK_LEVEL and after.get("allow_msg_schedules"):
         yield from _check_schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
         text = "a counter stream with delete markers can be created, but never updated (10052)"
-        yield Problem(
-            "JS445",
-            "allow_msg_counter",
-            text,
-            "Revert the change, or recreate it without subject_delete_marker_ttl.",
-        )
+        detail = "Revert the change, or recreate it without subject_delete_marker_ttl."
+        yield Problem("JS445", "allow_msg_counter", text, detail)
 
 
 def _check_schedules(after: Config) -> Problems:
@@ -161,22 +138,14 @@ def _check_schedules(after: Config) -> Problems:
         if used:
             value = str(after[name]).lower()
             text = f"allow_msg_schedules cannot be combined with {name}: {value} (10052)"
-            yield Problem(
-                "JS445",
-                "allow_msg_schedules",
-                text,
-                "Remove one of them; only nats-server 2.12 took both.",
-            )
+            detail = "Remove one of them; only nats-server 2.12 took both."
+            yield Problem("JS445", "allow_msg_schedules", text, detail)
 
 
 def _too_many_replicas(replicas: int) -> Problem:
     text = f"num_replicas is {replicas}, and this JetStream is one server, not a cluster (10074)"
-    return Problem(
-        "JS430",
-        "num_replicas",
-        text,
-        "Write num_replicas: 1 for this domain, for example by a variable of its own.",
-    )
+    detail = "Write num_replicas: 1 for this domain, for example by a variable of its own."
+    return Problem("JS430", "num_replicas", text, detail)
 
 
 def find_consumer_problems(
@@ -190,52 +159,31 @@ def find_consumer_problems(
     for name, err in (("max_ack_pending", 10121), ("inactive_threshold", 10153)):
         limit, value = limits.get(name, 0), after.get(name, 0)
         if 0 < limit < value:
-            shown = (
-                (format_duration(value), format_duration(limit))
-                if name == "inactive_threshold"
-                else (value, limit)
-            )
+            show = format_duration if name == "inactive_threshold" else str
             text = (
-                f"{name} is {shown[0]}, and consumer_limits of the stream allow {shown[1]} ({err})"
+                f"{name} is {show(value)}, and consumer_limits of the stream allow {show(limit)} "
+                f"({err})"
             )
             yield Problem("JS433", name, text, "Lower it, or raise the limit of the stream.")
-    if (
-        after.get("deliver_subject")
-        and after.get("ack_policy", "none") == "none"
-        and after.get("max_ack_pending", 0) > 0
-    ):
+    policy, most = after.get("ack_policy", "none"), after.get("max_ack_pending", 0)
+    if after.get("deliver_subject") and policy == "none" and most > 0:
         text = (
             "a push consumer without acknowledgements cannot have max_ack_pending, "
             "not even from consumer_limits (10082)"
         )
-        yield Problem(
-            "JS433",
-            "ack_policy",
-            text,
-            "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.",
-        )
-    if after.get("ack_policy") == "flow_control" and after.get("max_ack_pending", 0) < 0:
+        detail = "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit."
+        yield Problem("JS433", "ack_policy", text, detail)
+    if policy == "flow_control" and most < 0:
         text = (
             "ack_policy: flow_control needs a max_ack_pending, "
             "here or as a positive limit of the stream (10220)"
         )
         yield Problem("JS433", "max_ack_pending", text, "Write max_ack_pending: 1000.")
-    cycle = next(
-        (
-            s
-            for s in context.stream.get("subjects", ())
-            if is_subset(after.get("deliver_subject") or " ", s)
-        ),
-        None,
-    )
-    if cycle is not None:
-        text = (
-            f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, '
-            f"as {cycle} (10081)"
-        )
-        yield Problem(
-            "JS434", "deliver_subject", text, "Use a subject that the stream does not store."
-        )
+    subject, stored = after.get("deliver_subject") or " ", context.stream.get("subjects", ())
+    for cycle in [s for s in stored if is_subset(subject, s)][:1]:
+        text = f'deliver_subject "{subject}" is stored again by the stream, as {cycle} (10081)'
+        detail = "Use a subject that the stream does not store."
+        yield Problem("JS434", "deliver_subject", text, detail)
     if context.stream.get("retention") == "workqueue":
         yield from check_queue_consumer(after, list(context.other_consumers))
 
@@ -244,12 +192,8 @@ def _check_priority(after: Config) -> Problems:
     """Up to 2.11 the server accepts groups and a timeout without a policy."""
     for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
         if after.get("priority_policy", "none") == "none" and after.get(name):
-            yield Problem(
-                "JS446",
-                name,
-                f"{name} needs a priority_policy ({err})",
-                "Add `priority_policy:`, or remove it.",
-            )
+            text = f"{name} needs a priority_policy ({err})"
+            yield Problem("JS446", name, text, "Add `priority_policy:`, or remove it.")
 
 
 def _check_replicas(before: Config | None, after: Config, context: ServerContext) -> Problems:
@@ -260,12 +204,8 @@ def _check_replicas(before: Config | None, after: Config, context: ServerContext
         yield _too_many_replicas(replicas)
     elif replicas > of_stream:
         text = f"num_replicas is {replicas}, and the stream has {of_stream} (10126)"
-        yield Problem(
-            "JS430",
-            "num_replicas",
-            text,
-            "A consumer has at most as many replicas as its stream; leave it out for as many.",
-        )
+        detail = "A consumer has at most as many replicas as its stream; leave it out for as many."
+        yield Problem("JS430", "num_replicas", text, detail)
     elif replicas != of_stream and context.stream.get("retention", "limits") != "limits":
         text = (
             f"num_replicas is {replicas}; in a stream with {context.stream['retention']} retention "
@@ -278,18 +218,12 @@ def _check_replicas(before: Config | None, after: Config, context: ServerContext
 
 
 def _server_context(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
-    readers: StreamReaders,
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions, readers: StreamReaders
 ) -> ServerContext:
     address, level = decision.address, inputs.level(decision.address)
     stream = planned_config(inputs, decisions, address.parent) if address.parent else None
-    others = (
-        readers.earlier_queue_readers(address, level)
-        if stream and stream.get("retention") == "workqueue"
-        else ()
-    )
+    is_queue = stream is not None and stream.get("retention") == "workqueue"
+    others = readers.earlier_queue_readers(address, level) if is_queue else ()
     standalone = is_standalone(inputs, address.domain)
     return ServerContext(level, standalone, stream or {}, tuple(others))
 
@@ -302,25 +236,14 @@ def is_standalone(inputs: PlanInputs, domain: str) -> bool:
 
 def _check_push_bound(decision: ResourceDecision) -> Problems:
     """Refuse to change the subject of a push consumer that has subscribers."""
-    if (
-        decision.live is None
-        or decision.deletes
-        or decision.after is None
-        or not decision.live.state.get("push_bound")
-    ):
+    is_bound = decision.live is not None and decision.live.state.get("push_bound")
+    if not is_bound or decision.deletes or decision.after is None:
         return
-    before, after = (
-        decision.live.compact.get("deliver_subject"),
-        decision.after.get("deliver_subject"),
-    )
-    if before != after:
+    before = decision.before.get("deliver_subject")
+    if before != decision.after.get("deliver_subject"):
         text = f'deliver_subject cannot change while "{before}" has subscribers (10013)'
-        yield Problem(
-            "JS435",
-            "deliver_subject",
-            text,
-            "Stop its subscribers first, or recreate it with --replace.",
-        )
+        detail = "Stop its subscribers first, or recreate it with --replace."
+        yield Problem("JS435", "deliver_subject", text, detail)
 
 
 def _check_consumer_limits(
@@ -332,10 +255,8 @@ def _check_consumer_limits(
     """
     if not changes_consumer_limits(decision) or decision.after is None:
         return
-    after, retention = (
-        decision.after.get("consumer_limits") or {},
-        decision.after.get("retention", "limits"),
-    )
+    after = decision.after.get("consumer_limits") or {}
+    retention = decision.after.get("retention", "limits")
     shown = (
         (address.consumer, config)
         for address, config in readers.consumers(decision.address)
@@ -365,39 +286,27 @@ def _is_kept(readers: StreamReaders, consumer: Address) -> bool:
 
 
 def _check_origin_sizes(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Problems:
     """Require a `max_msg_size` of at least that of each origin in the same JetStream."""
-    after = decision.after or {}
-    largest = after.get("max_msg_size", -1)
-    origins = [("mirror", after["mirror"], 10030)] if after.get("mirror") else []
-    origins += [("sources", origin, 10046) for origin in after.get("sources") or ()]
-    for name, origin, err in origins if largest > 0 else ():
+    largest = decision.planned.get("max_msg_size", -1)
+    for kind, origin in list_origins(decision.planned) if largest > 0 else ():
         if origin.get("external"):
             continue
-        theirs = (
-            planned_config(
-                inputs, decisions, Address.of_stream(decision.address.domain, origin["name"])
-            )
-            or {}
-        ).get("max_msg_size", -1)
+        address = Address.of_stream(decision.address.domain, origin["name"])
+        theirs = (planned_config(inputs, decisions, address) or {}).get("max_msg_size", -1)
         if theirs > largest:
+            name, err = ("mirror", 10030) if kind == "mirror" else ("sources", 10046)
             text = (
                 f"max_msg_size {largest:,} is less than that of {origin['name']}, "
                 f"{theirs:,} ({err})"
             )
-            yield Problem(
-                "JS437",
-                "max_msg_size",
-                text,
-                f"Leave it out, or lower that of the stream in `{name}` first.",
-            )
+            detail = f"Leave it out, or lower that of the stream in `{name}` first."
+            yield Problem("JS437", "max_msg_size", text, detail)
 
 
 def _check_overlaps(
-    inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
-    changed: list[ResourceDecision],
+    inputs: PlanInputs, decisions: Decisions, changed: list[ResourceDecision]
 ) -> list[Diagnostic]:
     """Refuse subjects that two streams of one domain would store (10065), of all known streams."""
     takers = {
@@ -419,9 +328,7 @@ def _check_overlaps(
     )
 
 
-def _check_max_consumers(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def _check_max_consumers(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse more consumers than `max_consumers` (10026), unmanaged ones included."""
     for count in count_consumers(inputs, decisions):
         if 0 < count.limit < count.total:
@@ -429,15 +336,11 @@ def _check_max_consumers(
                 f"the stream would have {count.total} consumers, {count.unchanged} of them "
                 f"unchanged; its max_consumers is {count.limit} (10026)"
             )
-            detail = "Raise max_consumers, or remove consumers."
-            yield from _to_diagnostics(
-                inputs, count.created[-1], iter([Problem("JS439", "name", text, detail)])
-            )
+            detail, at = "Raise max_consumers, or remove consumers.", count.created[-1].address
+            yield inputs.finding("error", "JS439", text, detail, at, "name")
 
 
-def _check_source_consumers(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def _check_source_consumers(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending` (10082).
 
     The limit refuses the server's own consumer. An existing downstream stream stops only when it
@@ -455,44 +358,39 @@ def _check_source_consumers(
             continue
         before = inputs.live.get(edge.origin)
         limited = before is None or not limits_acks(before.compact)
-        starting = starts_copying(decisions.get(edge.origin)) or starts_copying(
-            decisions.get(edge.downstream)
-        )
+        starting = any(starts_copying(decisions.get(one)) for one in (edge.origin, edge.downstream))
         at = decisions.get(edge.origin if limited else edge.downstream)
         if at is not None and at.writes and (limited or starting):
             field = "consumer_limits" if limited else edge.kind
             yield from _refused_copy(inputs, at, edge.origin, edge.downstream, field)
 
 
-def _check_other_copies(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def _check_other_copies(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse the same limit for a stream that one outside of the files reads.
 
     It stops when its server restarts, although nothing in this plan touches it.
     """
     for decision in decisions.values():
-        after, live = decision.after, decision.live
+        after = decision.after
         if not decision.writes or after is None or decision.address.kind == "consumer":
             continue
-        if not begins_to_limit_acks(live.compact if live is not None else {}, after):
+        if not begins_to_limit_acks(decision.before, after):
             continue
         level = inputs.level(decision.address)
         if has_acknowledging_consumers(after.get("retention", "limits"), level):
             continue
         for downstream, _, _ in find_downstream(inputs, decisions, decision.address):
             if inputs.declared(downstream) is None:
-                yield from _refused_copy(
-                    inputs, decision, decision.address, downstream, "consumer_limits"
-                )
+                origin = decision.address
+                yield from _refused_copy(inputs, decision, origin, downstream, "consumer_limits")
 
 
 def _refused_copy(
     inputs: PlanInputs, at: ResourceDecision, origin: Address, downstream: Address, field: str
-) -> Iterator[Diagnostic]:
+) -> Findings:
     text = (
         f"{downstream} cannot copy {origin}: its consumer_limits.max_ack_pending "
         "refuses the server's own consumer (10082)"
     )
     detail = "Remove max_ack_pending from these consumer_limits; set it at each consumer."
-    yield from _to_diagnostics(inputs, at, iter([Problem("JS458", field, text, detail)]))
+    yield from _to_diagnostics(inputs, at, [Problem("JS458", field, text, detail)])

@@ -6,7 +6,7 @@ rules find what it refuses as in a real plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.build import build_plan, candidate_addresses, decide_all
 from jsplan.planning.decide import table_of
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
@@ -77,9 +77,8 @@ def check_server_version(
     found = _find_errors(workspace, topology, level)
     others = [each for each in SERVER_VERSIONS if each != level]
     if found:
-        everywhere = set.intersection(
-            *(set(_find_errors(workspace, topology, each)) for each in others)
-        )
+        elsewhere = (set(_find_errors(workspace, topology, each)) for each in others)
+        everywhere = set.intersection(*elsewhere)
         found = {key: error for key, error in found.items() if key not in everywhere}
     diagnostics = list(found.values())
     for address, declared in sorted(workspace.resources.items()):
@@ -106,7 +105,7 @@ def _find_errors(
 
 def _check_downgrade(
     address: Address, declared: DeclaredResource, body: Config, version: str, level: int
-) -> Iterator[Diagnostic]:
+) -> Findings:
     """Warn that the release cannot run an existing object as a newer one wrote it."""
     table = table_of(address)
     newer = {path.split(".")[0] for path, each in table.required_levels(body) if each > level}
@@ -134,7 +133,7 @@ def _check_downgrade(
 
 def _list_differences(
     address: Address, declared: DeclaredResource, body: Config, version: str, level: int
-) -> Iterator[Diagnostic]:
+) -> Findings:
     compact = table_of(address).compact({"name": address.stream} | body)
     for each in DIFFERENCES:
         old, first = level < each.level, SERVER_VERSIONS[each.level]

@@ -7,14 +7,13 @@ every moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.merge import build_update
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, ResourceDecision
 from jsplan.resources.fields import Config
 from jsplan.units import count_text
 
@@ -57,17 +56,8 @@ def split_reorganisation(
     if found is None:
         return None
     title, expect = found
-    return (
-        title,
-        build_update(
-            table_of(decision.address),
-            live.raw,
-            body,
-            live.compact,
-            _with_fields(live.compact, expect),
-        ),
-        expect,
-    )
+    table, wanted = table_of(decision.address), _with_fields(live.compact, expect)
+    return title, build_update(table, live.raw, body, live.compact, wanted), expect
 
 
 def _with_fields(config: Config, fields: Config) -> Config:
@@ -100,76 +90,48 @@ def delayed_limits(before: Config, after: Config) -> Config:
     """
     found: Config = {}
     old, new = before.get(CONSUMER_LIMITS) or {}, after.get(CONSUMER_LIMITS) or {}
-    numbers = [
-        name
-        for name in {**old, **new}
-        if isinstance(old.get(name, 0), int) and isinstance(new.get(name, 0), int)
-    ]
-    shrinks = [name for name in numbers if _is_lower(new.get(name), old.get(name))]
+    pairs = {name: (new.get(name, 0), old.get(name, 0)) for name in {**old, **new}}
+    numbers = {name: pair for name, pair in pairs.items() if all(isinstance(n, int) for n in pair)}
+    shrinks = [name for name, pair in numbers.items() if _is_lower(*pair)]
     if shrinks:
         wide = {name: value for name, value in new.items() if name not in shrinks}
         found[CONSUMER_LIMITS] = wide | {name: old[name] for name in shrinks if name in old} or None
     if _is_lower(after.get(MAX_CONSUMERS), before.get(MAX_CONSUMERS)):
         found[MAX_CONSUMERS] = before.get(MAX_CONSUMERS)
-    if _becomes_interest(before, after):
+    if after.get(RETENTION) == "interest" != before.get(RETENTION):
         found[RETENTION] = before.get(RETENTION)
     return found
-
-
-def _becomes_interest(before: Config, after: Config) -> bool:
-    return after.get(RETENTION) == "interest" and before.get(RETENTION) != "interest"
 
 
 def _is_lower(new: int | None, old: int | None) -> bool:
     return (new or 0) > 0 and ((old or 0) <= 0 or (new or 0) < (old or 0))
 
 
-def streams_with_delayed_limits(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[Address]:
+def streams_with_delayed_limits(inputs: PlanInputs, decisions: Decisions) -> set[Address]:
     """Return the streams whose update must wait for their consumers.
 
     They shrink limits while existing consumers change, or become interest streams while any
     consumer changes.
     """
-    consumers = [decision for decision in decisions.values() if decision.address.parent is not None]
-    busy = {
-        stream_of(inputs, decisions, decision.address)
-        for decision in consumers
-        if is_consumer_changed(decision)
-    }
-    any_busy = busy | {
-        stream_of(inputs, decisions, decision.address)
-        for decision in consumers
-        if decision.actions == ["create"]
-    }
-    found = {
-        address for address in busy & decisions.keys() if _delayed_limits_of(decisions[address])
-    }
-    return found | {
-        address
-        for address in any_busy & decisions.keys()
-        if RETENTION in _delayed_limits_of(decisions[address])
-    }
+    found: set[Address] = set()
+    for decision in decisions.values():
+        changed = decision.address.parent is not None and is_consumer_changed(decision)
+        if not changed and (decision.address.parent is None or decision.actions != ["create"]):
+            continue
+        address = stream_of(inputs, decisions, decision.address)
+        stream = decisions.get(address)
+        if stream is not None and stream.actions == ["update"]:
+            waiting = delayed_limits(stream.before, stream.planned)
+            if RETENTION in waiting or (changed and waiting):
+                found.add(address)
+    return found
 
 
-def _delayed_limits_of(decision: ResourceDecision) -> Config:
-    live, after = decision.live, decision.after
-    return (
-        delayed_limits(live.compact, after)
-        if decision.actions == ["update"] and live is not None and after is not None
-        else {}
-    )
-
-
-def stream_of(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], consumer: Address
-) -> Address:
+def stream_of(inputs: PlanInputs, decisions: Decisions, consumer: Address) -> Address:
     """Return the stream of a consumer under the domain key that the plan uses for it."""
     parent = consumer.parent
     assert parent is not None
-    known = parent in decisions or parent.domain not in inputs.workspace.domains
-    return parent if known else inputs.topology.find_declared(parent)
+    return parent if parent in decisions else inputs.topology.find_declared(parent)
 
 
 def is_consumer_changed(decision: ResourceDecision) -> bool:
@@ -198,9 +160,7 @@ def split_update(
     return middle if differs else None, decision, {name: after.get(name) for name in waiting}
 
 
-def delay_limit_updates(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], drafts: Drafts
-) -> None:
+def delay_limit_updates(inputs: PlanInputs, decisions: Decisions, drafts: Drafts) -> None:
     """Let shrinking limits wait for the consumers."""
     waiting = {address for address, kind in drafts if kind == "last"}
     for key in drafts if waiting else ():

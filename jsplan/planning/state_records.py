@@ -32,24 +32,21 @@ def record_entry(entry: Entry) -> dict[str, Any]:
 
     Only its `created` changes.
     """
-    record = {
-        "declared": entry.declared,
-        "origin": entry.origin,
-        "depends_on": entry.depends_on,
-        "prevent_destroy": entry.prevent_destroy,
-    }
-    return (
-        record
-        | ({"starts": entry.starts} if entry.starts else {})
-        | ({"position_once": entry.position_once} if entry.position_once else {})
-    )
+    names = ("declared", "origin", "depends_on", "prevent_destroy")
+    optional = ("sensitive", "starts", "position_once")
+    record = {name: getattr(entry, name) for name in names}
+    return record | {name: value for name in optional if (value := getattr(entry, name))}
 
 
 def build_state_record(
-    inputs: PlanInputs, decision: ResourceDecision, provenance: str
+    inputs: PlanInputs, decision: ResourceDecision, provenance: str = ""
 ) -> dict[str, Any]:
-    """Return the state record; apply adds the configuration and `created` as read back."""
+    """Return the state record; apply adds the configuration and `created` as read back.
+
+    Without another `provenance` it is that of state.
+    """
     address, declared, entry = decision.address, inputs.declared(decision.address), decision.entry
+    known = "imported" if decision.adopts else provenance_of(decision)
     guard = declared.lifecycle.prevent_destroy if declared else None
     if inputs.options.refresh_only and entry is not None:
         fields, after = _declared_with_drift(decision, entry), entry.depends_on
@@ -58,18 +55,16 @@ def build_state_record(
         after = inputs.topology.dependency_names(address)
     record: dict[str, Any] = {
         "declared": fields,
-        "origin": provenance,
+        "origin": provenance or known,
         "depends_on": after,
         "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
     }
-    if (
-        entry is not None
-        and entry.starts
-        and _has_replacement_starts(decision, entry, record["declared"])
-    ):
-        record["starts"] = entry.starts
-    elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
-        record["starts"] = starts
+    if entry is not None and entry.starts:
+        keeps = decision.live is not None and not decision.replaces
+        if keeps and replacement_fields(address, entry, fields):  # a consumer keeps its start
+            record["starts"] = entry.starts
+        elif starts := effective_starts(decision, entry, fields):
+            record["starts"] = starts
     if _is_sensitive(inputs, decision):
         record["sensitive"] = True
     if (start := start_of_new_consumer(inputs, decision)) is not None:
@@ -109,21 +104,9 @@ def _recorded_word(inputs: PlanInputs, decision: ResourceDecision) -> str:
     return decision.entry.position_once if decision.entry is not None else ""
 
 
-def _has_replacement_starts(
-    decision: ResourceDecision, entry: Entry, named: dict[str, Any]
-) -> bool:
-    """Check whether the start that a replacement set in place of the files is still there."""
-    return (
-        decision.live is not None
-        and not decision.replaces
-        and bool(replacement_fields(decision.address, entry, named))
-    )
-
-
 def _declared_with_drift(decision: ResourceDecision, entry: Entry) -> dict[str, Any]:
     """Return the declared fields with drifted values, so the next plan sees the difference."""
-    table, live = table_of(decision.address), decision.live.compact if decision.live else {}
-    before = table.compact(entry.config)
+    live, before = decision.before, table_of(decision.address).compact(entry.config)
     return {
         name: value if before.get(name) == live.get(name) else live.get(name)
         for name, value in entry.declared.items()
@@ -144,11 +127,9 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     entry, live = decision.entry, decision.live
     if entry is None or live is None or decision.reason == "not_managed":
         return False
-    if (
-        decision.address in inputs.interrupted.recovered
-        or decision.address in inputs.interrupted.detached_sources
-    ):
-        return decision.address in inputs.interrupted.recovered
+    is_recovered = decision.address in inputs.interrupted.recovered
+    if is_recovered or decision.address in inputs.interrupted.detached_sources:
+        return is_recovered
     if closing_record(inputs, decision.address):
         return not inputs.options.refresh_only
     if inputs.options.refresh_only:
@@ -156,16 +137,9 @@ def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
         return False
     record = build_state_record(inputs, decision, entry.origin)
-    remembered = {
-        "declared": entry.declared,
-        "origin": entry.origin,
-        "depends_on": _recorded_dependencies(inputs, decision, entry),
-        "prevent_destroy": entry.prevent_destroy,
-    }
-    remembered |= {"sensitive": True} if entry.sensitive else {}
-    remembered |= {"starts": entry.starts} if entry.starts else {}
-    remembered |= {"position_once": entry.position_once} if entry.position_once else {}
-    return record != remembered or _is_config_outdated(inputs, decision, entry, live)
+    recorded = {"depends_on": _recorded_dependencies(inputs, decision, entry)}
+    is_same = record == record_entry(entry) | recorded
+    return not is_same or _is_config_outdated(inputs, decision, entry, live)
 
 
 def _is_config_outdated(
@@ -196,7 +170,5 @@ def _recorded_dependencies(
     inputs: PlanInputs, decision: ResourceDecision, entry: Entry
 ) -> list[str]:
     """Return the dependencies in state, whose names `moved` blocks may have changed since."""
-    stored = inputs.state.resources.get(
-        inputs.moved_from.get(decision.address, decision.address), entry
-    )
-    return stored.depends_on
+    name = inputs.moved_from.get(decision.address, decision.address)
+    return inputs.state.resources.get(name, entry).depends_on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +19,8 @@ from jsplan.planning.decide import (
     inherited_settings,
     table_of,
 )
-from jsplan.planning.drafts import Draft, Drafts
+from jsplan.planning.diff import changed_names
+from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.interest import (
     PLACEHOLDER_ORPHANED,
     add_placeholders,
@@ -27,15 +28,17 @@ from jsplan.planning.interest import (
     is_placeholder,
 )
 from jsplan.planning.merge import build_create, build_update
-from jsplan.planning.model import PlanInputs, ResourceDecision, split_contents
+from jsplan.planning.model import (
+    Decisions,
+    PlanInputs,
+    ResourceDecision,
+    is_state_only,
+    split_contents,
+)
 from jsplan.planning.order import order_sources, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
-from jsplan.planning.replication.checks import (
-    draft_replication_checks,
-    is_state_only,
-    order_replication_checks,
-)
+from jsplan.planning.replication.checks import draft_replication_checks, order_replication_checks
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
 from jsplan.planning.replication.source_starts import with_source_starts
 from jsplan.planning.split_updates import (
@@ -51,7 +54,6 @@ from jsplan.planning.state_records import (
     build_state_record,
     is_state_outdated,
     previous_address,
-    provenance_of,
     record_entry,
 )
 from jsplan.planning.transfer.consumers import params, with_pause
@@ -66,7 +68,7 @@ from jsplan.planning.transfer.steps import (
 )
 
 
-def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
+def build_steps(inputs: PlanInputs, decisions: Decisions) -> list[Step]:
     """Return all steps in an order that respects every dependency, numbered from `s1`."""
     drafts: Drafts = {}
     decisions, of_contents = split_contents(decisions)
@@ -75,12 +77,9 @@ def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) 
     for decision in decisions.values():
         if _is_left_alone(inputs, decision):
             continue
-        found = _draft_decision(
-            inputs, decision, decisions, delays_limits=decision.address in waiting
-        )
-        for draft in adapt_origin_drafts(
-            decision, found, str(inputs.moved_from.get(decision.address, decision.address))
-        ):
+        delays = decision.address in waiting
+        found = _draft_decision(inputs, decision, decisions, delays_limits=delays)
+        for draft in adapt_origin_drafts(decision, found, inputs.state_name(decision.address)):
             drafts[draft.key] = with_source_starts(draft, decision.source_starts)
     order_detaching(decisions, inputs, drafts)
     order_relocations(inputs, decisions, drafts)
@@ -112,25 +111,17 @@ def _is_left_alone(inputs: PlanInputs, decision: ResourceDecision) -> bool:
 
 
 def _draft_decision(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
-    *,
-    delays_limits: bool,
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions, *, delays_limits: bool
 ) -> Iterable[Draft]:
     if decision.relocation is not None and decision.reason == RELOCATION_WAITS:
         yield draft_release(decision.relocation)
     elif decision.relocation is not None:
         yield from draft_transfer(inputs, decision, _draft_relocated(inputs, decision), {})
         if decision.actions == ["delete", "create"]:
-            yield _draft_create(inputs, decision, "absent")
+            yield _draft_create(inputs, decision)
     elif decision.replacement is not None:
-        yield from draft_transfer(
-            inputs,
-            decision,
-            _draft_create(inputs, decision, "absent"),
-            _restored_consumers(inputs, decision, decisions),
-        )
+        consumers = _restored_consumers(inputs, decision, decisions)
+        yield from draft_transfer(inputs, decision, _draft_create(inputs, decision), consumers)
     elif decision.reason == REPLACEMENT_ROLLED_BACK:
         begun = inputs.interrupted.streams[decision.address]
         yield draft_undo(inputs, begun, _draft_update(inputs, decision))
@@ -141,21 +132,19 @@ def _draft_decision(
 def _draft_actions(
     inputs: PlanInputs, decision: ResourceDecision, *, delays_limits: bool
 ) -> Iterable[Draft]:
+    resumes = decision.actions == ["create"] and decision.reason == REPLACEMENT_INTERRUPTED
     match decision.actions:
-        case ["create"] if (
-            decision.reason == REPLACEMENT_INTERRUPTED and decision.address.kind == "consumer"
-        ):
-            yield _draft_consumer_replace(inputs, decision)
-        case ["create", "delete"] if decision.address.kind == "consumer":
+        case _ if decision.address.kind == "consumer" and (decision.preserves or resumes):
             yield _draft_consumer_replace(inputs, decision)
         case ["create"] if decision.reason == RESTORED:
             from jsplan.planning.restore.decisions import draft_restored  # noqa: PLC0415 - rare
 
             yield draft_restored(inputs, decision)
         case ["create"]:
-            yield _draft_create(inputs, decision, "absent")
+            yield _draft_create(inputs, decision)
         case ["update"]:
-            yield from _draft_detach(inputs, decision)
+            if decision.sources_to_detach:
+                yield draft_detach(inputs, decision, _object_label(decision))
             if decision.fields or decision.reset is None:
                 yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
             yield from _draft_reset(inputs, decision)
@@ -163,18 +152,11 @@ def _draft_actions(
             yield _draft_delete(inputs, decision)
         case ["delete", "create"]:
             yield _draft_delete(inputs, decision)
-            yield _draft_create(inputs, decision, "absent")
+            yield _draft_create(inputs, decision)
         case ["forget"]:
-            renamed = previous_address(inputs, decision.address)
-            yield Draft(
-                (decision.address, "forget"),
-                "state.forget",
-                f"forget {decision.address}",
-                None,
-                "",
-                None,
-                renamed,
-            )
+            address, renamed = decision.address, previous_address(inputs, decision.address)
+            title = f"forget {address}"
+            yield Draft((address, "forget"), "state.forget", title, None, "", None, renamed)
         case _ if decision.adopts and not inputs.options.refresh_only:
             yield _draft_state_step(inputs, decision, "state.import", "import")
         case _ if is_state_outdated(inputs, decision):
@@ -187,19 +169,7 @@ def _draft_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
         return _draft_update(inputs, decision)
     if decision.actions[0] == "delete":
         return _draft_delete(inputs, decision)
-    return _draft_create(inputs, decision, "absent")
-
-
-def _draft_detach(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Draft]:
-    """Draft the call before an update that detaches sources."""
-    if decision.sources_to_detach:
-        recorded = str(inputs.moved_from.get(decision.address, decision.address))
-        yield draft_detach(
-            decision,
-            _object_label(decision),
-            recorded,
-            inputs.interrupted.detached_sources.get(decision.address, set()),
-        )
+    return _draft_create(inputs, decision)
 
 
 def _draft_closing_steps(inputs: PlanInputs, drafted: set[Address]) -> Iterable[Draft]:
@@ -207,31 +177,21 @@ def _draft_closing_steps(inputs: PlanInputs, drafted: set[Address]) -> Iterable[
 
     They are no longer pending, and what they deleted is removed from state.
     """
-    for address in sorted(
-        (inputs.interrupted.steps.keys() & inputs.selected) | inputs.interrupted.recovered_deletions
-    ):
-        if (
-            address in drafted
-            or not inputs.live.is_reachable(address.domain)
-            or address in inputs.live.unreadable
-        ):
+    work = inputs.interrupted
+    for address in sorted((work.steps.keys() & inputs.selected) | work.recovered_deletions):
+        is_read = inputs.live.is_reachable(address.domain) and address not in inputs.live.unreadable
+        if address in drafted or not is_read:
             continue
         if address.is_content:
             yield draft_closing(inputs, address)
             continue
-        begun = inputs.interrupted.steps.get(address, {})
+        begun = work.steps.get(address, {})
         if begun.get("check", begun).get("op") == VERIFY_OP and is_state_only(inputs):
             continue
-        live = inputs.live.get(address)
+        live, title = inputs.live.get(address), f"record {address} in state"
         fingerprint = live.fingerprint if live else "absent"
-        yield Draft(
-            (address, "settle"),
-            "state.update",
-            f"record {address} in state",
-            None,
-            fingerprint,
-            params=partial_update_params(inputs, address),
-        )
+        params = partial_update_params(inputs, address)
+        yield Draft((address, "settle"), "state.update", title, None, fingerprint, params=params)
 
 
 def _api_subject(decision: ResourceDecision, verb: str) -> str:
@@ -247,69 +207,53 @@ def _object_label(decision: ResourceDecision) -> str:
     return f"{address.kind} {name} in {address.domain}"
 
 
-def _request_payload(
-    decision: ResourceDecision, config: dict[str, Any], action: str
+def _request(
+    decision: ResourceDecision, verb: str, config: dict[str, Any], action: str = ""
 ) -> dict[str, Any]:
-    """CONSUMER.CREATE is an upsert unless `action` says otherwise."""
-    if decision.address.kind == "consumer":
-        return {"stream_name": decision.address.stream, "config": config, "action": action}
-    return config
+    """Return the request to write an object. CONSUMER.CREATE is an upsert unless `action` says."""
+    address, payload = decision.address, config
+    if address.kind == "consumer":
+        payload = {"stream_name": address.stream, "config": config, "action": action}
+    return {"api": _api_subject(decision, verb), "payload": payload}
 
 
-def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: str) -> Draft:
-    body, address = body_of_new(inputs, decision), decision.address
+def _draft_create(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    body, address, after = body_of_new(inputs, decision), decision.address, decision.planned
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
-    expect = {
-        name: (decision.after or {}).get(name)
-        for name in _verifiable_fields(body, inputs.body(address))
-    }
+    expect = {name: after.get(name) for name in _verifiable_fields(body, inputs.body(address))}
     config = build_create(table_of(address), body, inputs.level(address))
     if address.parent is not None and inherited_settings(inputs, address).keys() & INHERITED_LIMITS:
-        config = with_inherited_limits(config, decision.after or {})
-    if decision.continues_at:
-        config, expect = (
-            config | {"first_seq": decision.continues_at},
-            expect | {"first_seq": decision.continues_at},
-        )
+        config = with_inherited_limits(config, after)
+    first = {"first_seq": decision.continues_at} if decision.continues_at else {}
     return Draft(
         (address, "create"),
         op,
         f"create {_object_label(decision)}",
-        {
-            "api": _api_subject(decision, "CREATE"),
-            "payload": _request_payload(decision, config, "create"),
-        },
-        precondition,
-        expect,
+        _request(decision, "CREATE", config | first, "create"),
+        "absent",
+        expect | first,
         build_state_record(inputs, decision, "created"),
-        taken_subjects=_exclusive_subjects(inputs, address, decision.after or {}),
+        taken_subjects=_exclusive_subjects(inputs, address, after),
     )
 
 
 def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     """Draft the replacement of a consumer as one step: no other step may come in between."""
-    address, live, draft = (
-        decision.address,
-        decision.live,
-        _draft_create(inputs, decision, "absent"),
-    )
-    before, after = (
-        _exclusive_subjects(inputs, address, live.compact if live else {}),
-        _exclusive_subjects(inputs, address, decision.after or {}),
-    )
+    address, live, draft = decision.address, decision.live, _draft_create(inputs, decision)
+    freed, taken = _exchanged_subjects(inputs, decision)
     assert draft.request is not None
     payload = draft.request["payload"]
+    paused = payload | {"config": with_pause(payload["config"], decision)}
     return replace(
         draft,
-        request=draft.request
-        | {"payload": payload | {"config": with_pause(payload["config"], decision)}},
+        request=draft.request | {"payload": paused},
         key=(address, "update"),
         op="consumer.replace",
         title=f"replace {_object_label(decision)} at {_position_label(decision)}",
         precondition=live.fingerprint if live else "absent",
         params=params(inputs, decision),
-        freed_subjects=[s for s in before if s not in after],
-        taken_subjects=[s for s in after if s not in before],
+        freed_subjects=freed,
+        taken_subjects=taken,
     )
 
 
@@ -318,21 +262,12 @@ def _draft_reset(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Dra
     address, live, reset = decision.address, decision.live, decision.reset
     if live is None or reset is None or not reset.in_place:
         return
-    provenance = "imported" if decision.adopts else provenance_of(decision)
-    record = build_state_record(inputs, decision, provenance) | {"position_once": reset.once}
-    yield Draft(
-        (address, "reset"),
-        "consumer.reset",
-        f"set {_object_label(decision)} to {_position_label(decision)}",
-        None,
-        live.fingerprint,
-        record=record,
-        params={
-            "state_address": str(inputs.moved_from.get(address, address)),
-            "api_level": inputs.level(address),
-            "reset": reset.to_json(),
-        },
-    )
+    record = build_state_record(inputs, decision) | {"position_once": reset.once}
+    title = f"set {_object_label(decision)} to {_position_label(decision)}"
+    params = {"api_level": inputs.level(address), "reset": reset.to_json()}
+    params |= partial_update_params(inputs, address)
+    draft = Draft((address, "reset"), "consumer.reset", title, None, live.fingerprint)
+    yield replace(draft, record=record, params=params)
 
 
 def _position_label(decision: ResourceDecision) -> str:
@@ -342,36 +277,27 @@ def _position_label(decision: ResourceDecision) -> str:
 
 def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
     """Draft the cleanup of interrupted consumer replacements that this plan does not resume."""
-    if inputs.options.refresh_only or inputs.options.imports:
+    if is_state_only(inputs):
         return
-    for address in sorted(
-        a
-        for a in inputs.interrupted.replacements
-        if a.kind == "consumer" and not is_placeholder(a) and a in inputs.selected
-    ):
-        if (address, "reset") in drafts:
+    begun = inputs.interrupted.replacements
+    for address in sorted(begun.keys() & inputs.selected):
+        update = drafts.get((address, "update"))
+        resumed = update is not None and update.op == "consumer.replace"
+        if resumed or address.kind != "consumer" or is_placeholder(address):
             continue
-        if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
-            continue
-        if inputs.live.is_reachable(address.domain):
-            recorded = {"state_address": inputs.interrupted.replacements[address]["address"]}
+        if (address, "reset") not in drafts and inputs.live.is_reachable(address.domain):
             title = (
                 f"clean up after the replacement of consumer {address.consumer} "
                 f"of {address.stream} in {address.domain}"
             )
-            yield Draft(
-                (address, "tidy"),
-                "consumer.cleanup",
-                title,
-                None,
-                "",
-                depends_on={key for key in drafts if key[0] == address},
-                params=recorded,
-            )
+            draft = Draft((address, "tidy"), "consumer.cleanup", title, None, "")
+            draft.params = {"state_address": begun[address]["address"]}
+            draft.depends_on = {key for key in drafts if key[0] == address}
+            yield draft
 
 
 def _restored_consumers(
-    inputs: PlanInputs, stream: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, stream: ResourceDecision, decisions: Decisions
 ) -> dict[str, Any]:
     """Return how the declared consumers come back with their stream.
 
@@ -384,17 +310,11 @@ def _restored_consumers(
             found[address.consumer] = None
         elif decision.restored_with is not None:
             unselected = decision.entry if address not in inputs.selected else None
-            record = (
-                record_entry(unselected)
-                if unselected
-                else build_state_record(
-                    inputs, decision, "imported" if decision.adopts else provenance_of(decision)
-                )
-            )
+            record = record_entry(unselected) if unselected else None
             found[address.consumer] = {
                 "address": str(address),
                 "config": _final_consumer_config(inputs, decision),
-                "record": record,
+                "record": record or build_state_record(inputs, decision),
             }
     return found
 
@@ -406,11 +326,10 @@ def _final_consumer_config(inputs: PlanInputs, decision: ResourceDecision) -> di
     body, table, live = inputs.body(decision.address), table_of(decision.address), decision.live
     if decision.preserves:
         created = build_create(table, body, inputs.level(decision.address))
-        created = with_inherited_limits(created, decision.after or {})
+        created = with_inherited_limits(created, decision.planned)
         return with_owner_tag(inputs, with_pause(created, decision))
-    return with_owner_tag(
-        inputs, build_update(table, live.raw, body, live.compact, decision.after or live.compact)
-    )
+    updated = build_update(table, live.raw, body, live.compact, decision.after or live.compact)
+    return with_owner_tag(inputs, updated)
 
 
 def _verifiable_fields(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
@@ -435,12 +354,12 @@ def _draft_updates(
     pauses, until = changes_pause(decision.live.compact, decision.after), decision.after.get(PAUSE)
     part = split_reorganisation(decision, inputs.body(decision.address))
     if part is not None:
-        title, payload, expect = part
+        title, config, expect = part
         yield Draft(
             (decision.address, "first"),
             "stream.update",
             f"update {_object_label(decision)}: {title}",
-            {"api": _api_subject(decision, "UPDATE"), "payload": payload},
+            _request(decision, "UPDATE", config),
             decision.live.fingerprint,
             expect,
             stable_stream=decision.address,
@@ -453,21 +372,15 @@ def _draft_updates(
             inputs, replace(decision, after=rest | as_paused), delays_limits=delays_limits
         )
     if pauses:
-        title = (
-            f"pause {_object_label(decision)} until {until}"
-            if until
-            else f"resume {_object_label(decision)}"
-        )
+        label = _object_label(decision)
         yield Draft(
             (decision.address, "pause"),
             "consumer.pause",
-            title,
+            f"pause {label} until {until}" if until else f"resume {label}",
             {"api": _api_subject(decision, "PAUSE"), "payload": {PAUSE: until} if until else None},
             decision.live.fingerprint,
             {PAUSE: until},
-            build_state_record(
-                inputs, decision, "imported" if decision.adopts else provenance_of(decision)
-            ),
+            build_state_record(inputs, decision),
         )
 
 
@@ -478,11 +391,10 @@ def _draft_split_update(
     now, last, waiting = split_update(decision, delays_limits=delays_limits)
     if now is not None:
         draft = _draft_update(inputs, now)
-        yield (
-            draft
-            if last is None
-            else replace(draft, record=None, params=partial_update_params(inputs, decision.address))
-        )
+        if last is not None:
+            params = partial_update_params(inputs, decision.address)
+            draft = replace(draft, record=None, params=params)
+        yield draft
     if last is not None:
         final = _draft_update(inputs, last)
         change = (
@@ -491,11 +403,9 @@ def _draft_split_update(
             else "tighten its limits for consumers"
         )
         final = replace(final, key=(decision.address, "last"), title=f"{final.title}: {change}")
-        yield (
-            final
-            if now is None
-            else replace(final, expect=waiting, freed_subjects=[], taken_subjects=[])
-        )
+        if now is not None:
+            final = replace(final, expect=waiting, freed_subjects=[], taken_subjects=[])
+        yield final
 
 
 def _draft_update(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
@@ -503,68 +413,40 @@ def _draft_update(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     assert decision.after is not None
     address, body, live = decision.address, inputs.body(decision.address), decision.live
     op: Op = "consumer.update" if address.kind == "consumer" else "stream.update"
-    payload = build_update(table_of(address), live.raw, body, live.compact, decision.after)
-    changed = {
-        n
-        for n in live.compact.keys() | decision.after.keys()
-        if live.compact.get(n) != decision.after.get(n)
-    }
+    config = build_update(table_of(address), live.raw, body, live.compact, decision.after)
     declared = inputs.declared(address)
-    ignored = declared.lifecycle.ignore_changes if declared else ()
-    expect = {
-        name: decision.after.get(name)
-        for name in sorted(changed | body.keys())
-        if name not in ignored
-    }
-    before, after = (
-        _exclusive_subjects(inputs, address, live.compact),
-        _exclusive_subjects(inputs, address, decision.after),
-    )
+    named = {*changed_names(live.compact, decision.after), *body}
+    named -= {*declared.lifecycle.ignore_changes} if declared else set()
+    freed, taken = _exchanged_subjects(inputs, decision)
+    busy = op == "stream.update" and is_reorganised(live.compact, decision.after)
     return Draft(
         (address, "update"),
         op,
         f"update {_object_label(decision)}",
-        {
-            "api": _api_subject(decision, "CREATE" if op == "consumer.update" else "UPDATE"),
-            "payload": _request_payload(decision, payload, "update"),
-        },
+        _request(decision, "CREATE" if op == "consumer.update" else "UPDATE", config, "update"),
         live.fingerprint,
-        expect,
-        build_state_record(
-            inputs, decision, "imported" if decision.adopts else provenance_of(decision)
-        ),
-        freed_subjects=[s for s in before if s not in after],
-        taken_subjects=[s for s in after if s not in before],
-        stable_stream=address
-        if op == "stream.update" and is_reorganised(live.compact, decision.after)
-        else None,
+        {name: decision.after.get(name) for name in sorted(named)},
+        build_state_record(inputs, decision),
+        freed_subjects=freed,
+        taken_subjects=taken,
+        stable_stream=address if busy else None,
     )
 
 
 def _draft_delete(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     assert decision.live is not None
     address, live = decision.address, decision.live
-    subjects, renamed = (
-        _exclusive_subjects(inputs, address, live.compact),
-        previous_address(inputs, address),
-    )
+    key: Key = (address, "delete")
+    renamed = previous_address(inputs, address)
     if decision.deleted_with is not None:
         title = f"forget {_object_label(decision)}, which goes with its stream"
-        return Draft(
-            (address, "delete"), "state.forget", title, None, live.fingerprint, None, renamed
-        )
+        return Draft(key, "state.forget", title, None, live.fingerprint, None, renamed)
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
+    freed = _exclusive_subjects(inputs, address, live.compact)
     request = {"api": _api_subject(decision, "DELETE"), "payload": None}
-    return Draft(
-        (address, "delete"),
-        op,
-        f"delete {_object_label(decision)}",
-        request,
-        live.fingerprint,
-        None,
-        renamed,
-        freed_subjects=subjects,
-    )
+    title = f"delete {_object_label(decision)}"
+    draft = Draft(key, op, title, request, live.fingerprint, None, renamed)
+    return replace(draft, freed_subjects=freed)
 
 
 def _exclusive_subjects(inputs: PlanInputs, address: Address, config: dict[str, Any]) -> list[str]:
@@ -573,23 +455,24 @@ def _exclusive_subjects(inputs: PlanInputs, address: Address, config: dict[str, 
         subjects: list[str] = config.get("subjects", [])
         return subjects
     stream = inputs.live.get(address.parent)
-    if stream is None or stream.compact.get("retention") != "workqueue":
-        return []
-    return filters_of(config)
+    is_queue = stream is not None and stream.compact.get("retention") == "workqueue"
+    return list(filters_of(config)) if is_queue else []
+
+
+def _exchanged_subjects(
+    inputs: PlanInputs, decision: ResourceDecision
+) -> tuple[list[str], list[str]]:
+    """Return the exclusive subjects that a change frees, and those that it takes."""
+    before, after = (
+        _exclusive_subjects(inputs, decision.address, config)
+        for config in (decision.before, decision.planned)
+    )
+    return [s for s in before if s not in after], [s for s in after if s not in before]
 
 
 def _draft_state_step(inputs: PlanInputs, decision: ResourceDecision, op: Op, verb: str) -> Draft:
     """Draft a step that changes only the state."""
     assert decision.live is not None
-    record = build_state_record(
-        inputs, decision, "imported" if op == "state.import" else provenance_of(decision)
-    )
-    return Draft(
-        (decision.address, "state"),
-        op,
-        f"{verb} {_object_label(decision)}",
-        None,
-        decision.live.fingerprint,
-        None,
-        record,
-    )
+    title, record = f"{verb} {_object_label(decision)}", build_state_record(inputs, decision)
+    found = decision.live.fingerprint
+    return Draft((decision.address, "state"), op, title, None, found, None, record)

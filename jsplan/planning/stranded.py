@@ -6,23 +6,22 @@ another one takes is not stranded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
 from jsplan.planning.decide import planned_config
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Decisions, Findings, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.consumer import filters_of
-from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered, overlaps
 from jsplan.topology.replication_graph import apply_transform
 from jsplan.units import bounds_text, count_text
@@ -32,7 +31,7 @@ FILTER_CAUSE: Final = "filter"
 
 
 def list_filter_measurements(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> Iterable[MeasurementRequest]:
     """List the measurements of existing consumers that get other filters."""
     readers = StreamReaders(inputs, decisions)
@@ -44,8 +43,8 @@ def list_filter_measurements(
 
 
 def assess_held_messages(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     """Yield the hazard of messages that workers hold while their filter goes to other consumers.
 
     A work queue gives an unacknowledged message to each consumer that begins to want it.
@@ -54,10 +53,9 @@ def assess_held_messages(
     held = int(live.state.get("num_ack_pending") or 0) if live is not None else 0
     if live is None or parent is None or not held or decision.actions not in _GIVE_UP:
         return
-    config = planned_config(inputs, decisions, inputs.topology.find_declared(parent))
-    if (config or {}).get("retention") != "workqueue" or (
-        decision.actions != ["delete"] and not _changes_filters(decision)
-    ):
+    config = planned_config(inputs, decisions, inputs.topology.find_declared(parent)) or {}
+    gives_up = decision.actions == ["delete"] or _changes_filters(decision)
+    if config.get("retention") != "workqueue" or not gives_up:
         return
     readers = inputs.index(
         "stream readers", (inputs.live.objects, decisions), lambda: StreamReaders(inputs, decisions)
@@ -75,15 +73,7 @@ def assess_held_messages(
             f"its workers hold {count_text(held, 'message')}: up to as many are delivered "
             f"again, to workers of {', '.join(takers)}"
         )
-        yield Hazard(
-            "DUPLICATES_MESSAGES",
-            text,
-            messages=held,
-            exact=False,
-            at_least=0,
-            at_most=held,
-            causes=takers,
-        )
+        yield counted("DUPLICATES_MESSAGES", text, held, causes=takers)
 
 
 _GIVE_UP: Final = (["update"], ["delete"])
@@ -91,52 +81,38 @@ _GIVE_UP: Final = (["update"], ["delete"])
 
 def _surviving_stream(inputs: PlanInputs, decision: ResourceDecision) -> LiveObject | None:
     """Return the stream of a consumer that stays, if it has messages."""
-    parent = decision.address.parent
-    if (
-        parent is None
-        or decision.live is None
-        or decision.is_removed
-        or decision.deleted_with is not None
-    ):
+    stream = inputs.stream_of(decision.address)
+    stays = not decision.is_removed and decision.deleted_with is None
+    if stream is None or decision.live is None or not stays:
         return None
-    stream = inputs.live.get(parent)
-    return stream if stream is not None and stream.state.get("messages") else None
+    return stream if stream.state.get("messages") else None
 
 
 def _changes_filters(decision: ResourceDecision) -> bool:
-    assert decision.live is not None
-    return decision.after is not None and sorted(filters_of(decision.live.compact)) != sorted(
-        filters_of(decision.after)
-    )
+    before, after = (sorted(filters_of(one)) for one in (decision.before, decision.planned))
+    return decision.after is not None and before != after
 
 
 def _list_for_consumer(
     inputs: PlanInputs, readers: StreamReaders, decision: ResourceDecision, stream: LiveObject
 ) -> Iterable[MeasurementRequest]:
-    address, parent, after = decision.address, stream.address, decision.after or {}
-    retention = (
-        planned_config(inputs, readers.decisions, inputs.topology.find_declared(parent))
-        or stream.compact
-    ).get("retention", "limits")
+    address, parent = decision.address, stream.address
+    planned = planned_config(inputs, readers.decisions, inputs.topology.find_declared(parent))
+    retention = get_retention(planned or stream.compact)
     if retention == "workqueue":
         parked = _mark_parked(list(_workqueue_readers(inputs, readers, parent)))
-        yield MeasurementRequest(
-            address, parent, FilterChange(address.consumer, "stranded", parked)
-        )
+        change = FilterChange(address.consumer, "stranded", parked)
+        yield MeasurementRequest(address, parent, change)
         return
-    reader = _single_reader(address.consumer, decision, after, inputs.level(address))
+    reader = _single_reader(decision, inputs.level(address))
     if decision.loses_content or reader is None:
         return
-    aspects: list[Aspect] = (
-        ["narrowed"]
-        if retention == "limits" and not _covers(reader.after, reader.before or ())
-        else []
-    )
-    aspects += [] if _covers(reader.before or (), reader.after) else ["passed"]
-    yield from (
-        MeasurementRequest(address, parent, FilterChange(reader.name, aspect, (reader,)))
-        for aspect in aspects
-    )
+    before, after = reader.before or (), reader.after
+    aspects: list[Aspect] = [] if _covers(before, after) else ["passed"]
+    if retention == "limits" and not _covers(after, before):
+        aspects.insert(0, "narrowed")
+    for aspect in aspects:
+        yield MeasurementRequest(address, parent, FilterChange(reader.name, aspect, (reader,)))
 
 
 def _covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
@@ -149,43 +125,23 @@ def _workqueue_readers(
 ) -> Iterable[FilteredConsumer]:
     """Yield every consumer that a work queue will have, and the hidden readers of its sources."""
     for address, config in readers.consumers(stream):
-        decision = readers.decisions.get(address)
-        if address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES):
-            yield FilteredConsumer(address.consumer, None, filters_of(config))
+        decision, name, after = readers.decisions.get(address), address.consumer, filters_of(config)
+        if name.startswith(INTERNAL_CONSUMER_PREFIXES):
+            yield FilteredConsumer(name, None, after)
         elif decision is None or decision.live is None:
-            yield FilteredConsumer(
-                address.consumer,
-                None if decision is not None else filters_of(config),
-                filters_of(config),
-            )
+            yield FilteredConsumer(name, after if decision is None else None, after)
         elif decision.replaces or decision.restored_with is not None:
-            yield FilteredConsumer(
-                address.consumer,
-                filters_of(decision.live.compact),
-                filters_of(config),
-                resumes_at=0,
-            )
+            yield FilteredConsumer(name, filters_of(decision.before), after, resumes_at=0)
         else:
-            yield _updated_reader(address.consumer, decision.live, config)
-    hidden = readers.hidden_downstream(stream, inputs.level(stream))
-    yield from (
-        FilteredConsumer(f"the downstream stream {downstream}", None, filters_of(origin))
-        for downstream, origin in hidden
-    )
+            yield _reader_of(decision.live, after)
+    for downstream, origin in readers.hidden_downstream(stream, inputs.level(stream)):
+        yield FilteredConsumer(f"the downstream stream {downstream}", None, filters_of(origin))
 
 
 def _mark_parked(readers: list[FilteredConsumer]) -> tuple[FilteredConsumer, ...]:
     """Mark the readers that wait for each other's filters: one of them is parked first."""
     changing = [reader for reader in readers if reader.changes_filter]
-    waits = {
-        reader.name: {
-            other_reader.name
-            for other_reader in changing
-            if other_reader is not reader
-            and _filters_overlap(reader.after, other_reader.before or ())
-        }
-        for reader in changing
-    }
+    waits = {one.name: {o.name for o in changing if _takes_from(one, o)} for one in changing}
 
     def circular(name: str) -> bool:
         seen, waiting = set[str](), [*waits.get(name, ())]
@@ -198,46 +154,32 @@ def _mark_parked(readers: list[FilteredConsumer]) -> tuple[FilteredConsumer, ...
     return tuple(replace(reader, filter_unset_briefly=circular(reader.name)) for reader in readers)
 
 
-def _filters_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    return any(overlaps(one, other) for one in some or (">",) for other in others or (">",))
+def _takes_from(reader: FilteredConsumer, other: FilteredConsumer) -> bool:
+    """Check whether a reader gets subjects that another one has now."""
+    taken, given = reader.after or (">",), other.before or (">",)
+    return reader is not other and any(overlaps(one, two) for one in taken for two in given)
 
 
-def _single_reader(
-    name: str, decision: ResourceDecision, after: Config, level: int
-) -> FilteredConsumer | None:
+def _single_reader(decision: ResourceDecision, level: int) -> FilteredConsumer | None:
     """Return the consumer alone; None if its position is unknown."""
     live = decision.live
     assert live is not None
+    reader = _reader_of(live, filters_of(decision.planned))
     if not decision.replaces and decision.restored_with is None:
-        return _updated_reader(name, live, after)
+        return reader
     position = position_of(live.compact, live.state, level)
-    if position is None:
-        return None
+    return replace(reader, resumes_at=position) if position is not None else None
+
+
+def _reader_of(live: LiveObject, after: tuple[str, ...]) -> FilteredConsumer:
+    """Return a consumer that gets other filters."""
     delivered = int((live.state.get("delivered") or {}).get("stream_seq") or 0)
-    return FilteredConsumer(
-        name,
-        filters_of(live.compact),
-        filters_of(after),
-        delivered,
-        bool(live.state.get("num_ack_pending")),
-        position,
-    )
+    is_pending = bool(live.state.get("num_ack_pending"))
+    name, before = live.address.consumer, filters_of(live.compact)
+    return FilteredConsumer(name, before, after, delivered, is_pending)
 
 
-def _updated_reader(name: str, live: LiveObject, after: Config) -> FilteredConsumer:
-    delivered = int((live.state.get("delivered") or {}).get("stream_seq") or 0)
-    return FilteredConsumer(
-        name,
-        filters_of(live.compact),
-        filters_of(after),
-        delivered,
-        bool(live.state.get("num_ack_pending")),
-    )
-
-
-def streams_with_new_subjects(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[Address]:
+def streams_with_new_subjects(inputs: PlanInputs, decisions: Decisions) -> set[Address]:
     """Return the streams that will store other subjects, directly or through their origins."""
     found: set[Address] = set()
     waiting = [address for address, decision in decisions.items() if changes_subjects(decision)]
@@ -252,30 +194,21 @@ def streams_with_new_subjects(
 
 
 def check_starved_consumers(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Findings:
     """Warn about consumers in no file that get nothing from the new subjects of their stream."""
-    live, after, declared = decision.live, decision.after or {}, inputs.declared(decision.address)
-    if (
-        live is None
-        or not changes_subjects(decision)
-        or any(
-            config.get(name) for config in (live.compact, after) for name in ("mirror", "sources")
-        )
-    ):
+    configs = (decision.before, decision.planned)
+    copies = any(config.get(name) for config in configs for name in ("mirror", "sources"))
+    if decision.live is None or not changes_subjects(decision) or copies:
         return
     before, stored = (
-        apply_transform(c.get("subjects", ()), c.get("subject_transform"))
-        for c in (live.compact, after)
+        apply_transform(c.get("subjects", ()), c.get("subject_transform")) for c in configs
     )
     for consumer in inputs.consumers_of(decision.address):
         address = consumer.address
         planned = decisions.get(address)
-        if (
-            address in inputs.workspace.resources
-            or (planned is not None and planned.deletes)
-            or address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
-        ):
+        goes = planned is not None and planned.deletes
+        if goes or address in inputs.workspace.resources:
             continue
         filters = filters_of(consumer.compact)
         lost = [
@@ -290,14 +223,7 @@ def check_starved_consumers(
                 f"no subject matches {', '.join(lost)}"
             )
             detail = "Inform its owner, or keep a subject that its filter matches."
-            yield Diagnostic(
-                "warning",
-                "JS474",
-                text,
-                detail,
-                str(decision.address),
-                declared.range if declared else None,
-            )
+            yield inputs.finding("warning", "JS474", text, detail, decision.address)
 
 
 # --- what the answers mean ----
@@ -315,33 +241,22 @@ def add_stranded_messages(
     for answer in answers:
         if answer.causes != (FILTER_CAUSE, "stranded"):
             continue
-        single, exact = answer.at_most == 1, answer.at_least == answer.at_most
         text = (
             f"{_format_messages(answer)} of the work queue "
-            f"{'is' if single else 'are'} delivered to no consumer any more: no filter matches "
-            f"them, or the consumer has passed them (then --replace {address} delivers them)"
+            f"{'is' if answer.at_most == 1 else 'are'} delivered to no consumer any more: no "
+            "filter matches them, or the consumer has passed them "
+            f"(then --replace {address} delivers them)"
         )
-        lost = Hazard(
-            "LOSES_CONSUMER_POSITION",
-            text,
-            messages=answer.at_most,
-            exact=exact,
-            at_least=None if exact else answer.at_least,
-            at_most=None if exact else answer.at_most,
-            causes=[FILTER_CAUSE],
-            as_of=answer.as_of,
-        )
-        others = [hazard for hazard in hazards if hazard.code != lost.code]
-        for hazard in hazards:
-            if hazard.code == lost.code:
-                lost.message = f"{hazard.message}; {lost.message}"
-        hazards = [*others, lost]
+        least, most, causes = answer.at_least, answer.at_most, [FILTER_CAUSE]
+        lost = counted("LOSES_CONSUMER_POSITION", text, most, least, causes, answer.as_of)
+        same = [hazard.message for hazard in hazards if hazard.code == lost.code]
+        lost.message = "; ".join([*same, text])
+        hazards = [*(hazard for hazard in hazards if hazard.code != lost.code), lost]
     return hazards
 
 
-def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about messages that a consumer does not get because its filter changes."""
-    declared = inputs.declared(decision.address)
     for answer in inputs.measured.counts(decision.address):
         if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
             continue
@@ -372,24 +287,17 @@ def check_undelivered(inputs: PlanInputs, decision: ResourceDecision) -> Iterabl
                 "If they matter, create another consumer for them, "
                 "or let this one start again: lifecycle: {on_replace: recreate}."
             )
-        yield Diagnostic(
-            "warning",
-            "JS422",
-            text,
-            detail,
-            str(decision.address),
-            declared.range if declared else None,
-        )
+        yield inputs.finding("warning", "JS422", text, detail, decision.address)
 
 
-def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about messages that workers have now and that a lower max_deliver makes final.
 
     It counts for them at once (measured on 2.10 to 2.15): what was delivered that often is not
     delivered again.
     """
-    address, live, after = decision.address, decision.live, decision.after or {}
-    most = int(after.get("max_deliver") or -1)
+    address, live = decision.address, decision.live
+    most = int(decision.planned.get("max_deliver") or -1)
     if address.parent is None or live is None or decision.replaces or most <= 0:
         return
     if 0 < int(live.compact.get("max_deliver") or -1) <= most:
@@ -398,17 +306,15 @@ def check_last_deliveries(inputs: PlanInputs, decision: ResourceDecision) -> Ite
     count = int(live.state.get("num_ack_pending" if most == 1 else "num_redelivered") or 0)
     if count:
         many = count_text(count, "message")
-        declared = inputs.declared(address)
-        yield Diagnostic(
-            "warning",
-            "JS422",
+        text = (
             f"up to {many} that workers have now will not be delivered again: "
-            f"max_deliver becomes {most}",
-            "A message that a worker acknowledges is done. "
-            "If the others matter, let the consumer finish first.",
-            str(address),
-            declared.range if declared else None,
+            f"max_deliver becomes {most}"
         )
+        detail = (
+            "A message that a worker acknowledges is done. If the others matter, let the consumer "
+            "finish first."
+        )
+        yield inputs.finding("warning", "JS422", text, detail, address)
 
 
 def _format_messages(answer: Measurement) -> str:

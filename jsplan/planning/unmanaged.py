@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
+from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import UnmanagedRequest
+from jsplan.flows.graph import list_origins
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED
@@ -25,9 +27,7 @@ HIDDEN_CONSUMER: Final[Config] = {"inactive_threshold": 10 * SECOND}
 SUBJECT_FIELDS: Final = ("subjects", "subject_transform", "mirror", "sources")
 
 
-def required_reads(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[UnmanagedRequest]:
+def required_reads(inputs: PlanInputs, decisions: Decisions) -> list[UnmanagedRequest]:
     """Return by domain what must be read before refusals can be found."""
     subjects: dict[str, dict[str, None]] = {}
     streams: dict[str, set[Address]] = {}
@@ -55,70 +55,53 @@ def required_reads(
     all_of = downstream_domains(inputs, decisions)
     if planned_flows(inputs, decisions).meets_streams:
         all_of |= inputs.live.reachable
-    domains = sorted(
-        {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
-    )
+    domains = {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
     return [
         UnmanagedRequest(
             d, tuple(subjects.get(d, ())), tuple(sorted(streams.get(d, ()))), d in all_of
         )
-        for d in domains
+        for d in sorted(domains)
     ]
 
 
-def written_decisions(decisions: Mapping[Address, ResourceDecision]) -> list[ResourceDecision]:
+def written_decisions(decisions: Decisions) -> list[ResourceDecision]:
     """Return the decisions that create or update."""
     return [v for v in decisions.values() if v.after is not None and v.writes]
 
 
 def added_subjects(decision: ResourceDecision) -> list[str]:
     """Return the subjects that the stream did not have before."""
-    before = (
-        decision.live.compact.get("subjects", ())
-        if decision.live and not decision.loses_content
-        else ()
-    )
-    return [
-        subject for subject in (decision.after or {}).get("subjects", ()) if subject not in before
-    ]
+    before = decision.before.get("subjects", ()) if not decision.loses_content else ()
+    return [subject for subject in decision.planned.get("subjects", ()) if subject not in before]
 
 
 def changes_consumer_limits(decision: ResourceDecision) -> bool:
     """Check whether a stream that stays gets other limits for its consumers."""
-    if decision.live is None or decision.deletes or decision.after is None:
-        return False
-    return decision.live.compact.get("consumer_limits") != decision.after.get("consumer_limits")
+    stays = decision.live is not None and not decision.deletes and decision.after is not None
+    limits = [one.get("consumer_limits") for one in (decision.before, decision.planned)]
+    return stays and limits[0] != limits[1]
 
 
 def changes_subjects(decision: ResourceDecision) -> bool:
     """Check whether a stream that stays will store other subjects than before."""
-    if (
-        decision.live is None
-        or decision.loses_content
-        or decision.after is None
-        or decision.address.parent is not None
-    ):
+    if decision.live is None or decision.loses_content or decision.after is None:
         return False
-    return any(
-        decision.live.compact.get(name) != decision.after.get(name) for name in SUBJECT_FIELDS
+    return decision.address.parent is None and any(
+        decision.before.get(name) != decision.after.get(name) for name in SUBJECT_FIELDS
     )
 
 
-def _stays_workqueue(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], stream: Address
-) -> bool:
-    stays = inputs.live.get(stream) is not None and not (
-        stream in decisions and decisions[stream].loses_content
-    )
-    return (
-        stays and (planned_config(inputs, decisions, stream) or {}).get("retention") == "workqueue"
-    )
+def _stays_workqueue(inputs: PlanInputs, decisions: Decisions, stream: Address) -> bool:
+    planned = decisions.get(stream)
+    if inputs.live.get(stream) is None or (planned is not None and planned.loses_content):
+        return False
+    return get_retention(planned_config(inputs, decisions, stream) or {}) == "workqueue"
 
 
 class StreamReaders:
     """The consumers and downstream streams of each stream, unmanaged ones included."""
 
-    def __init__(self, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
+    def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self.inputs = inputs
         self.decisions = decisions
 
@@ -143,14 +126,9 @@ class StreamReaders:
         found: dict[Address, list[tuple[Address, Config]]] = {}
         for edge in self.inputs.topology.edges:
             live = self.inputs.live.get(edge.downstream)
-            origins = (
-                [live.compact.get("mirror"), *(live.compact.get("sources") or ())] if live else []
-            )
-            found.setdefault(edge.origin, []).extend(
-                (edge.downstream, origin)
-                for origin in origins
-                if origin and origin["name"] == edge.origin.stream
-            )
+            for _, origin in list_origins(live.compact) if live else ():
+                if origin["name"] == edge.origin.stream:
+                    found.setdefault(edge.origin, []).append((edge.downstream, origin))
         return found
 
     def consumers(self, stream: Address) -> Iterable[tuple[Address, Config]]:
@@ -170,14 +148,10 @@ class StreamReaders:
             if (address < consumer or address not in ours)
             and not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
         ]
-        hidden = self.hidden_downstream(consumer.parent, level)
-        return found + [
-            (
-                f"the downstream stream {downstream}",
-                {"filter_subject": origin.get("filter_subject")},
-            )
-            for downstream, origin in hidden
-        ]
+        for downstream, origin in self.hidden_downstream(consumer.parent, level):
+            name = f"the downstream stream {downstream}"
+            found.append((name, {"filter_subject": origin.get("filter_subject")}))
+        return found
 
     def hidden_downstream(self, stream: Address, level: int) -> Iterable[tuple[Address, Config]]:
         """Return the downstream streams whose consumers the server does not show."""

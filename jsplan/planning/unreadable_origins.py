@@ -6,16 +6,16 @@ section 4). An origin that answers is measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.planning.measurements import new_origins
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
+from jsplan.resources.nested import origin_api
 
 
 class UnreadableOrigin(Struct, frozen=True):
@@ -30,24 +30,18 @@ def find_unreadable_origins(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[UnreadableOrigin]:
     """Yield the unreadable origins that the stream begins to copy and may consume."""
-    if (
-        decision.after is None
-        or decision.address.kind == "consumer"
-        or decision.actions[-1] not in ("create", "update")
-        or inputs.continues_flows(decision.address)
-    ):
+    writes = decision.actions[-1] in ("create", "update")
+    if decision.after is None or decision.address.kind == "consumer" or not writes:
         return
-    before = decision.live.compact if decision.live is not None and not decision.deletes else {}
-    new = {
-        (origin["name"], (origin.get("external") or {}).get("api"))
-        for origin in new_origins(before, decision.after)
-    }
+    if inputs.continues_flows(decision.address):
+        return
+    before = decision.before if not decision.deletes else {}
+    added = new_origins(before, decision.after)
+    new = {(origin["name"], origin_api(origin)) for origin in added}
     for edge in inputs.topology.edges_into(decision.address) if new else ():
-        if (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new:
-            reason, retention = (
-                _unreadable_reason(inputs, decision.address, edge.origin),
-                _known_retention(inputs, edge.origin),
-            )
+        if (edge.config["name"], origin_api(edge.config)) in new:
+            reason = _unreadable_reason(inputs, decision.address, edge.origin)
+            retention = _known_retention(inputs, edge.origin)
             if reason and retention != "limits":
                 yield UnreadableOrigin(edge.origin, reason, retention)
 
@@ -96,9 +90,7 @@ def add_unreadable_origins(
     return [both, *rest]
 
 
-def check_unreadable_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_unreadable_origins(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Warn about each origin whose retention is unknown."""
     for address, decision in sorted(decisions.items()):
         for origin in find_unreadable_origins(inputs, decision):
@@ -107,12 +99,4 @@ def check_unreadable_origins(
                     f"its origin {origin.origin} cannot be read. If it is a work queue or an "
                     "interest stream, this stream takes its messages"
                 )
-                declared = inputs.declared(address)
-                yield Diagnostic(
-                    "warning",
-                    "JS448",
-                    text,
-                    origin.reason,
-                    str(address),
-                    declared.range if declared else None,
-                )
+                yield inputs.finding("warning", "JS448", text, origin.reason, address)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from jsplan.resources.fields import Config, Field, Table, ignore_change
 
 NAME = r"[^.*>\s/\\]+"
@@ -117,16 +120,27 @@ CONSUMER_LIMITS = Table(
 )
 
 
+def origin_api(origin: Mapping[str, Any]) -> str | None:
+    """Return the API prefix by which a mirror or source reads; None in its own domain."""
+    api: str | None = (origin.get("external") or {}).get("api")
+    return api
+
+
 def origin_key(origin: Config) -> str:
     """Return the identity of a source in its stream, as the server sees it (10140), in words.
 
     Name and API prefix; then filters, their destinations and a consumer, if they are set.
     """
-    api = (origin.get("external") or {}).get("api")
+    api = origin_api(origin)
     key = f"{origin['name']}@{api}" if api else str(origin["name"])
     filters = ",".join(_origin_filters(origin))
     consumer = (origin.get("consumer") or {}).get("name")
     return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
+
+
+def source_keys(config: Config) -> set[str]:
+    """Return the keys of the sources of a stream."""
+    return {origin_key(source) for source in config.get("sources") or ()}
 
 
 def _origin_filters(origin: Config) -> list[str]:

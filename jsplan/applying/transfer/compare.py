@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.record import (
+    TransferRecord,
     at,
     delete_copy,
     hop_of,
@@ -122,7 +122,7 @@ async def _compare_rest(context: StepContext, step: Step) -> None:
     await update_record(context, step, compared=max(last, compared))
 
 
-async def _differing_state(context: StepContext, step: Step, record: Mapping[str, Any]) -> str:
+async def _differing_state(context: StepContext, step: Step, record: TransferRecord) -> str:
     """Describe how counts and ends differ; empty where they are equal."""
     origin, copy = await asyncio.gather(
         read_origin(context, step, record), read_copy(context, step, record)
@@ -174,28 +174,22 @@ async def compare_range(context: StepContext, step: Step, first: int, last: int)
     """Compare a range of both sides as they are now."""
     hop = hop_of(step)
     apis = [context.api(at(step, address)) for address in hop]
-    infos = await asyncio.gather(
-        *(
-            api.request(f"STREAM.INFO.{address.stream}")
-            for api, address in zip(apis, hop, strict=True)
-        )
-    )
+    pairs = zip(apis, hop, strict=True)
+    infos = await asyncio.gather(*(api.request(f"STREAM.INFO.{a.stream}") for api, a in pairs))
     levels = (int(params(step)["origin_level"]), int(params(step)["api_level"]))
     origin, copy = zip(apis, infos, levels, strict=True)
     try:
         return await compare_streams(origin, copy, first, last)
     except IncomparableError as error:
-        raise StepFailed(
-            f"{hop.origin} has {error}. Set allow_direct: true there, apply, and plan this again "
-            "then"
-        ) from None
+        advice = "Set allow_direct: true there, apply, and plan this again then"
+        raise StepFailed(f"{hop.origin} has {error}. {advice}") from None
 
 
 async def _still_missing(context: StepContext, step: Step, seq: int) -> bool:
     """Check whether the origin still has a message that the copy lacks: it may have expired."""
     hop = hop_of(step)
-    found: list[dict[str, Any] | None] = [
-        await context.api(at(step, address)).get_message(address.stream, {"seq": seq})
+    is_copied, is_there = [  # the copy first: what expires in between is not missing
+        await context.api(at(step, address)).get_message(address.stream, {"seq": seq}) is not None
         for address in (hop.copy, hop.origin)
     ]
-    return found[0] is None and found[1] is not None
+    return is_there and not is_copied

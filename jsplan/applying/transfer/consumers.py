@@ -7,23 +7,24 @@ nothing, and is created again; one that may have delivered something is in state
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.step_context import StepContext
+from jsplan.applying.step_journal import gone_error
 from jsplan.applying.transfer.hold import Recorded, own_pause
 from jsplan.applying.transfer.record import (
+    TransferRecord,
     params,
     require_record,
     update_record,
     wait_until_ready,
 )
 from jsplan.applying.transfer.wake import resume_consumers
-from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
@@ -108,13 +109,12 @@ async def _create_at_position(context: StepContext, step: Step, consumer: Placem
     config = {name: value for name, value in consumer.config.items() if name != PAUSE}
     held, method, position = {PAUSE: PAUSED_UNTIL}, "plain", 0
     if consumer.keeps_position:
-        position = await find_position(context, step, consumer.stream, consumer.old)
+        stream, level = consumer.stream, int(params(step)["api_level"])
+        position = await find_position(context, step, stream, consumer.old)
+        retention, first = get_retention(stream.compact), int(stream.state.get("first_seq") or 0)
+        compact = CONSUMER.compact(config)
         method = choose_position_method(
-            position,
-            CONSUMER.compact(config),
-            int(params(step)["api_level"]),
-            retention=get_retention(consumer.stream.compact),
-            first_seq=int(consumer.stream.state.get("first_seq") or 0),
+            position, compact, level, retention=retention, first_seq=first
         )
     if method == "reset":
         await create_consumer(context, step, consumer.address, config | held)
@@ -173,23 +173,16 @@ async def find_position(context: StepContext, step: Step, stream: LiveObject, ol
     if position is not None:
         return position
     # That of a consumer that acknowledged nothing. Redeliveries move it further back.
-    delivered = state["delivered"]
-    return await find_first_delivered(
-        context.api(step),
-        stream,
-        filters_of(config),
-        upto=int(delivered["stream_seq"]),
-        count=int(delivered["consumer_seq"]),
-    )
+    api, filters = context.api(step), filters_of(config)
+    last, count = (int(state["delivered"][name]) for name in ("stream_seq", "consumer_seq"))
+    return await find_first_delivered(api, stream, filters, upto=last, count=count)
 
 
 async def _verify(context: StepContext, step: Step, consumer: Placement) -> None:
     """Record a resumed consumer. Raises StepFailed where it is gone, or not as expected."""
     live = await context.read(consumer.address)
     if live is None:
-        raise StepFailed(
-            f"{consumer.address} is gone again: another client deleted it during the apply"
-        )
+        raise gone_error(consumer.address, again=True)
     context.new_fingerprints[consumer.old_fingerprint] = live.fingerprint
     if step.target_address == consumer.address:
         context.note_result(step, live)
@@ -200,10 +193,7 @@ async def _verify(context: StepContext, step: Step, consumer: Placement) -> None
         own = replace(own, expect=own.expect | {PAUSE: own_pause(consumer.config)})
     lost = unkept_fields(own, live)
     await context.save_entry(own, live, lost)
-    if lost:
-        raise StepFailed(
-            f"{consumer.address}: the server did not keep {describe_unkept(own, live, lost)}"
-        )
+    require_kept(own, live, lost)
 
 
 # --- the consumers of a stream that is replaced ---------------------------------------------------
@@ -214,12 +204,7 @@ async def restore_consumers(context: StepContext, step: Step) -> None:
 
     The others are resumed too. Raises as `place_consumers` does.
     """
-    record = require_record(context, step)
-    stream = await context.read(step.target_address)
-    if stream is None:
-        raise StepFailed(
-            f"{step.target_address} is gone: another client deleted it during the apply"
-        )
+    record, stream = require_record(context, step), await context.require(step.target_address)
     consumers = list(_list_placements(step, stream, record))
     if record["old"]["config"].get("retention") != "workqueue":
         await _purge_finished(context, step, stream, consumers)
@@ -227,9 +212,7 @@ async def restore_consumers(context: StepContext, step: Step) -> None:
     await update_record(context, step, phase="consumers_resumed")
 
 
-def _list_placements(
-    step: Step, stream: LiveObject, record: Mapping[str, Any]
-) -> Iterable[Placement]:
+def _list_placements(step: Step, stream: LiveObject, record: TransferRecord) -> Iterable[Placement]:
     """Yield the consumers that come back: as the files want them, else as they were."""
     domain, name = stream.address.domain, stream.address.stream
     copied = bool(record.get("with_consumers"))

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
 from jsplan.applying.step_context import WRITE_TIMEOUT, StepContext, StepFailed
 from jsplan.applying.transfer.record import (
     ProgressWatch,
+    TransferRecord,
     at,
     hop_of,
     is_drained,
@@ -91,7 +91,7 @@ async def open_mirror(context: StepContext, step: Step) -> None:
 
 
 async def _take_over(
-    context: StepContext, step: Step, record: Mapping[str, Any], mirror: LiveObject
+    context: StepContext, step: Step, record: TransferRecord, mirror: LiveObject
 ) -> LiveObject:
     """Mark a mirror that exists already as the copy of this transfer. Its fields stay."""
     assert step.request is not None
@@ -104,7 +104,7 @@ async def _take_over(
     return await wait_until_created(context, mirror.address)
 
 
-def _has_all(origin: LiveObject, copy: LiveObject, record: Mapping[str, Any]) -> bool:
+def _has_all(origin: LiveObject, copy: LiveObject, record: TransferRecord) -> bool:
     """Check whether a promoted copy is complete, since its origin is still quiesced."""
     ends = {int(side.state.get("last_seq") or 0) for side in (origin, copy)}
     return len(ends) == 1 and accepts_nothing(origin.address, origin, record["id"])
@@ -117,9 +117,7 @@ def _identity(copy: LiveObject) -> dict[str, Any]:
     return {"target_created": copy.created, "made_seen": copy.answered_at}
 
 
-async def _wait_until_caught_up(
-    context: StepContext, step: Step, record: Mapping[str, Any]
-) -> None:
+async def _wait_until_caught_up(context: StepContext, step: Step, record: TransferRecord) -> None:
     """Wait until the mirror has what the origin had a moment before. It may receive more."""
     watch, pause = ProgressWatch(STALL_TIMEOUT), 0.02
     while True:
@@ -145,22 +143,21 @@ def _hint(copy: LiveObject) -> str:
     return ". Check exports and imports: jsplan access --check" if external.get("deliver") else ""
 
 
-def _outlook(origin: LiveObject, record: Mapping[str, Any]) -> str:
+def _outlook(origin: LiveObject, record: TransferRecord) -> str:
     """Say that nothing happened to the origin, and that the copy of a relocation stays."""
     text = f"{origin.address} was not touched"
     return f"{text}. The next apply continues" if is_relocation(record) else text
 
 
-async def wait_until_connected(context: StepContext, step: Step, record: Mapping[str, Any]) -> None:
+async def wait_until_connected(context: StepContext, step: Step, record: TransferRecord) -> None:
     """Wait until the mirror hears from its origin, before publishers have to wait for it.
 
     A server sends a heartbeat to a mirror every second. A mirror whose connection was lost tries
     again after 10 s or more (measured on 2.15).
     """
     since, pause = time.monotonic(), 0.02
-    if since - context.mirrored_at.get(hop_of(step).copy, since - CONNECTED_SECONDS) < (
-        CONNECTED_SECONDS
-    ):
+    created = context.mirrored_at.get(hop_of(step).copy)
+    if created is not None and since - created < CONNECTED_SECONDS:
         return
     while True:
         require_not_stopped(context)
@@ -280,7 +277,7 @@ async def copy_by_mirror(context: StepContext, step: Step) -> None:
 
 
 async def _remove_older(
-    context: StepContext, step: Step, record: Mapping[str, Any]
+    context: StepContext, step: Step, record: TransferRecord
 ) -> LiveObject | None:
     """Return the copy. A new stream of an earlier attempt, maybe for other files, is deleted."""
     copy = await context.read(hop_of(step).copy)
@@ -295,16 +292,14 @@ async def _remove_older(
     return None
 
 
-async def _require_quiesced(
-    context: StepContext, step: Step, record: Mapping[str, Any]
-) -> LiveObject:
+async def _require_quiesced(context: StepContext, step: Step, record: TransferRecord) -> LiveObject:
     origin = await read_origin(context, step, record)
     if not is_second(step, record) and not accepts_nothing(origin.address, origin, record["id"]):
         raise StepFailed(f"{origin.address} accepts messages; it was not copied")
     return origin
 
 
-async def _wait_for_rest(context: StepContext, step: Step, record: Mapping[str, Any]) -> LiveObject:
+async def _wait_for_rest(context: StepContext, step: Step, record: TransferRecord) -> LiveObject:
     """Wait until the mirror has the last message of its origin, which may store what was queued.
 
     Returns the origin.
@@ -328,14 +323,12 @@ async def _wait_for_rest(context: StepContext, step: Step, record: Mapping[str, 
         pause = min(0.1, pause * 1.5)
 
 
-def _stall_timeout(context: StepContext, step: Step, record: Mapping[str, Any]) -> float:
+def _stall_timeout(context: StepContext, step: Step, record: TransferRecord) -> float:
     """Return for how long no message may arrive (s): short where a mirror has most already."""
     if is_drained(step, record) or is_second(step, record):
         return STALL_TIMEOUT
-    begun_here = any(
-        other.op == "transfer.quiesce" and other.address == step.address
-        for other in context.plan.steps
-    )
+    own = (other.op for other in context.plan.steps if other.address == step.address)
+    begun_here = "transfer.quiesce" in own
     return CUTOVER_STALL_TIMEOUT if begun_here else RESUMED_STALL_TIMEOUT
 
 
@@ -352,19 +345,14 @@ async def _delete_extra(
     if extra <= 0:
         return
     if extra > MAX_EXTRA:
-        raise StepFailed(
-            f"{origin.address} lost {extra:,} messages while it was copied, which another client "
-            "deleted"
-        )
+        text = f"{origin.address} lost {extra:,} messages while it was copied"
+        raise StepFailed(f"{text}, which another client deleted")
     theirs, ours = [
-        await context.api(at(step, s.address)).request(
-            f"STREAM.INFO.{s.address.stream}", {"deleted_details": True}
-        )
-        for s in (origin, copy)
+        set(await list_deleted(context.api(at(step, side)), side.stream))
+        for side in (origin.address, copy.address)
     ]
-    gone = set(theirs["state"].get("deleted") or ()) - set(ours["state"].get("deleted") or ())
-    last = int(copy.state.get("last_seq") or 0)
-    for seq in sorted(seq for seq in gone if int(ours["state"]["first_seq"]) <= seq <= last):
+    first, last = (int(copy.state.get(name) or 0) for name in ("first_seq", "last_seq"))
+    for seq in sorted(seq for seq in theirs - ours if first <= seq <= last):
         await context.send(there, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
 
 
@@ -381,7 +369,7 @@ async def copy_by_snapshot(context: StepContext, step: Step) -> None:
     await _record_copied(context, step, origin)
 
 
-async def _restore_once(context: StepContext, step: Step, record: Mapping[str, Any]) -> None:
+async def _restore_once(context: StepContext, step: Step, record: TransferRecord) -> None:
     """Delete what an earlier attempt left, and restore the snapshot."""
     hop, can_stop = hop_of(step), not is_second(step, record)
 
@@ -400,18 +388,10 @@ async def _restore_once(context: StepContext, step: Step, record: Mapping[str, A
             require_complete(await read_origin(context, step, record), found)
         await context.send_if_exists(at(step, hop.copy), f"STREAM.DELETE.{hop.copy.stream}")
     assert step.request is not None
-    async with snapshots.open_snapshot(
-        context.api(at(step, hop.origin)),
-        hop.origin.stream,
-        consumers=bool(params(step).get("with_consumers")),
-    ) as taken:
-        await snapshots.restore_stream(
-            context.api(at(step, hop.copy)),
-            step.request["payload"]["config"],
-            taken.state,
-            taken.chunks,
-            on_progress=check,
-        )
+    origin, copy = (context.api(at(step, side)) for side in hop)
+    consumers, config = bool(params(step).get("with_consumers")), step.request["payload"]["config"]
+    async with snapshots.open_snapshot(origin, hop.origin.stream, consumers=consumers) as taken:
+        await snapshots.restore_stream(copy, config, taken.state, taken.chunks, on_progress=check)
 
 
 async def _record_copied(context: StepContext, step: Step, origin: LiveObject) -> None:

@@ -7,8 +7,6 @@ its subjects back at once, as long as that has all messages (`undo`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 from jsplan.address import Address
 from jsplan.applying.preconditions import consumer_difference
@@ -19,17 +17,14 @@ from jsplan.applying.replicated_streams import (
     with_resume_positions,
 )
 from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.copy import (
-    last_stored,
-    require_end_movable,
-    wait_until_connected,
-)
+from jsplan.applying.transfer.copy import last_stored, require_end_movable, wait_until_connected
 from jsplan.applying.transfer.finished import delete_finished
 from jsplan.applying.transfer.hold import pause_consumers, read_positions
 from jsplan.applying.transfer.placeholder import create_placeholder, delete_placeholder
 from jsplan.applying.transfer.record import (
     TransferRecord,
     at,
+    find_record,
     hop_of,
     is_relocation,
     is_workqueue,
@@ -44,17 +39,13 @@ from jsplan.applying.transfer.record import (
     update_record,
     wait_until_created,
 )
-from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import max_redelivered
-from jsplan.planning.transfer.configs import (
-    accepts_nothing,
-    belongs_to_replacement,
-    probe_address,
-)
+from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement, probe_address
 from jsplan.resources import CONSUMER
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -74,7 +65,7 @@ async def probe(context: StepContext, step: Step) -> None:
         raise StepFailed(
             f"{address} was changed by another client since it was planned; nothing was written"
         )
-    if context.state.replacements.get(params(step)["state_address"], {}).get("id") != begun["id"]:
+    if (find_record(context, step) or {}).get("id") != begun["id"]:
         await context.record(*context.seen_lines(step, old), durable=False)
     await record_start(context, step)
     assert step.request is not None
@@ -94,7 +85,7 @@ async def probe(context: StepContext, step: Step) -> None:
 
 
 async def delete_probe(
-    context: StepContext, step: Step, address: Address, record: Mapping[str, Any]
+    context: StepContext, step: Step, address: Address, record: TransferRecord
 ) -> None:
     """Delete the probe, if there is one."""
     found = await context.read(address)
@@ -184,10 +175,7 @@ async def activate(context: StepContext, step: Step) -> None:
     lost = unkept_fields(step, live)
     await context.save_entry(step, live, lost)
     await update_record(context, step, phase="activated")
-    if lost:
-        raise StepFailed(
-            f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
-        )
+    require_kept(step, live, lost)
 
 
 async def _require_unchanged(context: StepContext, step: Step, record: TransferRecord) -> None:
@@ -249,7 +237,7 @@ async def delete_old(context: StepContext, step: Step) -> None:
 
 async def delete_staging(context: StepContext, step: Step) -> None:
     """Delete the staging stream, a probe that an earlier apply left, and the record."""
-    record = context.state.replacements.get(params(step)["state_address"])
+    record = find_record(context, step)
     if record is None:
         return
     if int(record.get("compared") or 0) < int(record.get("last_seq") or 0):

@@ -7,12 +7,10 @@ the origin has taken thus counts, and only what workers still have is delivered 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.compare import compare_range
 from jsplan.applying.transfer.record import (
+    TransferRecord,
     at,
     hop_of,
     is_workqueue,
@@ -54,7 +52,7 @@ async def delete_finished(context: StepContext, step: Step) -> None:
             return
 
 
-async def _last_delivered(context: StepContext, step: Step, record: Mapping[str, Any]) -> int:
+async def _last_delivered(context: StepContext, step: Step, record: TransferRecord) -> int:
     """Return the last sequence that consumers of the origin delivered, also deleted ones."""
     origin = hop_of(step).origin
     now = await context.api(at(step, origin)).all_consumers(origin.stream)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.applying.transfer.record import at, require_record, update_record
+from jsplan.applying.step_context import StepContext
+from jsplan.applying.transfer.record import TransferRecord, at, require_record, update_record
 from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
@@ -96,18 +96,14 @@ async def pause_consumers(context: StepContext, step: Step) -> None:
 
     read = partial(_read_consumers, context, step)
     await hold(context, step, await read(), known, save, read)
-    old = await context.read(step.target_address)
-    if old is None:
-        raise StepFailed(
-            f"{step.target_address} is gone: another client deleted it during the apply"
-        )
+    old = await context.require(step.target_address)
     # What a drained queue had when it was quiesced first, whatever an earlier apply copied since.
     state = record.get("quiesced_state") or old.state
     await update_record(context, step, quiesced_state=state, phase="consumers_paused")
 
 
 async def read_positions(
-    context: StepContext, step: Step, record: Mapping[str, Any]
+    context: StepContext, step: Step, record: TransferRecord
 ) -> dict[str, Recorded]:
     """Read what the record of a stream has of its consumers once more. Raises ApiError."""
     return _describe(await _read_consumers(context, step), record.get("consumers", {}))

@@ -6,11 +6,9 @@ State has it with the relocation: its name follows from the id.
 
 from __future__ import annotations
 
-from typing import Any
-
 from jsplan.address import STAGING_PREFIX
 from jsplan.applying.step_context import StepContext
-from jsplan.applying.transfer.record import at, hop_of, require_record
+from jsplan.applying.transfer.record import TransferRecord, at, hop_of, require_record
 from jsplan.documents.plan import Step
 
 
@@ -37,5 +35,5 @@ async def delete_placeholder(context: StepContext, step: Step) -> None:
         await context.send_if_exists(at(step, target), verb)
 
 
-def _name(record: dict[str, Any]) -> str:
+def _name(record: TransferRecord) -> str:
     return f"{STAGING_PREFIX}{record['id']}"

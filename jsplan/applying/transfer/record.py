@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.applying.step_journal import gone_error
 from jsplan.documents.plan import Step
 from jsplan.errors import StateError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.transfer.configs import belongs_to_replacement
 
-TransferRecord = dict[str, Any]
+#: What state has of a transfer, `Transferred` in `documents/state_parts.py`.
+TransferRecord = Mapping[str, Any]
 #: Seconds for a cluster to set up what it created.
 READY_TIMEOUT: Final = 60.0
 
@@ -52,22 +54,22 @@ def is_staging(address: Address) -> bool:
     return address.stream.startswith(STAGING_PREFIX)
 
 
-def is_second(step: Step, record: Mapping[str, Any]) -> bool:
+def is_second(step: Step, record: TransferRecord) -> bool:
     """Check whether a step belongs to the second hop: out of the staging stream."""
     return "staging" in record and is_staging(hop_of(step).origin)
 
 
-def is_relocation(record: Mapping[str, Any]) -> bool:
+def is_relocation(record: TransferRecord) -> bool:
     """Check whether the stream gets another address, so that its origin stays until the end."""
     return bool(record["origin"] != record["address"])
 
 
-def is_workqueue(record: Mapping[str, Any]) -> bool:
+def is_workqueue(record: TransferRecord) -> bool:
     """Check whether the transferred stream is a work queue."""
     return bool(record["old"]["config"].get("retention") == "workqueue")
 
 
-def is_drained(step: Step, record: Mapping[str, Any]) -> bool:
+def is_drained(step: Step, record: TransferRecord) -> bool:
     """Check whether the hop consumes the messages: the mirror of a work queue does so."""
     is_first = not is_second(step, record)
     return is_first and is_workqueue(record) and bool(record["method"] == "drain")
@@ -83,10 +85,14 @@ def at(step: Step, address: Address) -> Step:
 
 def require_record(context: StepContext, step: Step) -> TransferRecord:
     """Return the record of the transfer that the step is a part of."""
-    record = context.state.replacements.get(params(step)["state_address"])
-    if record is None:
+    if (record := find_record(context, step)) is None:
         raise StepFailed("state has no record of this transfer; plan again")
     return record
+
+
+def find_record(context: StepContext, step: Step) -> TransferRecord | None:
+    """Return what state has under `replacements` for the step, if anything."""
+    return context.state.replacements.get(params(step)["state_address"])
 
 
 async def update_record(
@@ -96,7 +102,7 @@ async def update_record(
 
     `durable`: wait for the disk. Without it the loss of the change only repeats work.
     """
-    record = context.state.replacements.get(params(step)["state_address"], {}) | changes
+    record = {**(find_record(context, step) or {}), **changes}
     await context.record({"replacing": record}, durable=durable)
     return record
 
@@ -144,26 +150,23 @@ def require_lock(context: StepContext, seconds: float) -> None:
 # --- the streams ---------------------------------------------------------------------------------
 
 
-async def read_origin(context: StepContext, step: Step, record: Mapping[str, Any]) -> LiveObject:
+async def read_origin(context: StepContext, step: Step, record: TransferRecord) -> LiveObject:
     """Read the origin of the hop. Raises StepFailed where it is gone or was recreated."""
     address = hop_of(step).origin
-    live = await context.read(address)
     if is_staging(address):
-        if live is None:
-            raise _gone(address)
-        require_ours(live, record)
-        return live
+        staging = await context.require(address)
+        require_ours(staging, record)
+        return staging
+    live = await context.read(address)
     if live is None or live.created != record["old"]["created"]:
         raise StepFailed(f"{address} was deleted or recreated by another client during the apply")
     return live
 
 
-async def read_copy(context: StepContext, step: Step, record: Mapping[str, Any]) -> LiveObject:
+async def read_copy(context: StepContext, step: Step, record: TransferRecord) -> LiveObject:
     """Read the copy of the hop. Raises StepFailed where it is gone or was recreated."""
     address = hop_of(step).copy
-    live = await context.read(address)
-    if live is None:
-        raise _gone(address)
+    live = await context.require(address)
     known = record.get("target_created")
     if is_staging(address):
         require_ours(live, record)
@@ -172,11 +175,7 @@ async def read_copy(context: StepContext, step: Step, record: Mapping[str, Any])
     return live
 
 
-def _gone(address: Address) -> StepFailed:
-    return StepFailed(f"{address} is gone: another client deleted it during the apply")
-
-
-def require_ours(live: LiveObject, record: Mapping[str, Any]) -> None:
+def require_ours(live: LiveObject, record: TransferRecord) -> None:
     """Raise StepFailed for an object that this transfer did not create."""
     if not belongs_to_replacement(live.raw, record["id"]):
         raise StepFailed(f"{live.address} was created by another client; nothing was written")
@@ -197,7 +196,7 @@ def require_complete(origin: LiveObject, copy: LiveObject) -> None:
 
 
 async def delete_copy(
-    context: StepContext, step: Step, record: Mapping[str, Any], *, keep_mirror: bool
+    context: StepContext, step: Step, record: TransferRecord, *, keep_mirror: bool
 ) -> None:
     """Delete the copy of the hop, unless (`keep_mirror`) it is a mirror that follows it.
 
@@ -236,7 +235,7 @@ async def wait_until_created(context: StepContext, address: Address) -> LiveObje
     """Return an object that was created just now. Raises StepFailed where it is gone again."""
     live = await wait_until_ready(context, address)
     if live is None:
-        raise StepFailed(f"{address} is gone again: another client deleted it during the apply")
+        raise gone_error(address, again=True)
     return live
 
 

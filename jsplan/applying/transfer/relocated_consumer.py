@@ -54,8 +54,9 @@ async def relocate_consumer(context: StepContext, step: Step) -> None:
 def _require_unfinished(context: StepContext, step: Step, found: LiveObject | None) -> None:
     """Raise StepFailed for a consumer at the new address that is neither ours nor half created."""
     entry = context.state.resources.get(step.target_address)
-    ours = found is None or (entry is not None and entry.created == found.created)
-    if found is not None and not ours and not is_held(found.raw):
+    if found is None or (entry is not None and entry.created == found.created):
+        return
+    if not is_held(found.raw):
         raise StepFailed(
             f"{found.address} was created by another client during the apply; nothing was written"
         )

@@ -32,7 +32,7 @@ from jsplan.applying.transfer.consumers import (
     place_consumers,
 )
 from jsplan.applying.transfer.hold import Recorded, hold, own_pause, release, with_pause
-from jsplan.applying.transfer.record import params, require_record
+from jsplan.applying.transfer.record import find_record, params, require_record
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, JsplanError
@@ -48,8 +48,7 @@ async def replace_consumer(context: StepContext, step: Step) -> None:
     """Run `consumer.replace`. Raises StepFailed, StepNotStarted, ApiError and StateError."""
     live = await context.check_precondition(step)
     await context.begin(step, live)
-    begun = context.state.replacements.get(params(step)["state_address"])
-    address = step.target_address
+    begun, address = find_record(context, step), step.target_address
     if live is not None and not (begun is not None and is_half_made(live, begun)):
         await _hold_alone(context, step, live)
         verb = f"CONSUMER.DELETE.{address.stream}.{address.consumer}"
@@ -105,8 +104,7 @@ async def clean_up_consumer(context: StepContext, step: Step) -> None:
 
     Raises as `reset_consumer` does.
     """
-    recorded = params(step)["state_address"]
-    begun = context.state.replacements.get(recorded)
+    recorded, begun = params(step)["state_address"], find_record(context, step)
     if begun is None:
         return
     address = Address.parse(step.address)
@@ -137,7 +135,7 @@ async def _hold_alone(context: StepContext, step: Step, live: LiveObject) -> dic
     Release it where that fails.
     """
     name, state_address = step.target_address.consumer, params(step)["state_address"]
-    known, reset = context.state.replacements.get(state_address), params(step).get("reset")
+    known, reset = find_record(context, step), params(step).get("reset")
     record = {"address": state_address} | ({"position_once": reset["once"]} if reset else {})
 
     async def save(found: dict[str, Recorded]) -> None:
@@ -149,11 +147,7 @@ async def _hold_alone(context: StepContext, step: Step, live: LiveObject) -> dic
 
     try:
         await hold(context, step, [live], {name: known} if known else {}, save, read)
-        stream = await context.read(_stream_of(step))
-        if stream is None:
-            raise StepFailed(
-                f"the stream of {live.address} was deleted by another client during the apply"
-            )
+        stream = await context.require(_stream_of(step))
         position = await find_position(context, step, stream, record)
     except JsplanError:
         await _undo(context, step)
@@ -171,13 +165,10 @@ def _wanted_position(reset: Config | None, position: int) -> int:
     """
     if reset is None:
         return position
-    match reset["direction"]:
-        case "back":
-            return min(int(reset["seq"]), position)
-        case "forward":
-            return max(int(reset["seq"]), position)
-        case _:
-            return int(reset["seq"])
+    wanted, direction = int(reset["seq"]), reset["direction"]
+    if direction == "back":
+        return min(wanted, position)
+    return max(wanted, position) if direction == "forward" else wanted
 
 
 async def _wait_until_idle(context: StepContext, live: LiveObject) -> LiveObject:

@@ -21,6 +21,7 @@ from jsplan.applying.transfer.record import (
     TransferRecord,
     at,
     delete_copy,
+    find_record,
     hop_of,
     is_drained,
     is_relocation,
@@ -31,18 +32,14 @@ from jsplan.applying.transfer.record import (
     require_record,
     update_record,
 )
-from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.documents.state_parts import is_before
 from jsplan.errors import ApiError, JsplanError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.replication.source_starts import with_start
-from jsplan.planning.transfer.configs import (
-    accepts_nothing,
-    belongs_to_replacement,
-    probe_address,
-)
+from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement, probe_address
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 RESTORED: Final = "the origin has its subjects back"
@@ -57,11 +54,11 @@ def with_undo(operation: Operation) -> Operation:
         try:
             await operation(context, step)
         except (StepFailed, ApiError, StepNotStarted) as error:
-            record = context.state.replacements.get(params(step)["state_address"], {})
+            record = find_record(context, step) or {}
             stopped = isinstance(error, StepNotStarted)
             outcome = await _undo(context, step, record, stopped=stopped) if record else None
             text = str(error) or _lost_domain(context, step)
-            now = context.state.replacements.get(params(step)["state_address"], {})
+            now = find_record(context, step) or {}
             if outcome is None and now.get("phase") == "activating" and is_relocation(now):
                 may = f"{hop_of(step).copy} may have its subjects already"
                 raise StepFailed(f"{text}; {may}. The next apply continues", "unknown") from None
@@ -222,7 +219,7 @@ async def undo(context: StepContext, step: Step) -> None:
     """Go back: update the origin to the files, delete the copy, and forget the transfer."""
     await context.check_precondition(step)
     require_not_stopped(context)
-    record, origin = require_record(context, step), hop_of(step).origin
+    record = require_record(context, step)
     if copied := record.get("copied"):
         step = with_resume_positions(step, copied)
     assert step.request is not None
@@ -234,5 +231,4 @@ async def undo(context: StepContext, step: Step) -> None:
     context.note_result(step, live)
     await context.save_entry(step, live, lost)
     await _end_replacement(context, step, record)
-    if lost:
-        raise StepFailed(f"{origin}: the server did not keep {describe_unkept(step, live, lost)}")
+    require_kept(step, live, lost)

@@ -5,13 +5,14 @@ Servers take ten seconds and more until they copy from the new stream (measured)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan_types import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts, Key
+from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import (
     can_continue_sequence,
     continue_sequence,
@@ -23,15 +24,11 @@ from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.planning.replication.impact import Flow
-    from jsplan.resources.fields import Config
-
-#: The last part of the keys of the calls after which a recreated stream exists again.
-_RECREATE_KINDS: Final = ("create", "update")
 
 
-def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[ResourceDecision]:
+def replaced_streams(decisions: Decisions) -> Iterator[ResourceDecision]:
     """Yield the streams that are replaced, and those whose replacement is resumed."""
     for address, decision in decisions.items():
         if address.is_stream and (
@@ -40,57 +37,46 @@ def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[
             yield decision
 
 
-def draft_replication_checks(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Draft]:
+def draft_replication_checks(inputs: PlanInputs, decisions: Decisions) -> Iterable[Draft]:
     """Draft a check for each downstream stream, and those that an earlier apply did not run."""
     wanted: dict[Address, dict[str, dict[str, Any]]] = {}
     for decision in replaced_streams(decisions):
         for downstream, kind, source in find_downstream(inputs, decisions, decision.address):
-            wanted.setdefault(downstream, {})[f"{decision.address} {origin_key(source)}"] = (
-                _flow_params(inputs, decision.address, downstream, kind, source)
-            )
+            flow: dict[str, Any] = {
+                "origin": str(decision.address),
+                "kind": kind,
+                "config": source,
+                # a recreated origin is copied from its first message
+                "from_start": kind == "source"
+                and inputs.level(downstream) >= ORIGIN_IDENTITY_LEVEL,
+            }
+            wanted.setdefault(downstream, {})[f"{flow['origin']} {origin_key(source)}"] = flow
     for downstream, flow in _unfinished_checks(inputs, decisions):
-        wanted.setdefault(downstream, {}).setdefault(
-            f"{flow['origin']} {origin_key(flow['config'])}", flow
-        )
+        name = f"{flow['origin']} {origin_key(flow['config'])}"
+        wanted.setdefault(downstream, {}).setdefault(name, flow)
     for downstream, flows in sorted(wanted.items()):
         yield _draft_check(inputs, downstream, list(flows.values()))
 
 
 def _unfinished_checks(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
     """Yield the checks that an earlier apply did not finish, if the flow still exists."""
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
     lost = {str(a) for a, replacement in inputs.interrupted.streams.items() if replacement.is_lost}
     for address, begun in inputs.interrupted.steps.items() if not is_state_only(inputs) else ():
-        recorded = begun.get("check", begun)
-        if (
-            recorded.get("op") != VERIFY_OP
-            or inputs.live.get(address) is None
-            or address not in inputs.selected
-        ):
+        recorded, is_live = begun.get("check", begun), inputs.live.get(address) is not None
+        if recorded.get("op") != VERIFY_OP or not is_live or address not in inputs.selected:
             continue
         copied = {origin_key(source) for _, source in planned_origins(inputs, decisions, address)}
         for flow in recorded["params"]["flows"]:
             origin = names.get(flow["origin"], flow["origin"])
-            if (
-                origin_key(flow["config"]) in copied
-                and origin not in lost
-                and Address.parse(origin).domain in inputs.workspace.domains
-            ):
+            is_known = Address.parse(origin).domain in inputs.workspace.domains
+            if origin_key(flow["config"]) in copied and origin not in lost and is_known:
                 yield address, flow | {"origin": origin}
 
 
-def is_state_only(inputs: PlanInputs) -> bool:
-    """Check whether the plan only updates state and leaves interrupted work alone."""
-    return inputs.options.refresh_only or bool(inputs.options.imports)
-
-
-def continue_sequence_for_unmanaged(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def continue_sequence_for_unmanaged(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Continue the sequence of replaced streams that only unmanaged streams read.
 
     Those would otherwise wait, or lose messages.
@@ -109,17 +95,14 @@ def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
     for key in drafts:
         by_address.setdefault(key[0], set()).add(key)
     for check in checks:
-        origins = {Address.parse(flow["origin"]) for flow in (check.params or {})["flows"]}
-        check.depends_on |= {
-            (origin, kind) for origin in origins for kind in _RECREATE_KINDS
-        } & drafts.keys()
         check.depends_on |= by_address.get(check.key[0], set())
+        for flow in (check.params or {})["flows"]:
+            recreated = by_address.get(Address.parse(flow["origin"]), set())
+            check.depends_on |= {key for key in recreated if key[1] in ("create", "update")}
         drafts[check.key] = check
 
 
-def find_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
-) -> Iterator[Flow]:
+def find_downstream(inputs: PlanInputs, decisions: Decisions, origin: Address) -> Iterator[Flow]:
     """Yield the streams that read the origin when the plan is executed, each with its flow.
 
     Unmanaged streams are included if they were read.
@@ -136,9 +119,7 @@ def find_downstream(
             yield flow
 
 
-def check_stuck_mirrors(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterator[Diagnostic]:
+def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
 
     A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
@@ -165,21 +146,7 @@ def check_stuck_mirrors(
                     f"Replace {downstream} in the same plan: jsplan apply --replace "
                     f"{quote_shell(downstream)}. Or remove it first."
                 )
-                declared = inputs.declared(decision.address)
-                place = declared.range if declared else None
-                yield Diagnostic("error", "JS483", text, detail, str(decision.address), place)
-
-
-def _flow_params(
-    inputs: PlanInputs, origin: Address, downstream: Address, kind: str, source: Config
-) -> dict[str, Any]:
-    """Return the parameters of a flow; `from_start`: a recreated origin is copied from 1."""
-    return {
-        "origin": str(origin),
-        "kind": kind,
-        "config": source,
-        "from_start": kind == "source" and inputs.level(downstream) >= ORIGIN_IDENTITY_LEVEL,
-    }
+                yield inputs.finding("error", "JS483", text, detail, decision.address)
 
 
 def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, Any]]) -> Draft:
@@ -192,19 +159,11 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
         f"follows {names} again"
     )
     managed = downstream in inputs.entries or inputs.declared(downstream) is not None
-    return Draft(
-        (downstream, "verify"),
-        VERIFY_OP,
-        title,
-        None,
-        "",
-        params={"flows": flows, "managed": managed},
-    )
+    found = {"flows": flows, "managed": managed}
+    return Draft((downstream, "verify"), VERIFY_OP, title, None, "", params=found)
 
 
-def check_unverified_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_unverified_downstream(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Note the downstream streams without a check, and warn about those that are offline."""
     for downstream, flow in _unfinished_checks(inputs, decisions):
         text = f"is not verified to follow {flow['origin']} since that was recreated"
@@ -216,16 +175,8 @@ def check_unverified_downstream(
             if c.domain in inputs.live.domains and not inputs.live.is_reachable(c.domain)
         )
         if offline:
-            declared = inputs.declared(decision.address)
             many = f" and {len(offline) - 5:,} more" if len(offline) > 5 else ""
             names = f"{', '.join(map(str, offline[:5]))}{many}"
             text = f"whether {names} will follow the new stream is not verified: offline"
             detail = "When they answer again, jsplan drift shows whether they do."
-            yield Diagnostic(
-                "warning",
-                "JS426",
-                text,
-                detail,
-                str(decision.address),
-                declared.range if declared else None,
-            )
+            yield inputs.finding("warning", "JS426", text, detail, decision.address)

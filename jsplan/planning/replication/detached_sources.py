@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_key, source_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,18 +28,10 @@ def restore_detached_view(inputs: PlanInputs) -> PlanInputs:
     restored: list[LiveObject] = []
     for address, record in inputs.interrupted.replacements.items():
         live, entry = inputs.live.get(address), inputs.entries.get(address)
-        if (
-            "detached" not in record
-            or live is None
-            or entry is None
-            or entry.created != live.created
-        ):
+        if live is None or entry is None or entry.created != live.created:
             continue
-        attached = {origin_key(source) for source in live.raw.get("sources") or ()}
-        detached = {origin_key(source) for source in entry.config.get("sources") or ()} & set(
-            record["detached"]
-        ) - attached
-        if detached:
+        waiting = set(record.get("detached", ())) - source_keys(live.raw)
+        if detached := source_keys(entry.config) & waiting:
             found[address] = detached
             restored.append(_with_sources(live, entry, detached))
     return replace(
@@ -64,16 +56,10 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
     raw = live.raw | {
         "sources": sources + [source for key, source in now.items() if key not in before]
     }
-    if not now and raw.get("subjects") in (
-        None,
-        [PARKING_PREFIX + live.address.stream],
-        entry.config.get("subjects"),
-    ):
-        raw = {
-            name: value
-            for name, value in raw.items()
-            if name not in _TEMPORARY_FIELDS or entry.config.get(name)
-        }
+    parked = [PARKING_PREFIX + live.address.stream]
+    if not now and raw.get("subjects") in (None, parked, entry.config.get("subjects")):
+        temporary = {name for name in _TEMPORARY_FIELDS if not entry.config.get(name)}
+        raw = {name: value for name, value in raw.items() if name not in temporary}
     return dataclasses.replace(live.with_raw(raw), actual_fingerprint=live.fingerprint)
 
 

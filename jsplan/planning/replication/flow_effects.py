@@ -16,6 +16,8 @@ from jsplan.facts.live import get_retention
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Hazards
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_queue, copies_again
 from jsplan.resources.nested import origin_key
@@ -25,9 +27,8 @@ from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
-    Decisions = Mapping[Address, ResourceDecision]
 
 #: The counts of what flows take of their origins, by downstream stream.
 Arriving = Mapping[Address, Sequence[FlowCount]]
@@ -53,13 +54,7 @@ class PlannedFlows:
         self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve)
         self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve)
         #: Streams that are new or lose their messages. What is relocated brings them along.
-        self.emptied = frozenset(
-            a
-            for a in self._real
-            if (v := self.decision(a)) is not None
-            and not v.comes_filled
-            and (v.loses_content or (v.live is None and v.actions == ["create"]))
-        )
+        self.emptied = frozenset(filter(self._is_emptied, self._real))
         self.worked_off = self._find_worked_off()
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
         self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
@@ -68,6 +63,12 @@ class PlannedFlows:
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
         return self._decisions.get(self._real[stream])
+
+    def _is_emptied(self, stream: Address) -> bool:
+        decision = self.decision(stream)
+        if decision is None or decision.comes_filled:
+            return False
+        return decision.loses_content or (decision.live is None and decision.actions == ["create"])
 
     def _unread_readers(self) -> Iterator[Address]:
         """Yield the streams of offline domains that read a stream of the backup, by the files."""
@@ -158,31 +159,23 @@ class PlannedFlows:
 
         What it has is known, what it has had only to nats-server 2.15.
         """
-        decision = self.decision(flow.downstream)
+        decision, reader = self.decision(flow.downstream), flow.downstream
         assert decision is not None
-        return (
-            decision.comes_filled
-            or (
-                flow.key in decision.relocated_sources
-                and (flow.downstream not in self.worked_off or not self._is_old(flow.downstream))
-            )
-            or (decision.entry is not None and flow.key in decision.entry.starts)
-            or (decision.preserves and flow.kind == "mirror")
-        )
+        is_known = reader not in self.worked_off or not self._is_old(reader)
+        starts = set(decision.entry.starts) if decision.entry is not None else set[str]()
+        starts |= decision.relocated_sources.keys() if is_known else set()
+        keeps = decision.preserves and flow.kind == "mirror"
+        return decision.comes_filled or flow.key in starts or keeps
 
     def _starts_again(self, flow: Flow) -> bool:
         """Check whether a replaced stream may begin a source again although it is preserved.
 
         Before nats-server 2.15 it continues behind the newest message that it still has.
         """
-        decision = self.decision(flow.downstream)
-        return (
-            decision is not None
-            and decision.preserves
-            and flow.kind == "source"
-            and flow.downstream in self.worked_off
-            and self._is_old(flow.downstream)
-        )
+        decision, reader = self.decision(flow.downstream), flow.downstream
+        if decision is None or not decision.preserves or flow.kind != "source":
+            return False
+        return reader in self.worked_off and self._is_old(reader)
 
     def _is_old(self, stream: Address) -> bool:
         """Check whether the server of a stream does not know how far its sources are."""
@@ -213,19 +206,18 @@ class PlannedFlows:
         model = ArrivalModel(self.build_change(None))
         if not any(True for find in (model.duplicates, model.pushed_out) for _ in find()):
             return
-        for flow in self.fresh:
-            if self._is_counted(flow):
-                yield FlowRequest(
-                    self._real[flow.downstream],
-                    flow.key,
-                    flow.origin,
-                    subject_filters(flow.config),
-                    source_name(flow.config),
-                    recreated=flow.downstream in self.emptied
-                    or (flow.downstream, flow.key) in self._copied_again,
-                    start_seq=flow.config.get("opt_start_seq") or 0,
-                    start_time=flow.config.get("opt_start_time") or "",
-                )
+        for flow in filter(self._is_counted, self.fresh):
+            again = (flow.downstream, flow.key) in self._copied_again
+            yield FlowRequest(
+                self._real[flow.downstream],
+                flow.key,
+                flow.origin,
+                subject_filters(flow.config),
+                source_name(flow.config),
+                recreated=again or flow.downstream in self.emptied,
+                start_seq=flow.config.get("opt_start_seq") or 0,
+                start_time=flow.config.get("opt_start_time") or "",
+            )
 
     def _is_counted(self, flow: Flow) -> bool:
         """Check whether a flow may take fewer messages than its origin has."""
@@ -297,9 +289,7 @@ def _is_partial(flow: Flow) -> bool:
 def planned_flows(inputs: PlanInputs, decisions: Decisions) -> PlannedFlows:
     """Return the flows of a plan, made once for these inputs."""
     return inputs.index(
-        "planned streams",
-        (inputs.live.objects, decisions),
-        lambda: PlannedFlows(inputs, decisions),
+        "planned streams", (inputs.live.objects, decisions), lambda: PlannedFlows(inputs, decisions)
     )
 
 
@@ -310,35 +300,25 @@ Kind = Literal["twice", "pushed out"]
 
 def assess_arrivals(
     inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the hazards of what this change brings to any stream."""
     for kind, effect in _effects(inputs, decisions).get(decision.address, ()):
         model = _model(inputs, decisions)
         assert model is not None, "it has effects"
         found = (" -> ".join(map(str, model.path(arrival))) for arrival in effect.arrivals)
         paths = " and ".join(dict.fromkeys(found))
-        if kind == "twice":
-            yield _twice(decision, effect, paths)
-        else:
-            yield _pushed_out(decision, effect, paths)
+        yield (_twice if kind == "twice" else _pushed_out)(decision, effect, paths)
 
 
-def assess_drained(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Iterable[Hazard]:
+def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazard of a stream that begins to delete what existing readers copy of it.
 
     That is a work queue. What an interest stream deletes is measured.
     """
-    live, after = decision.live, decision.after
-    if (
-        live is None
-        or after is None
-        or not live.state.get("messages")
-        or not decision.writes
-        or decision.loses_content
-        or not begins_to_queue(live.compact, after)
-    ):
+    live = decision.live
+    if live is None or not live.state.get("messages") or decision.loses_content:
+        return
+    if not decision.writes or not begins_to_queue(live.compact, decision.after):
         return
     readers = sorted({flow[0] for flow in find_downstream(inputs, decisions, decision.address)})
     if readers:
@@ -347,15 +327,7 @@ def assess_drained(
             f"{', '.join(names)} may take up to {count_text(count, 'message')} out of it: "
             "a work queue loses what is copied"
         )
-        yield Hazard(
-            "DELETES_MESSAGES",
-            text,
-            messages=count,
-            exact=False,
-            at_least=0,
-            at_most=count,
-            causes=names,
-        )
+        yield counted("DELETES_MESSAGES", text, count, causes=names)
 
 
 def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:
@@ -413,11 +385,10 @@ def _find_effects(
     """Return the effects by the stream at which they are reported: its own, or a cause."""
     planned = planned_flows(inputs, decisions)
     found: dict[Address, list[tuple[Kind, Effect]]] = {}
-    model = _model(inputs, decisions)
-    if model is None:
-        return found
-    effects: list[tuple[Kind, Effect]] = [("twice", effect) for effect in model.duplicates()]
-    effects += [("pushed out", effect) for effect in model.pushed_out()]
+    model, effects = _model(inputs, decisions), list[tuple[Kind, Effect]]()
+    if model is not None:
+        effects += [("twice", effect) for effect in model.duplicates()]
+        effects += [("pushed out", effect) for effect in model.pushed_out()]
     for kind, effect in effects:
         own = planned.decision(effect.stream)
         begins = own is not None and own.writes and own.reason != RESTORED
@@ -453,12 +424,5 @@ def _up_to(effect: Effect) -> str:
 
 
 def _hazard(code: str, text: str, effect: Effect) -> Hazard:
-    return Hazard(
-        code,
-        text,
-        messages=effect.at_most,
-        exact=False,
-        at_least=0,
-        at_most=effect.at_most,
-        causes=[str(a.flow.origin) for a in effect.arrivals],
-    )
+    causes = [str(arrival.flow.origin) for arrival in effect.arrivals]
+    return counted(code, text, effect.at_most, causes=causes)

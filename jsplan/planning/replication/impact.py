@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import FieldChange, Hazard
+from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
 from jsplan.flows.graph import FlowKind, list_origins
+from jsplan.planning.model import Overrides
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key, source_keys
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
     from jsplan.state.document import Entry
 
 #: A stream that reads an origin, `mirror` or `source`, and the configuration of that.
@@ -45,9 +45,7 @@ def managed_downstream(inputs: PlanInputs, origin: Address) -> set[Address]:
     return declared | inputs.recorded_downstream(origin)
 
 
-def flows_from(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
-) -> Sequence[Flow]:
+def flows_from(inputs: PlanInputs, decisions: Decisions, origin: Address) -> Sequence[Flow]:
     """Return the flows from a stream to all streams that were read, in address order.
 
     With the decisions of a whole plan those when it is executed, without decisions those now.
@@ -61,7 +59,7 @@ def flows_from(
 
 
 def _flows_by_origin(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Decisions
 ) -> dict[tuple[str | None, str], list[Flow]]:
     found: dict[tuple[str | None, str], list[Flow]] = {}
     for address in sorted(a for a in inputs.live.objects if a.is_stream):
@@ -72,7 +70,7 @@ def _flows_by_origin(
 
 
 def planned_origins(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
+    inputs: PlanInputs, decisions: Decisions, downstream: Address
 ) -> list[tuple[FlowKind, Config]]:
     """Return the mirror or the sources that a stream has when the plan is executed."""
     planned = decisions.get(downstream)
@@ -84,9 +82,7 @@ def planned_origins(
     return list_origins(config)
 
 
-def unplanned_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, Address]:
+def unplanned_downstream(inputs: PlanInputs, decisions: Decisions) -> dict[Address, Address]:
     """Return the unread downstream streams of deleted and restored streams.
 
     Those in the plan are left out. Each has one such origin.
@@ -103,12 +99,8 @@ def unplanned_downstream(
         for downstream in managed_downstream(inputs, origin)
         if downstream.domain in declared
     }
-    known = (
-        decisions.keys()
-        | inputs.live.objects.keys()
-        | inputs.live.unreadable.keys()
-        | inputs.selected
-    )
+    live = inputs.live
+    known = decisions.keys() | live.objects.keys() | live.unreadable.keys() | inputs.selected
     return {downstream: origin for downstream, origin in pairs.items() if downstream not in known}
 
 
@@ -118,12 +110,8 @@ def can_continue_sequence(inputs: PlanInputs, decision: ResourceDecision) -> boo
     Not if the files set `first_seq`, and not a mirror, which has the sequences of its origin. It is
     used if the stream has downstream streams.
     """
-    after = decision.after or {}
-    if (
-        decision.actions != ["delete", "create"]
-        or decision.address.kind == "consumer"
-        or after.get("mirror")
-    ):
+    is_consumer = decision.address.kind == "consumer"
+    if decision.actions != ["delete", "create"] or is_consumer or decision.planned.get("mirror"):
         return False
     return "first_seq" not in inputs.body(decision.address) and "first_seq" not in decision.unknown
 
@@ -132,17 +120,11 @@ def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
     """Continue the sequence of the old stream; its last sequence is known when it is deleted."""
     assert decision.live is not None
     assert decision.after is not None
-    first = int(decision.live.state.get("last_seq") or 0) + 1
-    return replace(
-        decision,
-        after=decision.after | {"first_seq": first},
-        unknown=[*decision.unknown, "first_seq"],
-    )
+    after = decision.after | {"first_seq": int(decision.live.state.get("last_seq") or 0) + 1}
+    return replace(decision, after=after, unknown=[*decision.unknown, "first_seq"])
 
 
-def plan_downstream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
     revision = Revision(decisions)
     touched = [address for address, decision in decisions.items() if not decision.is_untouched]
@@ -173,13 +155,9 @@ def _plan_origin(inputs: PlanInputs, revision: Revision, address: Address) -> No
     if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
         revision.overrides[address] = decision = continue_sequence(decision)
     first = inputs.interrupted.replacements.get(address, {}).get("first_seq")
-    if (
-        first is not None
-        and decision.live is None
-        and decision.after is not None
-        and "first_seq" not in inputs.body(address)
-    ):
-        after = decision.after | {"first_seq": int(first)}
+    resumes = decision.live is None and decision.after is not None
+    if first is not None and resumes and "first_seq" not in inputs.body(address):
+        after = decision.planned | {"first_seq": int(first)}
         revision.change(address, after=after, unknown=["first_seq"])
     decision = revision[address]
     if _may_lack_newest(inputs, decision) and "sources" not in decision.unknown:
@@ -192,7 +170,7 @@ def _may_lack_newest(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     Then the source gets a start when it is replaced, since 2.15.
     """
     live = decision.live
-    if live is None or not decision.preserves or not (decision.after or {}).get("sources"):
+    if live is None or not decision.preserves or not decision.planned.get("sources"):
         return False
     return inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL and may_lack_newest(live)
 
@@ -208,41 +186,37 @@ def may_lack_newest(stream: LiveObject) -> bool:
 
 def fills_again(decision: ResourceDecision) -> bool:
     """Check whether a recreated mirror gets the same messages again, under the same sequences."""
-    before = decision.live.compact.get("mirror") if decision.live is not None else None
-    after = (decision.after or {}).get("mirror")
-    return (
-        decision.actions == ["delete", "create"]
-        and bool(before)
-        and bool(after)
-        and origin_key(before or {}) == origin_key(after or {})
-    )
+    mirrors = [config.get("mirror") for config in (decision.before, decision.planned)]
+    keys = {origin_key(mirror) for mirror in mirrors if mirror}
+    return decision.actions == ["delete", "create"] and all(mirrors) and len(keys) == 1
 
 
 def _plan_detach(inputs: PlanInputs, revision: Revision, address: Address, origin: Address) -> None:
     """Detach the sources that read the origin until the origin is complete again."""
     downstream = revision[address]
-    live, after = downstream.live, downstream.after
-    if (
-        live is None
-        or after is None
-        or downstream.actions not in (["no-op"], ["update"])
-        or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-    ):
+    live, after, stays = downstream.live, downstream.after, (["no-op"], ["update"])
+    if live is None or after is None or downstream.actions not in stays:
+        return
+    if inputs.level(address) < ORIGIN_IDENTITY_LEVEL:
         return
     resumed = _resumable_new_sources(inputs, downstream, origin)
     if resumed:
         revision.change(address, sources_to_attach=downstream.sources_to_attach | resumed)
-    staying = {origin_key(source) for source in after.get("sources") or ()}
-    keys = {
-        origin_key(s)
-        for s in live.compact.get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin)
-    } & staying
+    staying = source_keys(after)
+    keys = _source_keys(inputs, live, origin) & staying
     if not keys:
         return
     detached = keys - inputs.interrupted.detached_sources.get(address, set())
     revision.change(address, sources_to_detach=downstream.sources_to_detach | detached)
     attach_sources(revision, address, keys)
+
+
+def _source_keys(inputs: PlanInputs, downstream: LiveObject, origin: Address) -> set[str]:
+    """Return the keys of the sources by which a stream reads the origin now."""
+    sources = downstream.compact.get("sources") or ()
+    return {
+        origin_key(one) for one in sources if reads_origin(inputs, downstream.address, one, origin)
+    }
 
 
 def _refuse_joint_replacement(
@@ -253,18 +227,13 @@ def _refuse_joint_replacement(
     Measured on 2.15. Also for two that copy each other. Each alone is handled.
     """
     downstream = revision[address]
-    if (
-        not (downstream.preserves and origin.preserves)
-        or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
-        or downstream.address in inputs.interrupted.streams
-    ):
+    knows_origins = inputs.level(address) >= ORIGIN_IDENTITY_LEVEL
+    both = downstream.preserves and origin.preserves and address != origin.address
+    if not both or not knows_origins or address in inputs.interrupted.streams:
         return
-    sources = (downstream.after or {}).get("sources") or ()
-    if downstream.address == origin.address or not any(
-        reads_origin(inputs, downstream.address, source, origin.address) for source in sources
-    ):
+    sources = downstream.planned.get("sources") or ()
+    if not any(reads_origin(inputs, address, source, origin.address) for source in sources):
         return
-    declared = inputs.declared(downstream.address)
     text = (
         f"must be replaced in the same plan as its source {origin.address}, "
         "and would copy all of that again"
@@ -273,14 +242,7 @@ def _refuse_joint_replacement(
         "Change one of the two in the files and apply, then change the other. "
         "Its sources are then detached, and attached where they were."
     )
-    found = Diagnostic(
-        "error",
-        "JS303",
-        text,
-        detail,
-        str(downstream.address),
-        declared.range if declared else None,
-    )
+    found = inputs.finding("error", "JS303", text, detail, address)
     revision.change(address, diagnostics=[*downstream.diagnostics, found])
 
 
@@ -288,7 +250,7 @@ def _plan_attach(inputs: PlanInputs, revision: Revision, address: Address) -> No
     """Attach the sources that an interrupted apply detached and did not attach again."""
     decision = revision[address]
     detached = inputs.interrupted.detached_sources.get(decision.address, set())
-    keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
+    keys = detached & source_keys(decision.planned)
     if not keys or inputs.options.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
     attach_sources(revision, address, keys)
@@ -301,12 +263,10 @@ def attach_sources(revision: Revision, address: Address, keys: set[str]) -> None
         FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place")
         for key in sorted(keys - downstream.sources_to_attach)
     ]
-    revision.change(
-        address,
-        sources_to_attach=downstream.sources_to_attach | keys,
-        fields=[*downstream.fields, *shown],
-        unknown=[*downstream.unknown, *([] if "sources" in downstream.unknown else ["sources"])],
-    )
+    attached = downstream.sources_to_attach | keys
+    revision.change(address, sources_to_attach=attached, fields=[*downstream.fields, *shown])
+    if "sources" not in downstream.unknown:
+        revision.change(address, unknown=[*downstream.unknown, "sources"])
     if downstream.actions == ["no-op"]:
         revision.change(address, actions=["update"], reason=ORIGIN_REPLACED)
 
@@ -325,15 +285,14 @@ def _resumable_new_sources(
     """
     if downstream.live is None or not downstream.live.state.get("messages"):
         return set()
-    existing = {origin_key(source) for source in downstream.live.compact.get("sources") or ()}
-    new = [
-        s
-        for s in (downstream.after or {}).get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin) and origin_key(s) not in existing
-    ]
-    return {
-        origin_key(s) for s in new if not s.get("opt_start_seq") and not s.get("opt_start_time")
+    existing = source_keys(downstream.before)
+    resuming = {
+        origin_key(s)
+        for s in downstream.planned.get("sources") or ()
+        if not (s.get("opt_start_seq") or s.get("opt_start_time"))
+        and reads_origin(inputs, downstream.address, s, origin)
     }
+    return resuming - existing
 
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
@@ -343,8 +302,13 @@ def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin
 
 def origin_domain(inputs: PlanInputs, downstream: Address, source: Config) -> str | None:
     """Return the domain that a mirror or source reads; None if the files know none."""
-    api = (source.get("external") or {}).get("api")
-    return inputs.topology.routes.resolve_prefix(downstream.domain, api)
+    return inputs.topology.routes.resolve_prefix(downstream.domain, origin_api(source))
+
+
+def origin_of(inputs: PlanInputs, downstream: Address, source: Config) -> Address | None:
+    """Return the stream that a mirror or source reads; None in a domain of no file."""
+    domain = origin_domain(inputs, downstream, source)
+    return Address.of_stream(domain, source["name"]) if domain is not None else None
 
 
 def find_interest_origins(
@@ -355,8 +319,8 @@ def find_interest_origins(
     Such a stream keeps nothing for a mirror or source that is not there (measured on 2.15).
     """
     for flow in flows:
-        domain = origin_domain(inputs, downstream, flow)
-        live = inputs.live.get(Address.of_stream(domain, flow["name"])) if domain else None
+        origin = origin_of(inputs, downstream, flow)
+        live = inputs.live.get(origin) if origin is not None else None
         if live is not None and get_retention(live.compact) == "interest":
             yield live.address
 
@@ -377,31 +341,24 @@ def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config)
 
 def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     """Return the sources that an apply detached and did not attach."""
-    assert decision.live is not None
-    existing = {origin_key(source) for source in decision.live.compact.get("sources") or ()}
-    wanted = {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
-    return (wanted - existing) & entry.starts.keys()
+    wanted = source_keys(decision.planned) - source_keys(decision.before)
+    return wanted & entry.starts.keys()
 
 
-def downstream_domains(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[str]:
+def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
     """Return the domains that may have downstream streams of a stream that they depend on.
 
     It is recreated, deletes what they copy, or begins to limit their acknowledgements.
     """
-    if not inputs.backup and not any(
-        (
-            decision.replaces
-            or decision.relocation is not None
-            or begins_to_limit_acks(decision.live.compact, decision.after)
-            or begins_to_queue(decision.live.compact, decision.after)
-        )
+    matters = bool(inputs.backup) or any(
+        decision.replaces
+        or decision.relocation is not None
+        or begins_to_limit_acks(decision.before, decision.after)
+        or begins_to_queue(decision.before, decision.after)
         for decision in decisions.values()
         if decision.live is not None and decision.address.is_stream
-    ):
-        return set()
-    return inputs.live.reachable
+    )
+    return inputs.live.reachable if matters else set()
 
 
 def begins_to_queue(before: Config, after: Config | None) -> bool:
@@ -425,10 +382,7 @@ def limits_acks(config: Config) -> bool:
 
 
 def copies_again(
-    inputs: PlanInputs,
-    downstream: LiveObject,
-    origin: Address,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, downstream: LiveObject, origin: Address, decisions: Decisions
 ) -> bool:
     """Check whether a stream copies all of a preserved origin again.
 
@@ -437,48 +391,17 @@ def copies_again(
     """
     if inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL:
         return False
-    keys = {
-        origin_key(s)
-        for s in downstream.compact.get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin)
-    }
-    planned = decisions.get(downstream.address)
+    keys, planned = _source_keys(inputs, downstream, origin), decisions.get(downstream.address)
     if planned is None or planned.actions == ["forget"]:
         return bool(keys)
-    if (
-        not planned.deletes
-        and int(downstream.state.get("messages") or 0) > MAX_SEARCHED
-        and _resumable_new_sources(inputs, planned, origin)
-    ):
+    if planned.deletes:
+        return False
+    is_large = int(downstream.state.get("messages") or 0) > MAX_SEARCHED
+    if is_large and _resumable_new_sources(inputs, planned, origin):
         return True  # too many to be sure that the last message of that source is found
-    staying = {origin_key(source) for source in (planned.after or {}).get("sources") or ()}
-    return not planned.deletes and bool(
-        (keys & staying)
-        - planned.sources_to_detach
-        - inputs.interrupted.detached_sources.get(downstream.address, set())
-    )
-
-
-def merge_hazards(hazards: list[Hazard], codes: Iterable[str]) -> list[Hazard]:
-    """Merge the hazards of one resource with the same of these codes; their numbers add up."""
-    for code in codes:
-        same = [hazard for hazard in hazards if hazard.code == code]
-        for other in same[1:]:
-            first = same[0]
-            first.message += f"; {other.message}"
-            first.at_least = _lower_bound(first) + _lower_bound(other)
-            known = first.messages is not None and other.messages is not None
-            first.messages = first.at_most = (
-                (first.messages or 0) + (other.messages or 0) if known else None
-            )
-            first.bytes = (first.bytes or 0) + (other.bytes or 0) or None
-            first.exact, first.causes = False, [*first.causes, *other.causes]
-        hazards = [hazard for hazard in hazards if hazard not in same[1:]]
-    return hazards
-
-
-def _lower_bound(hazard: Hazard) -> int:
-    return (hazard.messages if hazard.exact else hazard.at_least) or 0
+    staying = source_keys(planned.planned)
+    detached = inputs.interrupted.detached_sources.get(downstream.address, set())
+    return bool((keys & staying) - planned.sources_to_detach - detached)
 
 
 def effective_starts(

@@ -7,27 +7,20 @@ and a stream with a source the one of the newest message that it has of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jsplan.address import Address
 from jsplan.documents.plan import Hazard
 from jsplan.facts.flow_requests import FlowRequest
-from jsplan.planning.replication.impact import (
-    Flow,
-    flows_from,
-    managed_downstream,
-    may_lack_newest,
-)
+from jsplan.planning.model import Hazards, Overrides
+from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream, may_lack_newest
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.planning.revision import Revision
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
-
-    Decisions = Mapping[Address, ResourceDecision]
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
 def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[FlowRequest]:
@@ -38,16 +31,15 @@ def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator
                 yield uncopied_measurement(downstream, source, decision.address.domain)
 
 
-def continue_lost_origins(
-    inputs: PlanInputs, decisions: Decisions
-) -> dict[Address, ResourceDecision]:
+def continue_lost_origins(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Let each stream that is gone continue behind all that is known of its sequences."""
     revision = Revision(decisions)
     for address, decision in decisions.items():
         flows = _flows(inputs, decision)
-        if not flows and not (
-            _is_lost(inputs, decision) and managed_downstream(inputs, decision.address)
-        ):
+        is_read = bool(flows) or (
+            _is_lost(inputs, decision) and managed_downstream(inputs, address)
+        )
+        if not is_read:
             continue
         known = [decision.entry.last_seq if decision.entry is not None else 0]
         for downstream, kind, source in flows:
@@ -64,7 +56,7 @@ def continue_lost_origins(
     return revision.overrides
 
 
-def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Hazard]:
+def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
     """Yield the hazard of a lost stream with readers of which it is not known how far they were.
 
     They do not answer, or may have deleted the newest message that they copied. nats-server 2.15
@@ -72,11 +64,9 @@ def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Ite
     """
     if decision.entry is None or not _is_lost(inputs, decision):
         return
-    offline = {
-        reader: "does not answer"
-        for reader in managed_downstream(inputs, decision.address)
-        if reader in inputs.entries and not inputs.live.is_reachable(reader.domain)
-    }
+    readers = managed_downstream(inputs, decision.address) & inputs.entries.keys()
+    silent = (reader for reader in readers if not inputs.live.is_reachable(reader.domain))
+    offline = dict.fromkeys(silent, "does not answer")
     emptied = {
         reader: "may have deleted the newest of it"
         for reader, kind, _ in _flows(inputs, decision)
@@ -86,15 +76,15 @@ def assess_unread_readers(inputs: PlanInputs, decision: ResourceDecision) -> Ite
         and int(live.state.get("last_seq") or 0)
         and may_lack_newest(live)
     }
-    if readers := offline | emptied:
-        last = int((decision.after or {}).get("first_seq") or 1) - 1
-        why = " and ".join(f"{reader} {readers[reader]}" for reader in sorted(readers))
+    if reasons := offline | emptied:
+        last = int(decision.planned.get("first_seq") or 1) - 1
+        why = " and ".join(f"{reader} {reasons[reader]}" for reader in sorted(reasons))
         text = (
             f"{why}: as many messages as it has copied of the lost stream beyond message {last:,}, "
             "it leaves out of the new one. Remove that source, apply, and add it again; "
             "or set a later first_seq"
         )
-        causes = [str(reader) for reader in sorted(readers)]
+        causes = [str(reader) for reader in sorted(reasons)]
         yield Hazard("BREAKS_REPLICATION", text, exact=False, at_least=0, causes=causes)
 
 
@@ -103,12 +93,8 @@ def _flows(inputs: PlanInputs, decision: ResourceDecision) -> list[Flow]:
 
 
 def _is_lost(inputs: PlanInputs, decision: ResourceDecision) -> bool:
-    return (
-        decision.actions == ["create"]
-        and decision.address.is_stream
-        and not decision.comes_filled
-        and "first_seq" not in decision.unknown
-        and decision.after is not None
-        and not decision.after.get("mirror")
-        and "first_seq" not in inputs.body(decision.address)
-    )
+    is_new = decision.actions == ["create"] and decision.after is not None
+    if not is_new or not decision.address.is_stream or decision.comes_filled:
+        return False
+    is_set = "first_seq" in decision.unknown or "first_seq" in inputs.body(decision.address)
+    return not is_set and not decision.planned.get("mirror")

@@ -6,15 +6,12 @@ downstream stream continues behind the gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct
 
-from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import LiveObject
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND, format_duration, format_size, instant_of, parse_instant
 
@@ -33,39 +30,26 @@ class RetentionTime(Struct, frozen=True):
     reason: str
 
 
-def check_offline_retention(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_offline_retention(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Warn about each origin whose limits are reached before its domain must be back."""
-    for address in sorted(
-        {
-            edge.origin
-            for edge in inputs.topology.edges
-            if edge.origin.domain != edge.downstream.domain
-        }
-    ):
+    edges = inputs.topology.edges
+    for address in sorted({e.origin for e in edges if e.origin.domain != e.downstream.domain}):
         domain, decision = inputs.workspace.domains.get(address.domain), decisions.get(address)
-        if (
-            domain is None
-            or domain.may_be_offline is None
-            or decision is None
-            or decision.after is None
-        ):
+        limit = domain.may_be_offline if domain is not None else None
+        if limit is None or decision is None or decision.after is None:
             continue
         found = shortest_retention(decision.after, decision.live, inputs.now)
-        if found is None or found.duration >= domain.may_be_offline:
+        if found is None or found.duration >= limit:
             continue
-        allowed, declared = format_duration(domain.may_be_offline), inputs.declared(address)
         text = (
             f"keeps its messages for {_format_rough_duration(found.duration)} ({found.reason}), "
-            f"and {address.domain} may be offline for {allowed}"
+            f"and {address.domain} may be offline for {format_duration(limit)}"
         )
         detail = (
             f"What {found.limit} deletes before the link is back is lost to every mirror and "
             "source, without an error. Raise it, or lower may_be_offline."
         )
-        place = (declared.ranges.get(found.limit) or declared.range) if declared else None
-        yield Diagnostic("warning", RETENTION_TOO_SHORT, text, detail, str(address), place)
+        yield inputs.finding("warning", RETENTION_TOO_SHORT, text, detail, address, found.limit)
 
 
 def shortest_retention(
@@ -75,21 +59,14 @@ def shortest_retention(
 
     `config` is compact. `live` is the stream whose rate is measured.
     """
-    found = [_age_retention(config)]
+    age, found = config.get("max_age") or 0, list[RetentionTime | None]()
+    if age > 0:
+        found.append(RetentionTime(age, "max_age", f"max_age is {format_duration(age)}"))
     if config.get("discard", "old") == "old" and live is not None:
         span = _message_span(live, now)
-        found += [_size_retention(config, "max_msgs", live.state.get("messages", 0), span)]
-        found += [_size_retention(config, "max_bytes", live.state.get("bytes", 0), span)]
-    return min(
-        (reach for reach in found if reach is not None),
-        key=lambda reach: reach.duration,
-        default=None,
-    )
-
-
-def _age_retention(config: Config) -> RetentionTime | None:
-    age = config.get("max_age") or 0
-    return RetentionTime(age, "max_age", f"max_age is {format_duration(age)}") if age > 0 else None
+        found.append(_size_retention(config, "max_msgs", live.state.get("messages", 0), span))
+        found.append(_size_retention(config, "max_bytes", live.state.get("bytes", 0), span))
+    return min(filter(None, found), key=lambda reach: reach.duration, default=None)
 
 
 def _size_retention(config: Config, name: str, used: int, span: int) -> RetentionTime | None:
@@ -97,16 +74,11 @@ def _size_retention(config: Config, name: str, used: int, span: int) -> Retentio
     limit = config.get(name) or 0
     if limit <= 0 or span < MIN_RATE_SPAN or used * MIN_USED_PART < limit:
         return None
-    shown, rate = (
-        (f"{limit:,}", f"{used:,} messages")
-        if name == "max_msgs"
-        else (format_size(limit), f"{used:,} bytes")
+    shown, what = (
+        (f"{limit:,}", "messages") if name == "max_msgs" else (format_size(limit), "bytes")
     )
-    return RetentionTime(
-        limit * span // used,
-        name,
-        f"{name} is {shown}, and {rate} came in {_format_rough_duration(span)}",
-    )
+    reason = f"{name} is {shown}, and {used:,} {what} came in {_format_rough_duration(span)}"
+    return RetentionTime(limit * span // used, name, reason)
 
 
 def _message_span(live: LiveObject, now: datetime) -> int:

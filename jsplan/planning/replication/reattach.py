@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from jsplan.documents.plan_types import Op
 from jsplan.planning.drafts import Draft, Drafts
-from jsplan.planning.model import ResourceDecision
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import source_names
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_key, source_keys
 
 if TYPE_CHECKING:
-    from jsplan.address import Address
     from jsplan.planning.model import PlanInputs
 
 
@@ -42,21 +41,13 @@ def adapt_origin_drafts(
 def _attach_title(decision: ResourceDecision, draft: Draft) -> str:
     """Return the title of a call that attaches sources, and of what else it changes."""
     attached_paths = {f'sources["{key}"].opt_start_seq' for key in decision.sources_to_attach}
-    existing = {
-        origin_key(source)
-        for source in (decision.live.compact if decision.live else {}).get("sources") or ()
-    }
+    existing = source_keys(decision.before)
     if not decision.sources_to_attach & existing:
         return draft.title
-    attach, names = (
-        f"attach {source_names(decision.sources_to_attach & existing)} again",
-        draft.title.removeprefix("update "),
-    )
-    return (
-        f"{attach} to {names}"
-        if all(change.path in attached_paths for change in decision.fields)
-        else f"{draft.title}, and {attach}"
-    )
+    attach = f"attach {source_names(decision.sources_to_attach & existing)} again"
+    if all(change.path in attached_paths for change in decision.fields):
+        return f"{attach} to {draft.title.removeprefix('update ')}"
+    return f"{draft.title}, and {attach}"
 
 
 #: Deleting and creating a stream whose sequence continues.
@@ -66,41 +57,38 @@ _ORIGIN_OPS: Final[Mapping[str, Op]] = {
 }
 
 
-def draft_detach(
-    decision: ResourceDecision, label: str, recorded: str, detached: set[str]
-) -> Draft:
-    """Draft the call that detaches sources; `detached` already are.
+def draft_detach(inputs: PlanInputs, decision: ResourceDecision, label: str) -> Draft:
+    """Draft the call before an update that detaches sources.
 
-    Apply removes them from the configuration of that time.
+    Apply removes them from the configuration of that time, and those that already are detached.
     """
     address, live = decision.address, decision.live
     assert live is not None
-    removed = decision.sources_to_detach | detached
+    removed = decision.sources_to_detach | inputs.interrupted.detached_sources.get(address, set())
     moved = {origin_key(source) for source in decision.relocated_sources.values()} >= removed
-    after = {origin_key(s): s for s in (decision.after or {}).get("sources") or ()}
+    after = {origin_key(s): s for s in decision.planned.get("sources") or ()}
     continuing = {origin_key(old): after[key] for key, old in decision.relocated_sources.items()}
-    staying = [
-        source for source in live.compact.get("sources") or () if origin_key(source) not in removed
-    ]
-    rest = {
-        "sources": [source for source in live.raw["sources"] if origin_key(source) not in removed]
-    }
+    staying, rest = (
+        [source for source in config.get("sources") or () if origin_key(source) not in removed]
+        for config in (live.compact, live.raw)
+    )
     return Draft(
         (address, "leave"),
         "sources.detach",
         f"detach {source_names(decision.sources_to_detach)} from {label} "
         + ("to attach its new source" if moved else "while the origin is recreated"),
-        {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest},
+        {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | {"sources": rest}},
         live.fingerprint,
         {"sources": staying or None},
-        params={"sources": sorted(decision.sources_to_detach), "state_address": recorded}
+        params={
+            "sources": sorted(decision.sources_to_detach),
+            "state_address": inputs.state_name(address),
+        }
         | ({"new_sources": continuing} if continuing else {}),
     )
 
 
-def order_detaching(
-    decisions: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts
-) -> None:
+def order_detaching(decisions: Decisions, inputs: PlanInputs, drafts: Drafts) -> None:
     """Let all steps of an origin wait until its sources are detached."""
     for (address, _), draft in drafts.items():
         if address in decisions and decisions[address].replaces:

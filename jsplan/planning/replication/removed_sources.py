@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.deletions import UncopiedFlow
-from jsplan.documents.plan import Hazard, Step
+from jsplan.documents.plan import Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
-from jsplan.planning.model import PlanInputs, ResourceDecision
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
+from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_api, origin_key
 from jsplan.resources.source_header import source_name
 from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 
-def list_removed_sources(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> list[FlowRequest]:
+def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowRequest]:
     """Return a request for each source or mirror that an update removes and nothing replaces."""
     updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
     return [
@@ -34,31 +34,22 @@ def list_removed_sources(
 
 
 def _list_for_stream(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision
+    inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterable[FlowRequest]:
-    live, after = decision.live.compact if decision.live is not None else {}, decision.after or {}
-    remaining = {(origin["name"], _api_prefix(origin)) for origin in after.get("sources") or ()}
+    live, after = decision.before, decision.planned
+    remaining = {(origin["name"], origin_api(origin)) for origin in after.get("sources") or ()}
     if (mirror := live.get("mirror")) and not after.get("mirror"):
-        prefix = _api_prefix(mirror)
-        domain = inputs.topology.routes.resolve_prefix(decision.address.domain, prefix)
-        found = replace(uncopied_measurement(decision.address, mirror, domain), mirror=True)
+        domain = origin_domain(inputs, decision.address, mirror)
+        found = uncopied_measurement(decision.address, mirror, domain)
         origin_decision = decisions.get(found.origin)
         goes = origin_decision is not None and origin_decision.loses_content
-        yield replace(found, origin_goes=goes)
+        yield replace(found, mirror=True, origin_goes=goes)
     for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
-        if (origin["name"], _api_prefix(origin)) not in remaining:
-            yield uncopied_measurement(
-                decision.address,
-                origin,
-                inputs.topology.routes.resolve_prefix(decision.address.domain, _api_prefix(origin)),
-            )
-
-
-def _api_prefix(origin: Config) -> str | None:
-    api: str | None = (origin.get("external") or {}).get("api")
-    return api
+        if (origin["name"], origin_api(origin)) not in remaining:
+            domain = origin_domain(inputs, decision.address, origin)
+            yield uncopied_measurement(decision.address, origin, domain)
 
 
 def uncopied_measurement(downstream: Address, origin: Config, domain: str | None) -> FlowRequest:
@@ -66,15 +57,9 @@ def uncopied_measurement(downstream: Address, origin: Config, domain: str | None
 
     `domain` is None for one that is not in the files any more: the API prefix is used.
     """
-    address = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
-    return FlowRequest(
-        downstream,
-        origin_key(origin),
-        address,
-        subject_filters(origin),
-        source_name(origin),
-        recreated=False,
-    )
+    address = Address.of_stream(domain or str(origin_api(origin)), origin["name"])
+    key, filters, name = origin_key(origin), subject_filters(origin), source_name(origin)
+    return FlowRequest(downstream, key, address, filters, name, recreated=False)
 
 
 def add_unknown_domains(
@@ -85,28 +70,19 @@ def add_unknown_domains(
     for request in asked:
         prefix = request.origin.domain
         if prefix not in found:
-            found[prefix] = Domain(
-                prefix, domains[request.downstream.domain].connection, None, prefix
-            )
+            connection = domains[request.downstream.domain].connection
+            found[prefix] = Domain(prefix, connection, None, prefix)
     return found
 
 
-def assess_removed_sources(answers: Sequence[FlowCount]) -> Iterable[Hazard]:
+def assess_removed_sources(answers: Sequence[FlowCount]) -> Hazards:
     """Yield the hazard for one stream, for all sources together that it loses."""
     if not answers:
         return
-    unknown, most = [a for a in answers if a.at_most is None], sum(a.at_most or 0 for a in answers)
-    least = sum(a.at_least for a in answers)
-    exact = least == most and not unknown
-    yield Hazard(
-        "BREAKS_REPLICATION",
-        "; ".join(map(_describe_uncopied, answers)),
-        messages=None if unknown else most,
-        exact=exact,
-        at_least=None if exact else least,
-        at_most=None if exact or unknown else most,
-        causes=[a.request.name for a in answers],
-    )
+    unknown, most = any(a.at_most is None for a in answers), sum(a.at_most or 0 for a in answers)
+    least, causes = sum(a.at_least for a in answers), [a.request.name for a in answers]
+    text = "; ".join(map(_describe_uncopied, answers))
+    yield counted("BREAKS_REPLICATION", text, None if unknown else most, least, causes)
 
 
 def _describe_uncopied(answer: FlowCount) -> str:
@@ -124,12 +100,10 @@ def _describe_uncopied(answer: FlowCount) -> str:
 def _prefix_of(config: Config, request: FlowRequest) -> str:
     """Return the API prefix of a mirror or source in a configuration; empty for its own domain."""
     listed = [config.get("mirror") or {}] if request.mirror else config.get("sources") or ()
-    return next((_api_prefix(o) or "" for o in listed if origin_key(o) == request.name), "")
+    return next((origin_api(o) or "" for o in listed if origin_key(o) == request.name), "")
 
 
-def bound_uncopied(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
-) -> None:
+def bound_uncopied(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
     """Let each step that removes mirrors or sources keep how much is not copied."""
     updates: dict[Address, list[Step]] = {}
     for step in steps:
@@ -138,14 +112,13 @@ def bound_uncopied(
     for request in list_removed_sources(inputs, decisions):
         answers = inputs.measured.uncopied.get(request.downstream, ())
         most = next((a.at_most for a in answers if a.request.name == request.name), 0)
-        live = decisions[request.downstream].live
         flow = UncopiedFlow(
             request.name,
             str(request.origin),
             request.subjects,
             request.source,
             most,
-            _prefix_of(live.compact if live is not None else {}, request),
+            _prefix_of(decisions[request.downstream].before, request),
             request.mirror,
             request.origin_goes,
         )

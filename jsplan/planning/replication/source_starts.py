@@ -15,31 +15,26 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.planning.merge import SOURCE_START_FIELDS
+from jsplan.planning.model import Overrides
+from jsplan.planning.replication.impact import origin_of
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config, sort_objects
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import origin_key, source_keys
 from jsplan.units import instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.planning.drafts import Draft
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
-def list_start_times(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> set[tuple[Address, str]]:
+def list_start_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Address, str]]:
     """Return the times whose sequence the plan needs, each with the stream."""
-    return {
-        (origin, source["opt_start_time"])
-        for decision in decisions.values()
-        for source, origin in _late_sources(inputs, decision)
-        if source.get("opt_start_time") and origin is not None
-    }
+    late = (pair for decision in decisions.values() for pair in _late_sources(inputs, decision))
+    times = ((origin, source.get("opt_start_time")) for source, origin in late)
+    return {(origin, time) for origin, time in times if origin is not None and time}
 
 
-def fix_source_starts(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def fix_source_starts(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Set `source_starts` of the decisions, and show them in what the streams will have."""
     revision = Revision(decisions)
     for address, decision in decisions.items():
@@ -51,12 +46,10 @@ def fix_source_starts(
                 starts[origin_key(source)] = max(1, seq)
         if starts and decision.after is not None:
             sources = _with_starts(decision.after["sources"], starts)
-            fields = [
-                replace(change, after=_with_starts([change.after], starts)[0])
-                if change.path.startswith('sources["') and isinstance(change.after, dict)
-                else change
-                for change in decision.fields
-            ]
+            fields = list(decision.fields)
+            for number, change in enumerate(fields):
+                if change.path.startswith('sources["') and isinstance(change.after, dict):
+                    fields[number] = replace(change, after=with_start(change.after, starts))
             after = decision.after | {"sources": sources}
             revision.change(address, source_starts=starts, after=after, fields=fields)
     return revision.overrides
@@ -66,29 +59,24 @@ def _late_sources(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[tuple[Config, Address | None]]:
     """Yield the new sources that the server would begin late, each with its origin, if known."""
-    sources = (decision.after or {}).get("sources") or ()
+    sources = decision.planned.get("sources") or ()
     if decision.address.parent is not None or not decision.writes or decision.comes_filled:
         return
     kept = decision.live if not decision.loses_content else None
-    known = (
-        {origin_key(s) for s in kept.compact.get("sources") or ()} if kept is not None else set()
-    )
-    known |= decision.sources_to_attach | decision.relocated_sources.keys()
-    continued = int((decision.after or {}).get("first_seq") or 0) > 1
-    gone = continued if kept is None else int(kept.state.get("first_seq") or 0) > 1
+    known = decision.sources_to_attach | decision.relocated_sources.keys()
+    known |= source_keys(kept.compact if kept else {})
+    state = kept.state if kept is not None else decision.planned
+    gone = int(state.get("first_seq") or 0) > 1
     filled = kept is not None and int(kept.state.get("last_seq") or 0) > 0
     for source in sources:
         time = source.get("opt_start_time")
-        if origin_key(source) in known or source.get("opt_start_seq"):
+        # One with a consumer begins where that is; a start is refused (10215).
+        if origin_key(source) in known or source.get("opt_start_seq") or source.get("consumer"):
             continue
-        if source.get("consumer"):
-            continue  # it begins where that consumer is; a start is refused (10215)
         if time and parse_instant(time) > instant_of(inputs.now):
             continue  # it has not begun
         if (time and (filled or len(sources) > 1)) or (not time and gone):
-            api = (source.get("external") or {}).get("api")
-            domain = inputs.topology.routes.resolve_prefix(decision.address.domain, api)
-            yield source, Address.of_stream(domain, source["name"]) if domain else None
+            yield source, origin_of(inputs, decision.address, source)
 
 
 def with_source_starts(draft: Draft, starts: Mapping[str, int]) -> Draft:

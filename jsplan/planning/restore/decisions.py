@@ -39,9 +39,8 @@ def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
                 after = table_of(address).compact(config)
                 found[address] = ResourceDecision(address, ["create"], RESTORED, after=after)
             elif (known := inputs.live.get(address)) is not None:
-                found[address] = ResourceDecision(
-                    address, ["no-op"], reason, known, after=known.compact
-                )
+                after = known.compact
+                found[address] = ResourceDecision(address, ["no-op"], reason, known, after=after)
     return {address: found[address] for address in sorted(found)}
 
 
@@ -67,15 +66,9 @@ def draft_restored(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     record = build_state_record(inputs, decision, "created")
     if parent is not None:
         title = f"verify consumer {address.consumer} of {address.stream} in {address.domain}"
-        return Draft(
-            (address, "verify"),
-            "consumer.verify",
-            title,
-            None,
-            "",
-            record=record,
-            depends_on={(parent, "restore")},
-        )
+        draft = Draft((address, "verify"), "consumer.verify", title, None, "", record=record)
+        draft.depends_on.add((parent, "restore"))
+        return draft
     target, after = inputs.backup[address], decision.after or {}
     return Draft(
         (address, "restore"),

@@ -32,9 +32,7 @@ class RestoreSelection:
 
 
 def select_streams(
-    saved: Mapping[Address, SavedStream],
-    domains: Mapping[str, Domain],
-    options: RestoreSelection,
+    saved: Mapping[Address, SavedStream], domains: Mapping[str, Domain], options: RestoreSelection
 ) -> Backup:
     """Select the saved streams, by their new addresses. Raises UsageError and JsplanError."""
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
@@ -43,23 +41,17 @@ def select_streams(
                 raise UsageError(
                     f"{option} {glob} names nothing in the backup", hint=_list_backup(saved)
                 )
-    chosen = [
-        stream
-        for address, stream in sorted(saved.items())
-        if is_selected(address, options.targets, options.excludes)
-    ]
+    wanted = (a for a in sorted(saved) if is_selected(a, options.targets, options.excludes))
+    chosen = [saved[address] for address in wanted]
     if not chosen:
         raise JsplanError(
             f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
         )
     found: dict[Address, RestoreTarget] = {}
     for stream in chosen:
-        target = RestoreTarget.of(
-            stream,
-            _target_address(Address.parse(stream.address), options, len(chosen)),
-            _checked_subjects(options, len(chosen)),
-            options.replicas,
-        )
+        address = _target_address(Address.parse(stream.address), options, len(chosen))
+        subjects = _checked_subjects(options, len(chosen))
+        target = RestoreTarget.of(stream, address, subjects, options.replicas)
         _require_domain(target.address, domains)
         other = found.setdefault(target.address, target)
         if other is not target:
@@ -80,12 +72,8 @@ def _require_domain(address: Address, domains: Mapping[str, Domain]) -> None:
 
 
 def _list_backup(saved: Mapping[Address, SavedStream]) -> str:
-    shown = [str(address) for address in sorted(saved)[:5]]
-    return (
-        f"It holds {', '.join(shown)}{' …' if len(saved) > 5 else ''}."
-        if saved
-        else "It holds no stream."
-    )
+    shown = ", ".join(map(str, sorted(saved)[:5])) + (" …" if len(saved) > 5 else "")
+    return f"It holds {shown}." if saved else "It holds no stream."
 
 
 def _target_address(address: Address, options: RestoreSelection, count: int) -> Address:

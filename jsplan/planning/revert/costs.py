@@ -25,21 +25,16 @@ def permanent_cost(hazard: Hazard) -> dict[str, Any] | None:
     """Return what the history keeps of a hazard; None if a revert reverts its effect."""
     if hazard.code not in _LOSS_TEXTS:
         return None
-    known = {
-        "messages": hazard.messages,
-        "at_least": hazard.at_least,
-        "at_most": hazard.at_most,
-        "consumers": hazard.consumers,
-    }
-    return {"code": hazard.code} | {name: value for name, value in known.items() if value}
+    names = ("messages", "at_least", "at_most", "consumers")
+    known = {name: value for name in names if (value := getattr(hazard, name))}
+    return {"code": hazard.code} | known
 
 
 def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
     """Warn about the losses of one change, with the place where the messages may still be."""
     if "/consumer/" in item["address"] and item["actions"] in (["delete"], ["delete", "create"]):
-        yield Diagnostic(
-            "warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"])
-        )
+        text = _LOSS_TEXTS["DELETES_CONSUMER"]
+        yield Diagnostic("warning", "JS491", text, "", str(item["address"]))
         return
     nouns = nouns_of(Address.parse(item["address"]))
     for cost in (cost for cost in item.get("costs", ()) if _has_losses(cost)):
@@ -52,15 +47,9 @@ def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diag
                 f"leave {name} out with --exclude {word} and run: "
                 f"jsplan restore {quote_shell(backup)} --target {word}"
             )
-        yield Diagnostic(
-            "warning",
-            "JS491",
-            _LOSS_TEXTS[cost["code"]].format(
-                messages=_format_messages(cost, nouns.message), object=nouns.object
-            ),
-            detail,
-            str(item["address"]),
-        )
+        many = _format_messages(cost, nouns.message)
+        text = _LOSS_TEXTS[cost["code"]].format(messages=many, object=nouns.object)
+        yield Diagnostic("warning", "JS491", text, detail, str(item["address"]))
 
 
 def _has_losses(cost: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from jsplan.documents.plan import Plan, Step
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import explicit_fields
-from jsplan.planning.model import PlanInputs
+from jsplan.planning.model import Findings, PlanInputs
 from jsplan.planning.revert.targets import Target
 from jsplan.units import count_text
 
@@ -27,12 +27,11 @@ def complete_plan(plan: Plan, targets: Sequence[Target]) -> None:
         number, title = len(plan.steps) + 1, f"forget {address}"
         plan.steps.append(Step(f"s{number}", address, "state.forget", title, None, {}, before))
         text = "is forgotten at the end, because the reverted apply had adopted it"
-        plan.diagnostics.append(
-            Diagnostic("info", "JS494", text, "It stays on the server.", address)
-        )
+        note = Diagnostic("info", "JS494", text, "It stays on the server.", address)
+        plan.diagnostics.append(note)
 
 
-def warn_of_files(files: PlanInputs, targets: Iterable[Target]) -> Iterable[Diagnostic]:
+def warn_of_files(files: PlanInputs, targets: Iterable[Target]) -> Findings:
     """Warn about the targets that the next plan changes again, as far as the files show it.
 
     `files` are the inputs of what the files declare.
@@ -40,12 +39,9 @@ def warn_of_files(files: PlanInputs, targets: Iterable[Target]) -> Iterable[Diag
     found = [str(each.address) for each in targets if _differs(files, each)]
     if found:
         many = count_text(len(found), "resource")
-        yield Diagnostic(
-            "warning",
-            "JS492",
-            f"the files still have the change of {many}: the next apply makes it again",
-            "\n".join(["Change the files too, for example with git revert:", *sorted(found)]),
-        )
+        text = f"the files still have the change of {many}: the next apply makes it again"
+        lines = ["Change the files too, for example with git revert:", *sorted(found)]
+        yield Diagnostic("warning", "JS492", text, "\n".join(lines))
 
 
 def _differs(files: PlanInputs, target: Target) -> bool:

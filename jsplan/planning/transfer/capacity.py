@@ -27,20 +27,16 @@ _USAGE_FIELDS: Final = {"file": ("storage", "max_storage"), "memory": ("memory",
 def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """Return the configuration of the staging stream, with `max_bytes` where required."""
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
-    return with_required_max_bytes(
-        staging_config(address, old, memory=limits.get("max_storage") == 0), old, limits
-    )
+    config = staging_config(address, old, memory=limits.get("max_storage") == 0)
+    return with_required_max_bytes(config, old, limits)
 
 
 def with_required_max_bytes(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
     """Set `max_bytes` to twice the current bytes if the account requires a limit."""
     if not limits.get("max_bytes_required"):
         return config
-    return config | {
-        "max_bytes": max(
-            int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576
-        )
-    }
+    twice = 2 * int(old.state.get("bytes") or 0) + 1_048_576
+    return config | {"max_bytes": max(int(old.raw.get("max_bytes") or 0), twice)}
 
 
 def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) -> int:
@@ -64,11 +60,8 @@ def capacity_problem(
 ) -> str | None:
     """Explain why the account cannot hold the stream twice; None if it can, or if unknown."""
     whole = _tier_usage(info, staging)
-    streams, used_streams = (
-        (whole.get("limits") or {}).get("max_streams", -1),
-        int(whole.get("streams") or 0),
-    )
-    if 0 < streams <= used_streams:
+    streams = (whole.get("limits") or {}).get("max_streams", -1)
+    if 0 < streams <= (used_streams := int(whole.get("streams") or 0)):
         return (
             "that takes one more stream for a while, and the account uses "
             f"{used_streams:,} of {streams:,} (max_streams)"

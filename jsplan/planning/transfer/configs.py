@@ -96,14 +96,6 @@ def limits_copy_consumers(limits: Mapping[str, Any]) -> bool:
     )
 
 
-def must_keep_limits(limits: Mapping[str, Any], level: int) -> bool:
-    """Check whether a quiesced stream must keep its limits for consumers.
-
-    Before 2.14 the server refuses to remove them because of the consumers (10069).
-    """
-    return level < REMOVABLE_LIMITS_LEVEL and not limits_copy_consumers(limits)
-
-
 def accepts_nothing(address: Address, live: LiveObject, ident: str) -> bool:
     """Check whether no client writes to a stream: it is quiesced, or sealed by its owner."""
     return bool(live.raw.get("sealed")) or is_quiesced(address, live, ident)
@@ -124,7 +116,9 @@ def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | 
     out["subjects"] = [parking_subject(address.stream, replacement_id(address, live.created))]
     # Messages are compared several times faster with direct reads.
     out["allow_direct"] = True
-    if not must_keep_limits(raw.get("consumer_limits") or {}, level):
+    # Before 2.14 the server refuses to remove limits because of the consumers (10069).
+    limits = raw.get("consumer_limits") or {}
+    if level >= REMOVABLE_LIMITS_LEVEL or limits_copy_consumers(limits):
         out["consumer_limits"] = {}
     if raw.get("retention") == "interest":
         out["retention"] = "limits"
@@ -140,16 +134,10 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
     a mirror or source accepts messages with Nats-Rollup only if rollups are allowed. What they roll
     up is already deleted.
     """
-    ident, name = (
-        replacement_id(address, live.created),
-        staging_address(address, live.created).stream,
-    )
-    out: Config = {
-        "name": name,
-        "subjects": [parking_subject(name, ident)],
-        "retention": "limits",
-        "storage": "memory" if memory else "file",
-    }
+    ident = replacement_id(address, live.created)
+    name = staging_address(address, live.created).stream
+    out: Config = {"name": name, "subjects": [parking_subject(name, ident)]}
+    out |= {"retention": "limits", "storage": "memory" if memory else "file"}
     out |= {"allow_rollup_hdrs": True, "allow_direct": True}
     out |= {key: live.raw[key] for key in ("num_replicas", "placement") if live.raw.get(key)}
     if live.raw.get("max_bytes", -1) > 0 and memory:
@@ -181,14 +169,10 @@ def initial_config(
 
 def probe_config(name: str, ident: str, config: Config, *, most_bytes: int) -> Config:
     """Return a configuration for the probe: it copies nothing and reserves `most_bytes`."""
-    out = {
-        key: value
-        for key, value in config.items()
-        if key not in ("mirror", "mirror_direct", "sources", "max_bytes")
-    }
-    out |= {"name": name, "subjects": [parking_subject(name, ident)]} | (
-        {"max_bytes": most_bytes} if most_bytes else {}
-    )
+    left_out = ("mirror", "mirror_direct", "sources", "max_bytes")
+    out = {key: value for key, value in config.items() if key not in left_out}
+    out |= {"name": name, "subjects": [parking_subject(name, ident)]}
+    out |= {"max_bytes": most_bytes} if most_bytes else {}
     return out | {"metadata": {**(config.get("metadata") or {}), REPLACEMENT_ID_KEY: ident}}
 
 

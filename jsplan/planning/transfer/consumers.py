@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import has_pending_below_floor, position_of
 from jsplan.facts.live import get_retention
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
@@ -35,35 +34,30 @@ from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: By policy, the only messages that it would deliver. The new consumer gets all after its position.
 LAST_POLICIES = {"last": "the last message", "last_per_subject": "the last message of each subject"}
 
 
-def is_update_purging(inputs: PlanInputs, live: LiveObject, after: Config) -> bool:
-    """Check whether an update in place would delete messages of an interest stream.
+def is_update_purging(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether updating a consumer in place would delete messages of an interest stream.
 
     A server from 2.14 on deletes everything up to the ack floor of a consumer whose filter is
     updated while that floor is behind the end of the stream, even if other consumers want it. And
     what a consumer has passed with its old filter counts as not wanted by its new one. A consumer
     that never got a message loses nothing by starting again (measured).
     """
-    stream = inputs.live.get(live.address.parent) if live.address.parent else None
-    before, new = filters_of(live.compact), filters_of(after)
-    if (
-        stream is None
-        or get_retention(stream.compact) != "interest"
-        or sorted(before) == sorted(new)
-    ):
+    live, stream = decision.live, inputs.stream_of(decision.address)
+    if live is None or stream is None or decision.after is None:
+        return False
+    before, new = filters_of(live.compact), filters_of(decision.after)
+    if get_retention(stream.compact) != "interest" or sorted(before) == sorted(new):
         return False
     floor, delivered = (live.state.get(name) or {} for name in ("ack_floor", "delivered"))
     gains = bool(before) and (not new or any(not is_covered(subject, before) for subject in new))
-    starts_over = (
-        gains
-        and not delivered.get("consumer_seq")
-        and live.compact.get("ack_policy", "none") == "explicit"
-    )
+    acks_each = live.compact.get("ack_policy", "none") == "explicit"
+    starts_over = gains and acks_each and not delivered.get("consumer_seq")
     behind_end = int(floor.get("stream_seq") or 0) > int(stream.state.get("last_seq") or 0)
     return starts_over or (behind_end and inputs.level(live.address) >= PURGE_LEVEL)
 
@@ -73,7 +67,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
     live, after, address = decision.live, decision.after, decision.address
     assert after is not None
     recorded = inputs.interrupted.replacements.get(address) or {}
-    before = live.compact if live is not None else {}
+    before = decision.before
     pause = (before if before and not is_held(before) else recorded.get("config", {})).get(PAUSE)
     if PAUSE not in inputs.body(address) and not is_expired(pause, inputs.now):
         after = after | {PAUSE: pause}
@@ -82,8 +76,7 @@ def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> Resourc
         position = decision.reset.seq
     if position is None or not has_unknown_start(inputs, address, after):
         return replace(decision, after=after)
-    stream = inputs.live.get(address.parent) if address.parent else None
-    first, retention = _first_seq(stream), _planned_retention(inputs, address)
+    first, retention = _first_seq(inputs.stream_of(address)), _planned_retention(inputs, address)
     after = _with_position(position, after, inputs.level(address), retention, first)
     return replace(decision, unknown=[*UNKNOWN_FIELDS], after=after)
 
@@ -107,7 +100,7 @@ def start_in_new_stream(
 
 
 def config_with_start(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> Config | None:
     """Return the full configuration of a consumer that comes back with its stream.
 
@@ -171,7 +164,7 @@ def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
     address, level = decision.address, inputs.level(decision.address)
     recorded = inputs.interrupted.replacements.get(address) or {}
     found = {
-        "state_address": recorded.get("address") or str(inputs.moved_from.get(address, address)),
+        "state_address": recorded.get("address") or inputs.state_name(address),
         "position": _known_position(decision.live, recorded, level),
         "api_level": level,
     }
@@ -191,13 +184,12 @@ def replacement_fields(
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Hazard]:
+def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
     """Yield the hazard of redelivery of a consumer that is replaced with its position.
 
     A warning has the messages that are pending.
     """
-    live, parent = decision.live, decision.address.parent
-    stream = inputs.live.get(parent) if parent is not None else None
+    live, stream = decision.live, inputs.stream_of(decision.address)
     if (
         live is not None
         and stream is not None
@@ -209,19 +201,16 @@ def assess_replaced(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
         yield from assess_redelivery(inputs, stream, [live], with_pending=False)
 
 
-def check_consumer_replacement(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[Diagnostic]:
+def check_consumer_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Warn about the effects of a replacement, or reset, on the position of a consumer."""
-    live, declared = decision.live, inputs.workspace.resources.get(decision.address)
+    live = decision.live
     if live is None or decision.after is None:
         return
     found = list(_pending_effects(decision, live))
     if decision.reset is None:
         found = [*_position_effects(inputs, decision, live), *found]
-    place = declared.range if declared else None
     for text, detail in found:
-        yield Diagnostic("warning", "JS423", text, detail, str(decision.address), place)
+        yield inputs.finding("warning", "JS423", text, detail, decision.address)
 
 
 def _position_effects(

@@ -73,12 +73,10 @@ def unmoved_buckets(inputs: PlanInputs) -> dict[Address, Address]:
 
 def without_unplanned(inputs: PlanInputs) -> PlanInputs:
     """Leave the contents of a bucket alone whose relocation is not planned, in both places."""
-    left = {
-        side
-        for relocation in inputs.relocations.values()
-        if not inputs.selected & members(inputs, relocation)
-        for side in (relocation.origin, relocation.target)
-    }
+    left: set[Address] = set()
+    for relocation in inputs.relocations.values():
+        if not inputs.selected & members(inputs, relocation):
+            left |= {relocation.origin, relocation.target}
     if not left:
         return inputs
     kept = (a for a in inputs.selected if not a.is_content or a.parent not in left)
@@ -97,12 +95,8 @@ def rename_live(live: Live, places: Mapping[Address, Address]) -> Live:
         place = places.get(address.parent) if address.parent is not None else None
         return address if place is None else at_bucket(address, place)
 
-    return replace(
-        live,
-        objects={
-            name(a): dataclasses.replace(found, address=name(a))
-            for a, found in live.objects.items()
-        },
-        unreadable={name(a): why for a, why in live.unreadable.items()},
-        requested={name(a) for a in live.requested},
-    )
+    renamed = {name(a): found for a, found in live.objects.items()}
+    objects = {a: dataclasses.replace(found, address=a) for a, found in renamed.items()}
+    unreadable = {name(a): why for a, why in live.unreadable.items()}
+    requested = {name(a) for a in live.requested}
+    return replace(live, objects=objects, unreadable=unreadable, requested=requested)

@@ -49,8 +49,11 @@ def mirror_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) ->
     out |= _wider_limits(origin.raw, copy, may_reserve=transfer.is_relocation)
     if transfer.promotes:  # as the mirror is that exists, or existed before
         return out | {"mirror": inputs.entries[transfer.target].config["mirror"]}
-    route = _mirror_external(inputs, transfer) if transfer.is_relocation else {}
-    return out | {"mirror": {"name": transfer.origin.stream} | route}
+    mirror: Config = {"name": transfer.origin.stream}
+    if transfer.is_relocation:
+        route = inputs.topology.routes.find_route(transfer.target.domain, transfer.origin.domain)
+        mirror |= {"external": external_of(route, transfer.target)} if route.api else {}
+    return out | {"mirror": mirror}
 
 
 def copy_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -> Config:
@@ -96,12 +99,6 @@ def _target_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -
     return with_required_max_bytes(out, origin, limits)
 
 
-def _mirror_external(inputs: PlanInputs, transfer: Transfer) -> dict[str, dict[str, str]]:
-    """Return the `external` of the mirror by which the target reads the origin, if it needs one."""
-    route = inputs.topology.routes.find_route(transfer.target.domain, transfer.origin.domain)
-    return {"external": external_of(route, transfer.target)} if route.api else {}
-
-
 def _wider_limits(origin: Config, copy: Config, *, may_reserve: bool) -> Config:
     """Return limits that keep a copy of days from growing, a little wider than the origin's.
 
@@ -124,12 +121,7 @@ def _wider_limits(origin: Config, copy: Config, *, may_reserve: bool) -> Config:
 
 def new_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """Return the new stream of a replacement before its limits, with the current files."""
-    level = inputs.level(address)
-    config = initial_config(
-        address,
-        old,
-        _creation(inputs, address),
-        can_mirror=second_method(level) == "snapshot",
-    )
+    can_mirror = second_method(inputs.level(address)) == "snapshot"
+    config = initial_config(address, old, _creation(inputs, address), can_mirror=can_mirror)
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
     return with_required_max_bytes(config, old, limits)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
+from jsplan.documents.plan_types import Action
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
+from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.transfer.obstacles import Obstacle, choose_method
-from jsplan.planning.transfer.progress import RELOCATION_HINT, Transfer
+from jsplan.planning.transfer.progress import INSPECT_HINT, RELOCATION_HINT, Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The reasons of both sides, and of a consumer that comes along.
 TARGET_RELOCATED: Final = "create_by_relocation"
@@ -36,12 +37,10 @@ POSITION_LOST: Final = "create_without_position"
 _BY_HAND: Final = "Or copy it: declare the target with a source, and delete the origin later."
 
 
-def decide_relocations(
-    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def decide_relocations(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Return the decisions about both sides of each relocation, and about their consumers."""
     found: dict[Address, ResourceDecision] = {}
-    if inputs.options.refresh_only or inputs.options.imports:
+    if is_state_only(inputs):
         return found
     for relocation in inputs.relocations.values():
         if not {relocation.origin, relocation.target} & decisions.keys():
@@ -60,16 +59,12 @@ def decide_relocations(
     return found
 
 
-def _decide_relocation(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def _decide_relocation(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     found: dict[Address, ResourceDecision] = {}
     target, origin = decisions.get(relocation.target), decisions.get(relocation.origin)
-    old = old_server(inputs, relocation.target, relocation.origin)
+    old, place = old_server(inputs, relocation.target, relocation.origin), relocation.range
     if old is not None and not relocation.record:
-        error = needs_newer_server(
-            relocation.target, "relocating it", old, _BY_HAND, relocation.range
-        )
+        error = needs_newer_server(relocation.target, "relocating it", old, _BY_HAND, place)
         return _refuse(relocation, decisions, error)
     problem = None
     if not relocation.is_activated:
@@ -90,13 +85,9 @@ def _decide_relocation(
         )
         notes = []
     if origin is not None and origin.live is not None and not relocation.is_origin_lost:
-        found[origin.address] = replace(
-            origin,
-            actions=["delete"] if origin.actions == ["delete"] else ["delete", "create"],
-            reason=ORIGIN_RELOCATED,
-            relocation=relocation,
-            diagnostics=notes,
-        )
+        actions: list[Action] = ["delete"] if origin.actions == ["delete"] else ["delete", "create"]
+        origin = replace(origin, actions=actions, reason=ORIGIN_RELOCATED, diagnostics=notes)
+        found[origin.address] = replace(origin, relocation=relocation)
     for address, decision in decisions.items():
         if address.parent == relocation.target and decision.actions == ["create"]:
             found[address] = _decide_consumer(inputs, relocation, decision)
@@ -104,40 +95,22 @@ def _decide_relocation(
 
 
 def _find_problem(
-    inputs: PlanInputs,
-    relocation: Transfer,
-    decisions: Mapping[Address, ResourceDecision],
-    found: Obstacle | None,
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions, found: Obstacle | None
 ) -> Obstacle | None:
     """Return why a relocation is not planned, and what to do: `found`, or what is found now."""
     origin = decisions.get(relocation.origin)
-    if (
-        origin is not None
-        and origin.live is not None
-        and origin.actions != ["delete"]
-        and not (relocation.promotes and _becomes_mirror(inputs, relocation, origin))
-        and not relocation.is_origin_lost
-    ):
-        found = found or _kept_origin(inputs, relocation)
+    stays = origin is not None and origin.live is not None and origin.actions != ["delete"]
+    if origin is not None and stays and not relocation.is_origin_lost:
+        mirror = origin.planned.get("mirror")  # both exchange their roles
+        exchanges = mirror and reads_origin(inputs, origin.address, mirror, relocation.target)
+        if not (relocation.promotes and exchanges):
+            found = found or _kept_origin(inputs, relocation)
     found = found or _replaced_downstream(inputs, relocation, decisions)
     found = found or _unprepared(inputs, relocation)
     if relocation.conflict and not relocation.record:
-        return (
-            f"cannot be relocated from {relocation.origin}: {relocation.conflict}",
-            "Give each of them a target of its own.",
-        )
-    if relocation.conflict:
-        return (
-            f"{relocation.summary}. It cannot be resumed: {relocation.conflict}",
-            _give_up_hint(relocation),
-        )
-    return found
-
-
-def _becomes_mirror(inputs: PlanInputs, relocation: Transfer, origin: ResourceDecision) -> bool:
-    """Check whether both exchange their roles: the origin becomes a mirror of the target."""
-    mirror = (origin.after or {}).get("mirror")
-    return bool(mirror and reads_origin(inputs, origin.address, mirror, relocation.target))
+        text = f"cannot be relocated from {relocation.origin}: {relocation.conflict}"
+        return text, "Give each of them a target of its own."
+    return _conflict(relocation) if relocation.conflict else found
 
 
 def _kept_origin(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str]:
@@ -148,54 +121,40 @@ def _kept_origin(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str]:
             f"{relocation.summary}, and the files declare {relocation.origin} again",
             f"Declare {relocation.target} and apply, which finishes it. To go back then: {entry}.",
         )
-    return (
-        f"cannot be relocated from {relocation.origin}: a `removed` entry leaves it on the server",
-        "Remove one of the two entries.",
+    text = (
+        f"cannot be relocated from {relocation.origin}: a `removed` entry leaves it on the server"
     )
+    return text, "Remove one of the two entries."
 
 
-def _give_up_hint(relocation: Transfer) -> str:
-    return (
-        "Look at both streams. To plan with what is there, which deletes nothing: "
-        f"jsplan state rm {relocation.target}"
-    )
+def _conflict(relocation: Transfer) -> tuple[str, str]:
+    """Return why a relocation that has begun cannot be resumed, and how to give it up."""
+    text = f"{relocation.summary}. It cannot be resumed: {relocation.conflict}"
+    return text, f"{INSPECT_HINT} {relocation.target}"
 
 
 def _unprepared(inputs: PlanInputs, relocation: Transfer) -> tuple[str, str] | None:
     """Describe that the cut-over alone is asked for, and there is no copy yet."""
-    known = (
-        relocation.is_prepared
-        or relocation.method == "snapshot"
-        or relocation.next_step != "mirror"
-    )
-    if inputs.options.stage != "cutover" or known:
+    copies = relocation.method != "snapshot" and relocation.next_step == "mirror"
+    if inputs.options.stage != "cutover" or relocation.is_prepared or not copies:
         return None
-    return (
-        f"is not prepared, so its cut-over cannot begin (from {relocation.origin})",
-        "Prepare it first: jsplan apply --stage prepare. Or do both: jsplan apply.",
-    )
+    text = f"is not prepared, so its cut-over cannot begin (from {relocation.origin})"
+    return text, "Prepare it first: jsplan apply --stage prepare. Or do both: jsplan apply."
 
 
 def _replaced_downstream(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, relocation: Transfer, decisions: Decisions
 ) -> tuple[str, str] | None:
     """Describe a stream that would copy the target from its start, since it is replaced too."""
-    for edge in inputs.topology.edges:
+    for edge in inputs.topology.edges_from(relocation.target):
         decision = decisions.get(edge.downstream)
-        if (
-            edge.origin == relocation.target
-            and decision is not None
-            and decision.live is not None
-            and decision.actions == ["create", "delete"]
-            and find_old_source(inputs, relocation, decision.live, edge.config) is not None
-        ):
-            return (
-                (
-                    f"cannot be relocated from {relocation.origin}: {edge.downstream} sources it, "
-                    "and is replaced in the same plan"
-                ),
-                f"Replace {edge.downstream} in an earlier or a later plan.",
+        live = decision.live if decision is not None and decision.preserves else None
+        if live and find_old_source(inputs, relocation, live, edge.config) is not None:
+            text = (
+                f"cannot be relocated from {relocation.origin}: {edge.downstream} sources it, and "
+                "is replaced in the same plan"
             )
+            return text, f"Replace {edge.downstream} in an earlier or a later plan."
     return None
 
 
@@ -211,54 +170,31 @@ def _decide_consumer(
         lost = relocation.is_activated and old in inputs.entries
         return replace(decision, reason=POSITION_LOST) if lost else decision
     unknown = has_unknown_start(inputs, decision.address, decision.after)
-    return replace(
-        decision,
-        reason=TARGET_RELOCATED,
-        relocation=relocation,
-        unknown=[*UNKNOWN_FIELDS] if unknown else [],
-    )
+    decision = replace(decision, reason=TARGET_RELOCATED, relocation=relocation)
+    return replace(decision, unknown=[*UNKNOWN_FIELDS] if unknown else [])
 
 
-def _decide_rollback(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def _decide_rollback(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     """Decide an interrupted relocation that the files no longer ask for."""
-    origin = decisions.get(relocation.origin)
-    declared = inputs.declared(relocation.origin) is not None
-    if (
-        declared
-        and origin is not None
-        and not relocation.conflict
-        and inputs.declared(relocation.target) is None
-        and origin.live is not None
-        and origin.actions in (["no-op"], ["update"])
-    ):
-        return {
-            origin.address: replace(
-                origin,
-                actions=["update"],
-                reason=RELOCATION_ROLLED_BACK,
-                relocation=relocation,
-                adopts=False,
-                diagnostics=[*origin.diagnostics, _interrupted(inputs, relocation)],
-            )
-        }
+    side, target, origin = relocation.origin, relocation.target, decisions.get(relocation.origin)
+    is_as_before = inputs.declared(side) is not None and inputs.declared(target) is None
+    stays = origin is not None and origin.live and origin.actions in (["no-op"], ["update"])
+    if origin is not None and stays and is_as_before and not relocation.conflict:
+        notes = [*origin.diagnostics, _interrupted(inputs, relocation)]
+        back = replace(origin, actions=["update"], adopts=False, diagnostics=notes)
+        return {side: replace(back, reason=RELOCATION_ROLLED_BACK, relocation=relocation)}
     text = f"{relocation.summary}. The files no longer ask for it"
-    origin_address, target = relocation.origin, relocation.target
     detail = (
-        f"To finish it, write: relocate: [{{from: {origin_address}, to: {target}}}]. To go back, "
-        f"declare {origin_address} as it was and not {target}."
+        f"To finish it, write: relocate: [{{from: {side}, to: {target}}}]. To go back, "
+        f"declare {side} as it was and not {target}."
     )
     if relocation.conflict:
-        text = f"{relocation.summary}. It cannot be resumed: {relocation.conflict}"
-        detail = _give_up_hint(relocation)
+        text, detail = _conflict(relocation)
     error = _finding(inputs, relocation, "error", text, detail)
     return _refuse(relocation, decisions, error)
 
 
-def _decide_release(
-    inputs: PlanInputs, relocation: Transfer, decisions: Mapping[Address, ResourceDecision]
-) -> dict[Address, ResourceDecision]:
+def _decide_release(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
     """Decide that the origin gets its subjects back, as long as the target is offline."""
     origin = decisions.get(relocation.origin)
     if origin is None or origin.live is None:
@@ -277,42 +213,35 @@ def _decide_release(
     }
 
 
-def _refuse(
-    relocation: Transfer, decisions: Mapping[Address, ResourceDecision], error: Diagnostic
-) -> dict[Address, ResourceDecision]:
+def _refuse(relocation: Transfer, decisions: Decisions, error: Diagnostic) -> Overrides:
     """Decide that nothing happens to either side or its consumers, with one error for all."""
     sides = (relocation.target, relocation.origin)
     first = next(side for side in sides if side in decisions)
-    return {
-        address: replace(
-            decision,
-            actions=["no-op"],
-            reason=RELOCATION_REFUSED,
-            fields=[],
-            adopts=False,
-            diagnostics=[error] if address == first else [],
-        )
-        for address, decision in decisions.items()
-        if address in sides or address.parent in sides
-    }
+    found: dict[Address, ResourceDecision] = {}
+    for address, decision in decisions.items():
+        if address in sides or address.parent in sides:
+            errors = [error] if address == first else []
+            left = replace(decision, actions=["no-op"], fields=[], adopts=False, diagnostics=errors)
+            found[address] = replace(left, reason=RELOCATION_REFUSED)
+    return found
 
 
-def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Iterator[Diagnostic]:
+def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Findings:
     """Yield what is known of a relocation that has begun: interrupted, or prepared on purpose."""
     if relocation.is_prepared:
-        behind = count_text(relocation.lag, "message")
-        found = _finding(
-            inputs,
-            relocation,
-            "warning",
+        text = (
             f"is prepared since {relocation.record['prepared']}: it follows {relocation.origin}, "
-            f"{behind} behind",
-            f"To leave the cut-over for later: jsplan apply --exclude {relocation.target}."
+            f"{count_text(relocation.lag, 'message')} behind"
+        )
+        later = f"jsplan apply --exclude {relocation.target}."
+        detail = (
+            f"To leave the cut-over for later: {later}"
             if inputs.options.stage
             else "To finish the relocation: jsplan apply --stage cutover. To leave it for later: "
-            f"jsplan apply --exclude {relocation.target}.",
+            f"{later}"
         )
-        yield replace(found, severity="info", code="JS497")
+        found = _finding(inputs, relocation, "info", text, detail)
+        yield replace(found, code="JS497")
     elif relocation.record:
         yield _interrupted(inputs, relocation)
     elif relocation.origin_now is not None:
@@ -345,8 +274,7 @@ def _method_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -
         detail = f"Compared before the cut-over, in about {compare}."
         if not inputs.options.stage:
             detail += " To do that today and the cut-over later: jsplan apply --stage prepare."
-    found = _finding(inputs, relocation, "warning", text, detail)
-    return replace(found, severity="info", code="JS498")
+    return replace(_finding(inputs, relocation, "info", text, detail), code="JS498")
 
 
 def _interrupted(inputs: PlanInputs, relocation: Transfer) -> Diagnostic:
@@ -354,7 +282,7 @@ def _interrupted(inputs: PlanInputs, relocation: Transfer) -> Diagnostic:
     return replace(found, code="JS496")
 
 
-def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
+def check_waiting_relocations(inputs: PlanInputs) -> Findings:
     """Yield a warning for each relocation of which no decision says how it is.
 
     Its publishers wait for a target that is offline, or its origin is gone.
@@ -368,7 +296,6 @@ def check_waiting_relocations(inputs: PlanInputs) -> Iterator[Diagnostic]:
 def _finding(
     inputs: PlanInputs, relocation: Transfer, severity: Severity, text: str, detail: str
 ) -> Diagnostic:
-    declared = inputs.declared(relocation.target)
-    place = relocation.range or (declared.range if declared else None)
+    place = relocation.range or inputs.place(relocation.target)
     code = "JS496" if relocation.range is None else "JS495"
     return Diagnostic(severity, code, text, detail, str(relocation.target), place)

@@ -49,13 +49,9 @@ def find_relocations(inputs: PlanInputs) -> dict[Address, Transfer]:
             record = known.record if known is not None else {}
             if record.get("origin", str(origin)) != str(origin):
                 continue
-            both = known is not None and {known.origin, origin} <= inputs.entries.keys()
-            conflict = (
-                f"{known.origin} would move there too"
-                if known is not None and both and known.origin != origin
-                else ""
-            )
             base = known if known is not None else Transfer(origin, target, next_step="mirror")
+            both = base.origin != origin and {base.origin, origin} <= inputs.entries.keys()
+            conflict = f"{base.origin} would move there too" if both else ""
             found[target] = replace(base, origin=origin, range=entry.range, conflict=conflict)
     return found
 
@@ -65,11 +61,8 @@ def members(inputs: PlanInputs, relocation: Transfer) -> set[Address]:
     sides = {relocation.origin, relocation.target}
     known = (*inputs.workspace.resources, *inputs.entries)
     downstream = {edge.downstream for edge in inputs.topology.edges_from(relocation.target)}
-    return (
-        sides
-        | {a for a in known if a.kind == "consumer" and a.parent in sides}
-        | (downstream & inputs.entries.keys())
-    )
+    consumers = {a for a in known if a.kind == "consumer" and a.parent in sides}
+    return sides | consumers | (downstream & inputs.entries.keys())
 
 
 def select_together(
@@ -78,8 +71,7 @@ def select_together(
     """Select all of a relocation, or nothing of it: half of it would lose messages."""
     for relocation in inputs.relocations.values():
         together = members(inputs, relocation)
-        excluded = any(matches_any(inputs.options.excludes, address) for address in together)
-        if excluded:
+        if any(matches_any(inputs.options.excludes, address) for address in together):
             selected -= together
         elif selected & together:
             selected |= together & candidates
@@ -92,11 +84,8 @@ def relocation_reads(inputs: PlanInputs) -> set[Address]:
     for relocation in inputs.relocations.values():
         if relocation.target in inputs.selected or relocation.origin in inputs.selected:
             together = members(inputs, relocation)
-            continued = (
-                origin_consumer(inputs.workspace, relocation, address)
-                for address in together
-                if address.parent == relocation.target
-            )
+            coming = (a for a in together if a.parent == relocation.target)
+            continued = {origin_consumer(inputs.workspace, relocation, a) for a in coming}
             found |= together | {address for address in continued if address is not None}
             found |= {target for _, target in _recorded_consumers(relocation)}
     return {address for address in found if address.domain in inputs.workspace.domains}
@@ -109,13 +98,9 @@ def deferral_reasons(inputs: PlanInputs) -> dict[Address, str]:
     """
     found: dict[Address, str] = {}
     for relocation in inputs.relocations.values():
-        together = members(inputs, relocation)
-        offline = sorted(
-            address.domain
-            for address in together
-            if not inputs.live.is_reachable(address.domain)
-            and address.domain in inputs.live.domains
-        )
+        together, live = members(inputs, relocation), inputs.live
+        known = {address.domain for address in together} & live.domains.keys()
+        offline = sorted(key for key in known if not live.is_reachable(key))
         if not offline:
             continue
         why = inputs.live.domains[offline[0]].offline_text
@@ -146,15 +131,12 @@ def recover_relocations(inputs: PlanInputs) -> PlanInputs:
             if now.must_release and (previous := now.previous):
                 objects[relocation.origin] = previous
             continue
-        now = determine_progress(
-            relocation, inputs.live.get(relocation.origin), inputs.live.get(target)
-        )
-        if not now.record and (
-            now.origin_now is None
-            or (relocation.origin not in entries and target in inputs.entries)
-            or _mirrors_all(inputs, now.origin_now, target)
-        ):
-            continue  # it is done
+        sides_now = (inputs.live.get(side) for side in sides)
+        now = determine_progress(relocation, *sides_now)
+        was_moved = relocation.origin not in entries and target in inputs.entries
+        is_done = now.origin_now is None or was_moved
+        if not now.record and (is_done or _mirrors_all(inputs, now.origin_now, target)):
+            continue
         if not now.record and _is_managed_mirror(inputs, now):
             now = replace(now, promotes=True)
             objects.pop(target)
@@ -182,17 +164,15 @@ def _is_managed_mirror(inputs: PlanInputs, relocation: Transfer) -> bool:
     """Check whether the target is a mirror of all that the origin has, and in state."""
     live, entry = relocation.target_now, inputs.entries.get(relocation.target)
     is_ours = live is not None and entry is not None and entry.created == live.created
-    return live is not None and is_ours and _mirrors_all(inputs, live, relocation.origin)
+    return is_ours and _mirrors_all(inputs, live, relocation.origin)
 
 
-def _mirrors_all(inputs: PlanInputs, live: LiveObject, origin: Address) -> bool:
+def _mirrors_all(inputs: PlanInputs, live: LiveObject | None, origin: Address) -> bool:
     """Check whether a stream is a mirror of all messages of another one."""
-    mirror = live.compact.get("mirror") or {}
-    return (
-        bool(mirror)
-        and reads_origin(inputs, live.address, mirror, origin)
-        and not (mirror.keys() & {"filter_subject", "subject_transforms"})
-    )
+    mirror = (live.compact.get("mirror") if live is not None else None) or {}
+    if live is None or not mirror or mirror.keys() & {"filter_subject", "subject_transforms"}:
+        return False
+    return reads_origin(inputs, live.address, mirror, origin)
 
 
 def recover_target(relocation: Transfer, entries: dict[Address, Entry]) -> set[Address]:
@@ -230,9 +210,7 @@ def _hide_unfinished_consumers(
     return given_up
 
 
-def _recorded_consumers(
-    relocation: Transfer,
-) -> Iterator[tuple[Address, Address]]:
+def _recorded_consumers(relocation: Transfer) -> Iterator[tuple[Address, Address]]:
     """Yield each consumer whose position is recorded, and the one that gets it."""
     origin = relocation.origin
     for name, position in (relocation.record.get("consumers") or {}).items():
@@ -245,11 +223,5 @@ def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:
 
     What the relocation changed at the old address is no drift.
     """
-    return next(
-        (
-            relocation.target
-            for relocation in inputs.relocations.values()
-            if relocation.is_activated and relocation.origin in (address, address.parent)
-        ),
-        None,
-    )
+    done = (one for one in inputs.relocations.values() if one.is_activated)
+    return next((one.target for one in done if one.origin in (address, address.parent)), None)

@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.flows.graph import list_origins
 from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
 from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
 from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
-from jsplan.planning.transfer.methods import (
-    becomes_workqueue,
-    find_preserve_obstacle,
-)
+from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
-from jsplan.planning.transfer.replacement import list_consumers
 from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
 def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
     """Explain why the messages cannot be kept; None if they can, or are being copied already."""
     if decision.live is None or decision.address in inputs.interrupted.streams:
         return None
-    after = decision.after or {}
-    why = find_preserve_obstacle(
-        decision.live,
-        after,
-        inputs.level(decision.address),
-        list_consumers(inputs, decision.address),
-        same_origin=_has_same_origin(inputs, decision.live, after),
-    )
-    flows = [flow for _, flow in list_origins(decision.live.compact)]
-    for origin in find_interest_origins(inputs, decision.address, () if why else flows):
+    live, after, address = decision.live, decision.planned, decision.address
+    consumers, same_origin = inputs.consumers_of(address), _has_same_origin(inputs, live, after)
+    level = inputs.level(address)
+    why = find_preserve_obstacle(live, after, level, consumers, same_origin=same_origin)
+    flows = [flow for _, flow in list_origins(live.compact)]
+    for origin in find_interest_origins(inputs, address, () if why else flows):
         why = f"{origin} has interest retention, and keeps nothing while it is not read"
-    info = inputs.live.domains[decision.address.domain].info
-    return why or capacity_problem(
-        decision.live, after, sized_staging_config(inputs, decision.address, decision.live), info
-    )
+    staging = sized_staging_config(inputs, address, live)
+    return why or capacity_problem(live, after, staging, inputs.live.domains[address.domain].info)
 
 
 def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> bool:
@@ -63,29 +53,25 @@ def _has_same_origin(inputs: PlanInputs, live: LiveObject, after: Config) -> boo
 
 
 def restored_consumers(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> list[tuple[LiveObject, Config]]:
     """Return the consumers that the new stream gets, each with its new compact configuration."""
     found = [
         (consumer, decisions.get(consumer.address))
-        for consumer in list_consumers(inputs, decision.address)
+        for consumer in inputs.consumers_of(decision.address)
     ]
-    return [
-        (c, v.after if v is not None and v.after is not None else c.compact)
-        for c, v in found
-        if v is None or v.deleted_with is None
-    ]
+    coming = ((consumer, v) for consumer, v in found if v is None or v.deleted_with is None)
+    return [(c, v.after if v and v.after is not None else c.compact) for c, v in coming]
 
 
 def finishing_consumers(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
 ) -> list[tuple[LiveObject, int | None]]:
     """Return the consumers of a stream that becomes a work queue, which may finish messages.
 
     Each has its position, None if that is unknown.
     """
-    live = decision.live
-    if live is None or not becomes_workqueue(live.compact, decision.after or {}):
+    if decision.live is None or not becomes_workqueue(decision.before, decision.planned):
         return []
     return [
         (c, position_of(c.compact, c.state, inputs.level(c.address)))
@@ -94,10 +80,8 @@ def finishing_consumers(
 
 
 def assess_preserved(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
-) -> Iterable[Hazard]:
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
     """Yield the hazards for publishers, workers and readers."""
     live = decision.live
     assert live is not None
@@ -106,26 +90,18 @@ def assess_preserved(
     if interrupted is None or not interrupted.rejected_subjects:
         assert decision.replacement is not None
         yield from _assess_publishers(inputs, decision.replacement, live)
-    if interrupted is not None:
-        yield from (
-            _assess_finished(live, finishing_consumers(inputs, decision, decisions))
-            if interrupted.has_moved_messages or not interrupted.has_origin
-            else ()
-        )
-    if (
-        interrupted is None
-        or interrupted.has_origin
-        or "DUPLICATES_MESSAGES" in interrupted.record.get("allowed", {})
-    ):
+    has_all = interrupted is None or interrupted.has_origin
+    if interrupted is not None and (interrupted.has_moved_messages or not has_all):
+        yield from _assess_finished(live, finishing_consumers(inputs, decision, decisions))
+    allowed = interrupted.record.get("allowed", {}) if interrupted is not None else {}
+    if has_all or "DUPLICATES_MESSAGES" in allowed:
         # A snapshot keeps all, but that of a cluster keeps only the floor of a consumer with
         # unacknowledged messages (measured on 2.15).
         loses = decision.recreates_consumers or live.is_clustered
         yield from assess_redelivery(inputs, live, coming, with_finished=loses)
 
 
-def _assess_publishers(
-    inputs: PlanInputs, transfer: Transfer, origin: LiveObject
-) -> Iterable[Hazard]:
+def _assess_publishers(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -> Hazards:
     """Yield the hazard for publishers, from the quiescence of the origin to the activation."""
     subjects = origin.compact.get("subjects") or []
     if not subjects or origin.compact.get("sealed"):
@@ -161,60 +137,39 @@ def _assess_publishers(
 
 def _assess_finished(
     live: LiveObject, finishing: Iterable[tuple[LiveObject, int | None]]
-) -> Iterable[Hazard]:
+) -> Hazards:
     """Yield the upper bound of what does not stay in a work queue, by positions alone."""
-    total = int(live.state.get("messages") or 0)
-    finished_count = min(
-        total, sum((at or _last_delivered(consumer) + 1) - 1 for consumer, at in finishing)
-    )
-    if finished_count:
-        yield Hazard(
-            "DELETES_MESSAGES",
-            f"up to {finished_count:,} of {total:,} messages are acknowledged "
-            "and do not stay in a work queue",
-            messages=finished_count,
-            exact=False,
-            at_least=0,
-            at_most=finished_count,
-            causes=["retention"],
-            as_of=live.as_of,
+    total, finished = int(live.state.get("messages") or 0), 0
+    for consumer, position in finishing:
+        delivered = int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
+        finished += position - 1 if position else delivered
+    if most := min(total, finished):
+        text = (
+            f"up to {most:,} of {total:,} messages are acknowledged and do not stay in a work queue"
         )
+        causes = ["retention"]
+        yield counted("DELETES_MESSAGES", text, most, causes=causes, as_of=live.as_of)
 
 
-def _last_delivered(consumer: LiveObject) -> int:
-    return int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
-
-
-def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Note the consumers that keep their position only with another start than declared."""
-    level, declared = inputs.level(decision.address), inputs.declared(decision.address)
-    consumers = list_consumers(inputs, decision.address)
-    names = [
-        c.address.consumer
-        for c in consumers
-        if start_in_new_stream(c, c.compact, decision, level) is not None
-    ]
+    level, consumers = inputs.level(decision.address), inputs.consumers_of(decision.address)
+    starts = {
+        c.address.consumer: start_in_new_stream(c, c.compact, decision, level) for c in consumers
+    }
+    names = [name for name, start in starts.items() if start is not None]
     if names:
         text = (
             f"{', '.join(names)} will have deliver_policy by_start_sequence: "
             "this server cannot reset a consumer to its position"
         )
         detail = "That is neither drift nor a change while the files declare the same start."
-        yield Diagnostic(
-            "info",
-            "JS425",
-            text,
-            detail,
-            str(decision.address),
-            declared.range if declared else None,
-        )
+        yield inputs.finding("info", "JS425", text, detail, decision.address)
 
 
-def check_stream_replacement(
-    inputs: PlanInputs, decision: ResourceDecision
-) -> Iterable[Diagnostic]:
+def check_stream_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Note the effects of a stream replacement that stop nothing."""
-    live, declared = decision.live, inputs.declared(decision.address)
+    live = decision.live
     yield from _check_start_overrides(inputs, decision)
     if live is None or not live.compact.get("duplicate_window") or not live.state.get("messages"):
         return
@@ -226,19 +181,13 @@ def check_stream_replacement(
         "The server remembers only ids that were published to this very stream. "
         "It matters for as long as duplicate_window."
     )
-    yield Diagnostic(
-        "info", "JS425", text, detail, str(decision.address), declared.range if declared else None
-    )
+    yield inputs.finding("info", "JS425", text, detail, decision.address)
 
 
 # --- relocations ---------------------------------------------------------------------------------
 
 
-def assess_target(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
-) -> Iterable[Hazard]:
+def assess_target(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazards for publishers and consumers, at the new address."""
     relocation = decision.relocation
     assert relocation is not None
@@ -247,52 +196,37 @@ def assess_target(
         return
     if not relocation.is_quiesced:
         yield from _assess_publishers(inputs, relocation, origin)
-    coming = [
-        consumer
-        for consumer in list_consumers(inputs, relocation.origin)
-        if (found := _find_successor(inputs, relocation, consumer, decisions)) is not None
-        and found.relocation is not None
-        and found.after is not None
-    ]
+    consumers = inputs.consumers_of(relocation.origin)
+    found = ((c, _find_successor(inputs, relocation, c, decisions)) for c in consumers)
+    coming = [c for c, new in found if new is not None and new.relocation and new.after is not None]
     yield from assess_redelivery(inputs, origin, coming)
 
 
-def assess_origin(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    decisions: Mapping[Address, ResourceDecision],
-) -> Iterable[Hazard]:
+def assess_origin(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
     """Yield the hazard for consumers of the origin that do not come along."""
     relocation = decision.relocation
     assert relocation is not None
     left = [
         consumer
-        for consumer in list_consumers(inputs, relocation.origin)
+        for consumer in inputs.consumers_of(relocation.origin)
         if _find_successor(inputs, relocation, consumer, decisions) is None
     ]
     if left:
-        names = ", ".join(consumer.address.consumer for consumer in left)
+        names = [consumer.address.consumer for consumer in left]
         pending = sum(consumer.messages_at_risk for consumer in left)
         verb = "is" if pending == 1 else "are"
-        unfinished = (
-            f"; {count_text(pending, 'message')} {verb} not processed yet" if pending else ""
+        text = (
+            f"{', '.join(names)}: not declared under {relocation.target}, so deleted with the "
+            "origin"
         )
-        yield Hazard(
-            "DELETES_CONSUMER",
-            f"{names}: not declared under {relocation.target}, so deleted with the "
-            f"origin{unfinished}",
-            blocking=pending > 0,
-            messages=pending,
-            exact=True,
-            causes=[consumer.address.consumer for consumer in left],
-        )
+        if pending:
+            text += f"; {count_text(pending, 'message')} {verb} not processed yet"
+        code, blocking = "DELETES_CONSUMER", pending > 0
+        yield counted(code, text, pending, pending, names, blocking=blocking)
 
 
 def _find_successor(
-    inputs: PlanInputs,
-    relocation: Transfer,
-    consumer: LiveObject,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, relocation: Transfer, consumer: LiveObject, decisions: Decisions
 ) -> ResourceDecision | None:
     """Return the decision about the consumer of the target that continues one of the origin."""
     address = target_consumer(inputs.workspace, relocation, consumer.address)
@@ -303,12 +237,10 @@ def _find_successor(
 def assess_lost_position(inputs: PlanInputs, decision: ResourceDecision) -> Hazard:
     """Return the hazard of a consumer whose position was lost with that of the origin."""
     stream = decision.address.parent
-    assert decision.after is not None
     assert stream is not None
     old = origin_consumer(inputs.workspace, inputs.relocations[stream], decision.address)
-    start = decision.after.get("deliver_policy", "all")
-    return Hazard(
-        "LOSES_CONSUMER_POSITION",
+    text = (
         f"{old} was deleted outside jsplan before its position was read; this consumer starts as "
-        f"declared (deliver_policy {start})",
+        f"declared (deliver_policy {decision.planned.get('deliver_policy', 'all')})"
     )
+    return Hazard("LOSES_CONSUMER_POSITION", text)

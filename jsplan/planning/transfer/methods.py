@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from jsplan.address import Address
 from jsplan.documents.plan_types import TransferMethod
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.redelivery import max_redelivered
+from jsplan.planning.model import PlanInputs
 from jsplan.planning.transfer.configs import CONSUMER_LIMITS, limits_copy_consumers
 from jsplan.planning.transfer.consumer_position import choose_position_method
+from jsplan.planning.transfer.progress import Transfer
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import (
     REMOVABLE_LIMITS_LEVEL,
@@ -48,32 +51,32 @@ def first_method(live: LiveObject, level: int, consumers: Iterable[LiveObject]) 
     return "snapshot" if any(_has_own_state(live, c, level) for c in consumers) else "mirror"
 
 
+def plan_replacement(inputs: PlanInputs, address: Address, live: LiveObject) -> Transfer:
+    """Return the transfer of a stream that is replaced: the one that has begun, or a new one."""
+    begun = inputs.interrupted.streams.get(address)
+    if begun is not None and not begun.is_activated:
+        return begun
+    method = first_method(live, inputs.level(address), inputs.consumers_of(address))
+    return Transfer(address, address, origin_now=live, method=method)
+
+
 def _can_follow(before: Mapping[str, Any], level: int) -> bool:
     """Check whether a mirror can copy a stream while messages arrive and leave."""
-    return not (
-        get_retention(before) != "limits"
-        or before.get("sealed")
-        or before.get("mirror")
-        or before.get("allow_msg_counter")
-        or before.get("allow_msg_schedules")
-        or limits_copy_consumers(before.get("consumer_limits") or {})
-        or (level < ROLLUP_MIRROR_LEVEL and before.get("allow_rollup_hdrs"))
-    )
+    names = ["sealed", "mirror", "allow_msg_counter", "allow_msg_schedules"]
+    names += ["allow_rollup_hdrs"] if level < ROLLUP_MIRROR_LEVEL else []
+    is_plain = get_retention(before) == "limits" and not any(map(before.get, names))
+    return is_plain and not limits_copy_consumers(before.get("consumer_limits") or {})
 
 
 def _has_own_state(stream: LiveObject, consumer: LiveObject, level: int) -> bool:
     """Check whether a consumer that is recreated at its position would not be the same one."""
-    position = position_of(consumer.compact, consumer.state, level)
+    config, state = consumer.compact, consumer.state
+    position = position_of(config, state, level)
+    if position is None or state.get("num_ack_pending"):
+        return True
     first = int(stream.state.get("first_seq") or 0)
-    return bool(
-        consumer.state.get("num_ack_pending")
-        or position is None
-        or max_redelivered(consumer.compact, consumer.state, stream.state, position)
-        or choose_position_method(
-            position, consumer.compact, level, retention="limits", first_seq=first
-        )
-        == "start"
-    )
+    how = choose_position_method(position, config, level, retention="limits", first_seq=first)
+    return how == "start" or max_redelivered(config, state, stream.state, position) > 0
 
 
 def recreates_consumers(before: Config, after: Config, method: TransferMethod) -> bool:
@@ -129,12 +132,8 @@ def _limits_obstacle(before: Config, level: int, consumers: Iterable[LiveObject]
     limits = before.get("consumer_limits") or {}
     if level >= REMOVABLE_LIMITS_LEVEL or not limits_copy_consumers(limits):
         return None
-    names = (
-        c.address.consumer
-        for c in consumers
-        if any(c.compact.get(name, 0) > 0 for name in CONSUMER_LIMITS)
-    )
-    blocking = sorted(names)
+    limited = (c for c in consumers if any(c.compact.get(n, 0) > 0 for n in CONSUMER_LIMITS))
+    blocking = sorted(consumer.address.consumer for consumer in limited)
     shown = ", ".join(name for name in CONSUMER_LIMITS if limits.get(name))
     text = (
         f"its consumer_limits ({shown}) also limit the consumers by which servers before 2.14 "
@@ -152,10 +151,8 @@ def _mirror_obstacle(
     if new and old and not same_origin:
         return "a mirror of another origin has that one's messages, not those that it has now"
     if new and method != "snapshot":
-        return (
-            "a mirror can keep what it has only where archives can be restored into mirrors "
-            "(nats-server 2.15)"
-        )
+        where = "where archives can be restored into mirrors (nats-server 2.15)"
+        return f"a mirror can keep what it has only {where}"
     return None
 
 
@@ -163,10 +160,8 @@ def _counter_obstacle(live: LiveObject, after: Config, method: TransferMethod) -
     if not after.get("allow_msg_counter"):
         return None
     if not live.compact.get("allow_msg_counter") and live.state.get("messages"):
-        return (
-            "its messages are no counters: "
-            "the server would refuse every increment of their subjects (10172)"
-        )
+        why = "the server would refuse every increment of their subjects (10172)"
+        return f"its messages are no counters: {why}"
     if method != "snapshot":
         return "the messages of a counter can be kept from nats-server 2.15 on"
     if after.get("allow_msg_ttl"):

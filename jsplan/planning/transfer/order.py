@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jsplan.address import Address
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.order import RELOCATION_END
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.steps import label_of, transfer_params
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs
 
 
 def _draft_end(inputs: PlanInputs, relocation: Transfer) -> Draft:
@@ -27,9 +25,7 @@ def _draft_end(inputs: PlanInputs, relocation: Transfer) -> Draft:
     )
 
 
-def order_relocations(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], drafts: Drafts
-) -> None:
+def order_relocations(inputs: PlanInputs, decisions: Decisions, drafts: Drafts) -> None:
     """Let the deletion of each origin wait for everything that the target needs.
 
     So does the end of a relocation whose origin is gone. State forgets that one afterwards: its

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic, quote_shell
-from jsplan.documents.plan import Hazard
+from jsplan.diagnostics import quote_shell
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
 from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.transfer.consumer_position import (
     PositionReset,
     can_reset_in_place,
@@ -30,7 +31,7 @@ from jsplan.units import bounds_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The code of a position that cannot be set now.
 RESET_REFUSED: Final = "JS499"
@@ -56,7 +57,7 @@ def find_reset(
         return None
     wanted = declared.position
     assert wanted is not None
-    stream = inputs.live.get(address.parent) if address.parent else None
+    stream = inputs.stream_of(address)
     seq: int | None = 1
     if wanted.seq is not None:
         seq = wanted.seq
@@ -67,12 +68,9 @@ def find_reset(
     if live is None:
         return PositionReset(wanted.once, seq)
     level = inputs.level(address)
-    return PositionReset(
-        wanted.once,
-        seq,
-        position_of(live.compact, live.state, level),
-        in_place=seq is not None and can_reset_in_place(seq, live.compact, level),
-    )
+    in_place = seq is not None and can_reset_in_place(seq, live.compact, level)
+    position = position_of(live.compact, live.state, level)
+    return PositionReset(wanted.once, seq, position, in_place=in_place)
 
 
 def list_reset_times(inputs: PlanInputs) -> set[tuple[Address, str]]:
@@ -94,7 +92,7 @@ def start_of_new(
     """Return the sequence at which a new consumer starts in place of what its body says."""
     if reset is None or reset.seq is None:
         return None
-    stream = inputs.live.get(address.parent) if address.parent else None
+    stream = inputs.stream_of(address)
     first = int(stream.state.get("first_seq") or 0) if stream is not None else 0
     method = choose_position_method(reset.seq, body, 0, retention="limits", first_seq=first)
     return reset.seq if method == "start" else None
@@ -114,15 +112,10 @@ def reset_measurements(
     kinds: list[ResetKind] = ["again"] if reset.seq <= delivered else []
     if reset.direction != "back":
         kinds.append("skipped")
+    pending, config = int(live.state.get("num_ack_pending") or 0), decision.after or live.compact
     for kind in kinds:
-        count = ResetCount(
-            kind,
-            reset.seq,
-            reset.position,
-            delivered,
-            int(live.state.get("num_ack_pending") or 0),
-            filters_of(decision.after or live.compact),
-        )
+        position = reset.position
+        count = ResetCount(kind, reset.seq, position, delivered, pending, filters_of(config))
         yield MeasurementRequest(decision.address, stream.address, count)
 
 
@@ -131,7 +124,7 @@ def is_reset_measurement(answer: Measurement) -> bool:
     return answer.causes[:1] == (RESET_CAUSE,)
 
 
-def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> Iterable[Hazard]:
+def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> Hazards:
     """Yield the hazards of a reset: messages that come again, and messages that are skipped."""
     reset = decision.reset
     for answer in answers:
@@ -146,46 +139,26 @@ def assess_reset(decision: ResourceDecision, answers: Iterable[Measurement]) -> 
             if again
             else f"{where}: {many} that {verb} not processed yet {verb} skipped"
         )
-        exact = answer.at_least == answer.at_most
-        yield Hazard(
-            "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION",
-            text,
-            messages=answer.at_most,
-            exact=exact,
-            at_least=None if exact else answer.at_least,
-            at_most=None if exact else answer.at_most,
-            as_of=answer.as_of,
-        )
+        code = "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION"
+        yield counted(code, text, answer.at_most, answer.at_least, as_of=answer.as_of)
 
 
 # --- what is refused ----
 
 
-def check_resets(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Diagnostic]:
+def check_resets(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """Yield an error for each position that cannot be set now."""
     for decision in decisions.values():
         if decision.reset is None:
             continue
         problem = _find_problem(inputs, decision, decision.reset, decisions)
         if problem is not None:
-            declared = inputs.declared(decision.address)
-            yield Diagnostic(
-                "error",
-                RESET_REFUSED,
-                f"its position cannot be set: {problem[0]}",
-                problem[1],
-                str(decision.address),
-                declared.ranges.get("position", declared.range) if declared else None,
-            )
+            text, at = f"its position cannot be set: {problem[0]}", decision.address
+            yield inputs.finding("error", RESET_REFUSED, text, problem[1], at, "position")
 
 
 def _find_problem(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    reset: PositionReset,
-    decisions: Mapping[Address, ResourceDecision],
+    inputs: PlanInputs, decision: ResourceDecision, reset: PositionReset, decisions: Decisions
 ) -> tuple[str, str] | None:
     """Return why a position cannot be set, and what to do; None if it can."""
     parent = decision.address.parent
@@ -203,7 +176,7 @@ def _find_problem(
             "its stream deletes messages in this plan, and a server acknowledges those",
             f"Apply the stream first: {command}. Then set the position.",
         )
-    configs = [stream.compact if stream else {}, (planned.after if planned else None) or {}]
+    configs = [stream.compact if stream else {}, planned.planned if planned else {}]
     retentions = {get_retention(config) for config in configs}
     if kept := sorted(retentions - {"limits"}):
         return (

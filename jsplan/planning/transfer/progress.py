@@ -8,6 +8,7 @@ were changed outside jsplan, and nothing is guessed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -21,11 +22,7 @@ from jsplan.documents.state_parts import is_before
 from jsplan.facts.live import LiveObject
 from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.drafts import Part
-from jsplan.planning.transfer.configs import (
-    belongs_to_replacement,
-    is_quiesced,
-    replacement_id,
-)
+from jsplan.planning.transfer.configs import belongs_to_replacement, is_quiesced, replacement_id
 from jsplan.subjects import is_covered
 
 #: The ways out of what was interrupted.
@@ -145,12 +142,8 @@ class Transfer(Struct, frozen=True):
     @property
     def must_release(self) -> bool:
         """Check whether publishers wait for a target that is offline and was not activated."""
-        return (
-            self.is_target_offline
-            and not self.conflict
-            and self.is_before_activation
-            and self.is_quiesced
-        )
+        waits = self.is_target_offline and not self.conflict and self.is_before_activation
+        return waits and self.is_quiesced
 
     @property
     def is_before_activation(self) -> bool:
@@ -176,15 +169,10 @@ class Transfer(Struct, frozen=True):
     @property
     def is_prepared(self) -> bool:
         """Check whether the copy follows the origin, after it was compared (`--stage prepare`)."""
-        copy = self.target_now
-        return (
-            self.is_relocation
-            and bool(self.record.get("prepared"))
-            and self.next_step == "mirror"
-            and not (self.conflict or self.is_quiesced)
-            and copy is not None
-            and bool(copy.raw.get("mirror"))
-        )
+        copies = self.target_now is not None and bool(self.target_now.raw.get("mirror"))
+        was_compared = self.is_relocation and bool(self.record.get("prepared"))
+        is_cut_over = bool(self.conflict) or self.next_step != "mirror" or self.is_quiesced
+        return copies and was_compared and not is_cut_over
 
     @property
     def phase(self) -> str:
@@ -202,11 +190,7 @@ class Transfer(Struct, frozen=True):
         The difference of the sequences counts deleted ones at the end too. What the server says is
         exact, and old where the mirror has not heard of its origin.
         """
-        last = [
-            int(side.state.get("last_seq") or 0) if side is not None else 0
-            for side in (self.origin_now, self.target_now)
-        ]
-        behind = max(0, last[0] - last[1])
+        behind = max(0, _last_seq(self.origin_now) - _last_seq(self.target_now))
         flow = self.target_now.flows[0] if self.target_now and self.target_now.flows else {}
         heard = flow.get("active")
         if isinstance(heard, int) and 0 <= heard < RECENT:
@@ -229,24 +213,16 @@ class Transfer(Struct, frozen=True):
         """
         if not self.record or self.is_activated or (self.conflict and self.is_relocation):
             return None
-        now = self.origin_now
+        now, old = self.origin_now, self.record["old"]
         if self.is_relocation and now is None:
             return None
-        if now is not None and self.is_relocation and not self.is_quiesced:
-            config = now.raw
-        else:
-            config = dict(self.old_config)
-        counted = now or self.staging_now or self.target_now
-        state = counted.state if counted is not None else self.record["old"].get("state", {})
-        shown = now or self.target_now
-        return LiveObject(
-            self.origin,
-            config,
-            self.record["old"]["created"],
-            state,
-            shown.server if shown is not None else {},
-            actual_fingerprint=now.fingerprint if now is not None else "",
-        )
+        is_as_before = now is not None and self.is_relocation and not self.is_quiesced
+        config = now.raw if now is not None and is_as_before else dict(self.old_config)
+        counted, shown = now or self.staging_now or self.target_now, now or self.target_now
+        state = counted.state if counted is not None else old.get("state", {})
+        server = shown.server if shown is not None else {}
+        found = LiveObject(self.origin, config, old["created"], state, server)
+        return dataclasses.replace(found, actual_fingerprint=now.fingerprint if now else "")
 
     def fingerprint_of(self, address: Address) -> str:
         """Return the fingerprint that the first step must find under the address it changes."""
@@ -263,11 +239,8 @@ class Transfer(Struct, frozen=True):
     @property
     def rejected_subjects(self) -> list[str]:
         """The subjects whose publishers are rejected meanwhile; none of a sealed stream."""
-        if (
-            self.is_activated
-            or self.old_config.get("sealed")
-            or (self.is_relocation and not self.is_quiesced)
-        ):
+        takes = self.is_activated or (self.is_relocation and not self.is_quiesced)
+        if takes or self.old_config.get("sealed"):
             return []
         current = self.origin_now or self.target_now
         taken = current.raw.get("subjects") or [] if current is not None else []
@@ -279,10 +252,8 @@ class Transfer(Struct, frozen=True):
         name = str(self.origin) if self.is_relocation else self.origin.name
         noun = "relocation" if self.is_relocation else "replacement"
         if self.is_origin_lost:
-            return (
-                f"{name} was deleted or recreated outside jsplan after its messages had moved to "
-                f"{self.target}"
-            )
+            what = "was deleted or recreated outside jsplan after its messages had moved to"
+            return f"{name} {what} {self.target}"
         if self.is_activated and self.is_relocation:
             return f"the relocation of {name} was interrupted after its messages had moved"
         nouns = nouns_of(self.origin)
@@ -355,8 +326,7 @@ class Transfer(Struct, frozen=True):
                 " What workers finished there after the copy, and before their consumer moved, is "
                 "delivered again."
             )
-        ours = self.target_now.state if self.target_now is not None else {}
-        if int(ours.get("last_seq") or 0) < last:
+        if _last_seq(self.target_now) < last:
             text += f" Since then the server of {self.target} lost messages."
         return text
 
@@ -369,19 +339,13 @@ def list_unfinished(transfers: Iterable[Transfer]) -> list[dict[str, Any]]:
 
     One of which nothing could be read is left out, and so is one that only left its staging stream.
     """
-    found = [
-        {
-            "address": str(transfer.origin),
-            "rejected": transfer.rejected_subjects,
-            "summary": transfer.summary,
-            "detail": transfer.detail,
-        }
-        for transfer in sorted(transfers, key=lambda transfer: transfer.origin)
-        if transfer.record
-        and not transfer.is_prepared
-        and transfer.next_step not in ("clear", "recompare")
-        and (not transfer.is_relocation or transfer.origin_now or transfer.target_now)
-    ]
+    found = []
+    for one in sorted(transfers, key=lambda transfer: transfer.origin):
+        is_read = not one.is_relocation or one.origin_now or one.target_now
+        left = one.next_step not in ("clear", "recompare") and not one.is_prepared
+        if one.record and left and is_read:
+            item = {"address": str(one.origin), "rejected": one.rejected_subjects}
+            found.append(item | {"summary": one.summary, "detail": one.detail})
     return sorted(found, key=lambda item: not item["rejected"])
 
 
@@ -399,6 +363,10 @@ def list_relocations(transfers: Iterable[Transfer]) -> list[dict[str, Any]]:
         for found in sorted(transfers, key=lambda found: found.target)
         if found.record and found.is_relocation
     ]
+
+
+def _last_seq(stream: LiveObject | None) -> int:
+    return int(stream.state.get("last_seq") or 0) if stream is not None else 0
 
 
 def _last_message(copy: LiveObject | None) -> str | None:
@@ -424,14 +392,9 @@ def determine_progress(
     if transfer.is_relocation:
         return _relocation_progress(replace(transfer, origin_now=origin, target_now=target))
     is_old = target is not None and (not record or target.created == record["old"]["created"])
-    return _replacement_progress(
-        replace(
-            transfer,
-            origin_now=target if is_old else None,
-            target_now=None if is_old else target,
-            staging_now=staging,
-        )
-    )
+    old, new = (target, None) if is_old else (None, target)
+    found = replace(transfer, origin_now=old, target_now=new, staging_now=staging)
+    return _replacement_progress(found)
 
 
 def _relocation_progress(found: Transfer) -> Transfer:
@@ -439,12 +402,8 @@ def _relocation_progress(found: Transfer) -> Transfer:
     if not record:
         return replace(found, next_step="mirror")
     ours = target is not None and belongs_to_replacement(target.raw, record["id"])
-    activated = (
-        target is not None
-        and not ours
-        and target.created == record.get("target_created")
-        and not found.is_before_activation
-    )
+    is_named = target is not None and target.created == record.get("target_created")
+    activated = is_named and not ours and not found.is_before_activation
     if origin is None or origin.created != record["old"]["created"]:
         if activated:
             return replace(found, next_step="end")

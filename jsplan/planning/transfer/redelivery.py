@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from jsplan.documents.plan import Hazard
+from jsplan.address import Address
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.redelivery import max_redelivered
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.model import Hazards
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs
+    from jsplan.planning.restore.target import RestoreTarget
 
 
 def assess_redelivery(
@@ -23,7 +26,7 @@ def assess_redelivery(
     *,
     with_pending: bool = True,
     with_finished: bool = True,
-) -> Iterator[Hazard]:
+) -> Hazards:
     """Yield the hazard of redelivery for consumers of a stream that continue elsewhere.
 
     That are the messages that workers have now (`with_pending`), and those that are acknowledged
@@ -42,14 +45,24 @@ def assess_redelivery(
         return
     parts = [f"{pending:,} that workers have now"] if pending else []
     parts += [f"{above:,} acknowledged out of order"] if above else []
-    yield Hazard(
-        "DUPLICATES_MESSAGES",
+    text = (
         f"up to {count_text(pending + above, 'message')} of {', '.join(names)} may be delivered "
-        f"again: {' and '.join(parts)}",
-        messages=pending + above,
-        exact=False,
-        at_least=0,
-        at_most=pending + above,
-        causes=names,
-        as_of=stream.as_of,
+        f"again: {' and '.join(parts)}"
     )
+    yield counted("DUPLICATES_MESSAGES", text, pending + above, causes=names, as_of=stream.as_of)
+
+
+def assess_restored(target: RestoreTarget, address: Address) -> Hazards:
+    """Yield the hazard of a restored consumer of which the archive has only the ack floor.
+
+    That is what was acknowledged above the floor.
+    """
+    consumer = target.consumers[address]
+    was, floor = consumer.before, int(consumer.before["ack_floor"]["stream_seq"])
+    above = max_redelivered(consumer.config, was, target.saved.before, floor + 1)
+    if target.saved.resets_to_ack_floor(consumer) and above:
+        text = (
+            f"up to {above:,} messages that it had acknowledged are delivered again: "
+            "it may have been saved at its ack floor"
+        )
+        yield counted("DUPLICATES_MESSAGES", text, above)

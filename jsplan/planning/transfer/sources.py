@@ -19,15 +19,9 @@ def find_old_source(
     inputs: PlanInputs, relocation: Transfer, downstream: LiveObject, source: Mapping[str, Any]
 ) -> Config | None:
     """Return the source of the origin that takes the same messages as `source`, or None."""
-    return next(
-        (
-            old
-            for old in downstream.compact.get("sources") or ()
-            if reads_origin(inputs, downstream.address, old, relocation.origin)
-            and takes_the_same(old, source)
-        ),
-        None,
-    )
+    same = (one for one in downstream.compact.get("sources") or () if takes_the_same(one, source))
+    reader, origin = downstream.address, relocation.origin
+    return next((one for one in same if reads_origin(inputs, reader, one, origin)), None)
 
 
 def find_moved_sources(
@@ -54,8 +48,8 @@ def find_replaced_sources(
 
     Both take the same messages. `continues` is called with the removed and the new source.
     """
-    live = decision.live.compact.get("sources") or () if decision.live is not None else ()
-    wanted = {origin_key(source): source for source in (decision.after or {}).get("sources") or ()}
+    live = decision.before.get("sources") or ()
+    wanted = {origin_key(source): source for source in decision.planned.get("sources") or ()}
     removed = [source for source in live if origin_key(source) not in wanted]
     existing = {origin_key(source) for source in live}
     for key, source in wanted.items() if removed else ():

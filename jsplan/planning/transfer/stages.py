@@ -6,7 +6,6 @@ interrupted apply leaves, so the other one resumes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from jsplan.planning.transfer.steps import PREPARE_KINDS
 from jsplan.resources import TABLES
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs
 
 
 def select_stage(inputs: PlanInputs) -> PlanInputs:
@@ -32,12 +31,8 @@ def select_stage(inputs: PlanInputs) -> PlanInputs:
     """
     if not inputs.options.stage:
         return inputs
-    found = {
-        address
-        for relocation in inputs.relocations.values()
-        for address in members(inputs, relocation)
-    }
-    planned = inputs.selected & found
+    together = (members(inputs, relocation) for relocation in inputs.relocations.values())
+    planned = inputs.selected & set[Address]().union(*together)
     if inputs.options.stage == "cutover":
         planned |= {a for a in inputs.selected if a.is_content and a.parent in planned}
     return replace(inputs, selected=planned, forgotten=frozenset())
@@ -58,9 +53,7 @@ def limit_drafts(inputs: PlanInputs, drafts: Drafts) -> Drafts:
 
 
 def limit_changes(
-    inputs: PlanInputs,
-    decisions: Mapping[Address, ResourceDecision],
-    changes: list[ResourceChange],
+    inputs: PlanInputs, decisions: Decisions, changes: list[ResourceChange]
 ) -> list[ResourceChange]:
     """Return the changes of the stage: to prepare creates copies, which have no hazard."""
     if inputs.options.stage != "prepare":

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.documents.plan_types import Op
 from jsplan.planning.drafts import Draft, Part
+from jsplan.planning.model import is_state_only
 from jsplan.planning.transfer.capacity import additional_bytes
 from jsplan.planning.transfer.configs import (
     probe_address,
@@ -23,12 +24,7 @@ from jsplan.planning.transfer.configs import (
     quiesced_config,
     staging_address,
 )
-from jsplan.planning.transfer.copies import (
-    copy_config,
-    mirror_config,
-    new_config,
-    restored_config,
-)
+from jsplan.planning.transfer.copies import copy_config, mirror_config, new_config, restored_config
 from jsplan.planning.transfer.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.transfer.methods import second_method
 from jsplan.planning.transfer.progress import Transfer
@@ -37,7 +33,7 @@ from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
-    from jsplan.planning.model import PlanInputs, ResourceDecision
+    from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 #: The steps in order, by the last part of their keys. `update` has the key of an update: steps that
 #: wait for the stream wait for it. The first hop is up to `compare`, the second from `refill` on.
@@ -72,10 +68,7 @@ _SECOND_HOP: Final[tuple[Part, ...]] = ("refill", "match", "resume", "update", "
 
 
 def draft_transfer(
-    inputs: PlanInputs,
-    decision: ResourceDecision,
-    final: Draft,
-    consumers: Mapping[str, Any],
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
 ) -> Iterable[Draft]:
     """Draft the steps of one side or of a consumer; `final` is its create, update or delete.
 
@@ -175,9 +168,8 @@ def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part
     )
     if kind == "probe":
         assert draft.params is not None
-        draft.params["initial_config"] = _probe_config(
-            inputs, transfer, new_config(inputs, transfer.target, origin), required=True
-        )
+        config = new_config(inputs, transfer.target, origin)
+        draft.params["initial_config"] = _probe_config(inputs, transfer, config, required=True)
     if kind == "stop":
         draft.precondition = origin.fingerprint
         if transfer.origin.domain == transfer.target.domain:
@@ -226,7 +218,7 @@ def transfer_params(
         hop = _staging(inputs, transfer)
         sides = [hop, transfer.target] if kind in _SECOND_HOP else [transfer.origin, hop]
     found: dict[str, Any] = {
-        "state_address": str(inputs.moved_from.get(transfer.target, transfer.target)),
+        "state_address": inputs.state_name(transfer.target),
         "from": str(sides[0]),
         "to": str(sides[1]),
         "api_level": inputs.level(sides[1]),
@@ -244,13 +236,12 @@ def label_of(address: Address) -> str:
 
 def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
     origin, target = label_of(transfer.origin), label_of(transfer.target)
-    copy = target
-    if not transfer.is_relocation:
-        copy = _staging(inputs, transfer).stream
+    copy = target if transfer.is_relocation else _staging(inputs, transfer).stream
     is_sealed = bool(_origin(inputs, transfer).raw.get("sealed"))
     if is_sealed and kind == "stop":
         return f"require that {origin} is sealed: no message is added or removed"
     whole = transfer.method != "mirror"
+    noun = "snapshot" if transfer.method == "snapshot" else "mirror"
     waiting = "" if is_sealed else ", while publishers wait"
     return {
         "probe": f"try the new configuration of {target} on a probe",
@@ -258,7 +249,7 @@ def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
         "precompare": f"compare {copy} with {origin}, while messages still arrive",
         "stop": f"quiesce {origin}: no message is added or removed"
         + ("" if transfer.is_relocation else ", and pause its consumers"),
-        "rest": f"copy {origin} into {copy}: a {_noun(transfer)}{waiting}"
+        "rest": f"copy {origin} into {copy}: a {noun}{waiting}"
         if whole
         else f"copy the rest of {origin}, and turn {copy} into a stream",
         "compare": f"compare the newest messages and the counts of {copy} with {origin}"
@@ -275,61 +266,51 @@ def _title(inputs: PlanInputs, transfer: Transfer, kind: Part) -> str:
     }[kind]
 
 
-def _noun(transfer: Transfer) -> str:
-    return "snapshot" if transfer.method == "snapshot" else "mirror"
-
-
 def _request(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part) -> Config | None:
     origin, name = _origin(inputs, transfer), transfer.target.stream
     copy = name if transfer.is_relocation else _staging(inputs, transfer).stream
+    restores = _method_of(inputs, transfer, kind) == "snapshot"
+    payload: Config | None = None
     match kind:
         case "probe":
             assert final.request is not None
-            config = _probe_config(inputs, transfer, final.request["payload"])
-            return {"api": f"STREAM.UPDATE.{config['name']}", "payload": config}
+            payload = _probe_config(inputs, transfer, final.request["payload"])
+            verb = f"STREAM.UPDATE.{payload['name']}"
         case "mirror":
-            return {
-                "api": f"STREAM.CREATE.{copy}",
-                "payload": mirror_config(inputs, transfer, origin),
-            }
+            verb, payload = f"STREAM.CREATE.{copy}", mirror_config(inputs, transfer, origin)
         case "stop":
-            quiesced = quiesced_config(transfer.origin, origin, inputs.level(transfer.origin))
-            api = f"STREAM.UPDATE.{transfer.origin.stream}"
-            return None if quiesced is None else {"api": api, "payload": quiesced}
-        case "rest" if transfer.method == "snapshot":
+            verb = f"STREAM.UPDATE.{transfer.origin.stream}"
+            payload = quiesced_config(transfer.origin, origin, inputs.level(transfer.origin))
+            if payload is None:
+                return None
+        case "rest" if restores:
             config = restored_config(inputs, transfer, origin)
-            return {"api": f"STREAM.RESTORE.{copy}", "payload": {"config": config}}
+            verb, payload = f"STREAM.RESTORE.{copy}", {"config": config}
         case "rest":
-            return {
-                "api": f"STREAM.UPDATE.{copy}",
-                "payload": copy_config(inputs, transfer, origin),
-            }
+            verb, payload = f"STREAM.UPDATE.{copy}", copy_config(inputs, transfer, origin)
         case "refill":
             config = new_config(inputs, transfer.target, origin)
-            if _method_of(inputs, transfer, kind) == "snapshot":
-                return {"api": f"STREAM.RESTORE.{name}", "payload": {"config": config}}
-            return {"api": f"STREAM.UPDATE.{name}", "payload": config}
+            verb = f"STREAM.{'RESTORE' if restores else 'UPDATE'}.{name}"
+            payload = {"config": config} if restores else config
         case "update":
             assert final.request is not None
-            return {"api": f"STREAM.UPDATE.{name}", "payload": final.request["payload"]}
+            verb, payload = f"STREAM.UPDATE.{name}", final.request["payload"]
         case "retire" | "clear":
-            gone = name if kind == "retire" else copy
-            return {"api": f"STREAM.DELETE.{gone}", "payload": None}
+            verb = f"STREAM.DELETE.{name if kind == 'retire' else copy}"
         case _:
             return None
+    return {"api": verb, "payload": payload}
 
 
 def _probe_config(
     inputs: PlanInputs, transfer: Transfer, config: Config, *, required: bool = False
 ) -> Config:
     """Return a configuration for the probe: as of the beginning (`required`), or the final one."""
-    origin = _origin(inputs, transfer)
     info = inputs.live.domains[transfer.target.domain].info
-    most = (
-        int(bool((info.get("limits") or {}).get("max_bytes_required")))
-        if required
-        else additional_bytes(origin, config, info)
-    )
+    if required:
+        most = int(bool((info.get("limits") or {}).get("max_bytes_required")))
+    else:
+        most = additional_bytes(_origin(inputs, transfer), config, info)
     name = probe_address(_staging(inputs, transfer)).stream
     return probe_config(name, transfer.id, config, most_bytes=most)
 
@@ -382,34 +363,19 @@ def draft_undo(inputs: PlanInputs, transfer: Transfer, update: Draft) -> Draft:
 
 def draft_release(transfer: Transfer) -> Draft:
     """Draft that the origin gets its subjects back while the target is offline."""
-    assert transfer.origin_now is not None
-    return Draft(
-        (transfer.origin, "update"),
-        "transfer.release",
-        f"give {label_of(transfer.origin)} its subjects back, as {transfer.target.domain} is "
-        "offline",
-        {
-            "api": f"STREAM.UPDATE.{transfer.origin.stream}",
-            "payload": dict(transfer.old_config),
-        },
-        transfer.origin_now.fingerprint,
-        params={"state_address": str(transfer.target)},
-    )
+    origin, now = transfer.origin, transfer.origin_now
+    assert now is not None
+    title = f"give {label_of(origin)} its subjects back, as {transfer.target.domain} is offline"
+    request = {"api": f"STREAM.UPDATE.{origin.stream}", "payload": dict(transfer.old_config)}
+    draft = Draft((origin, "update"), "transfer.release", title, request, now.fingerprint)
+    return replace(draft, params={"state_address": str(transfer.target)})
 
 
-def draft_staging_cleanup(
-    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
-) -> Iterable[Draft]:
+def draft_staging_cleanup(inputs: PlanInputs, decisions: Decisions) -> Iterable[Draft]:
     """Draft the end of replacements that an apply left after their stream was activated."""
     for address, found in inputs.interrupted.streams.items():
-        staging = found.staging
-        if (
-            found.next_step not in ("clear", "recompare")
-            or staging is None
-            or address not in decisions
-            or inputs.options.refresh_only
-            or inputs.options.imports
-        ):
+        staging, ends = found.staging, found.next_step in ("clear", "recompare")
+        if staging is None or not ends or address not in decisions or is_state_only(inputs):
             continue
         params = {
             "state_address": found.record["address"],
@@ -421,15 +387,9 @@ def draft_staging_cleanup(
         text = f"compare what is left of {label_of(address)} with {staging.stream}"
         compare = Draft((address, "checked"), "transfer.compare", text, None, "", params=params)
         request = {"api": f"STREAM.DELETE.{staging.stream}", "payload": None}
-        clear = Draft(
-            (address, "cleared"),
-            "transfer.clear",
-            f"delete {staging.stream}",
-            request,
-            "",
-            object_address=staging,
-            params=params,
-        )
+        title = f"delete {staging.stream}"
+        clear = Draft((address, "cleared"), "transfer.clear", title, request, "", params=params)
+        clear.object_address = staging
         if found.next_step == "recompare":
             clear.depends_on.add(compare.key)
             yield compare
