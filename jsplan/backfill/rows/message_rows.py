@@ -26,7 +26,7 @@ from jsplan.backfill.rows.order import OrderTracker
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.hashes import (
     encode_canonical,
-    parse_origin_header,
+    parse_origins,
     parse_source_seqs,
     split_last_line,
     strip_transport_headers,
@@ -84,6 +84,11 @@ class ComparedOrigin(Struct, frozen=True):
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
 
+    @property
+    def name(self) -> bytes:
+        """Its name as in `Jsplan-Origin`: `domain/stream`."""
+        return f"{self.domain}/{self.stream}".encode()
+
     def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
         """Return which times (ns) are those of messages of this stream, not of another one."""
         inside: np.ndarray[Any, Any] = (times >= self.created_at) & (times < self.replaced_at)
@@ -113,7 +118,7 @@ def extract_copied_rows(
     origin: ComparedOrigin, rows: pa.RecordBatch, order: OrderTracker
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that were copied from this origin."""
-    copied = pc.match_substring(rows["headers"], build_origin_prefix(origin))
+    copied = pc.match_substring(rows["headers"], origin.name + b"/")
     if not pc.any(copied).as_py():
         return None
     if not pc.all(copied).as_py():
@@ -121,8 +126,8 @@ def extract_copied_rows(
     if (uniform := _parse_uniform_headers(origin, rows["headers"])) is not None:
         seqs, texts, names, headers = uniform
     else:
-        seqs, texts = parse_origin_header(rows["headers"], origin.domain, origin.stream)
-        copied = pc.is_valid(seqs)
+        claimed, seqs, texts = parse_origins(rows["headers"])
+        copied = pc.equal(claimed, origin.name)
         rows, seqs, texts = rows.filter(copied), seqs.filter(copied), texts.filter(copied)
         names, _ = _parse_source_details(rows["headers"])
         names = pc.if_else(pc.starts_with(names, STAGING_PREFIX), names, "")
@@ -145,11 +150,6 @@ def extract_copied_rows(
     )
 
 
-def build_origin_prefix(origin: ComparedOrigin) -> bytes:
-    """Return the prefix of `Jsplan-Origin` in messages that were copied from the origin."""
-    return f"{origin.domain}/{origin.stream}/".encode()
-
-
 def _parse_uniform_headers(
     origin: ComparedOrigin, headers: pa.BinaryArray
 ) -> tuple[pa.Array, pa.StringArray, pa.StringArray, pa.BinaryArray] | None:
@@ -160,7 +160,7 @@ def _parse_uniform_headers(
     """
     staged = split_last_line(headers, f"\r\n{SOURCE_HEADER}: {STAGING_PREFIX}".encode(), ends=3)
     tagged = (
-        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + build_origin_prefix(origin))
+        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + origin.name + b"/")
         if staged is not None
         else None
     )
@@ -193,12 +193,9 @@ def extract_sourced_rows(
         return None
     rows, seq = rows.filter(sourced), seqs.filter(sourced).to_numpy()
     _, subjects = _parse_source_details(rows["headers"])
-    tagged, _ = parse_origin_header(rows["headers"], origin.domain, origin.stream)
-    wanted = (
-        (seq >= origin.first)
-        & (seq <= origin.last)
-        & ~pc.is_valid(tagged).to_numpy(zero_copy_only=False)
-    )
+    tagged = pc.fill_null(pc.equal(parse_origins(rows["headers"])[0], origin.name), False)
+    wanted = (seq >= origin.first) & (seq <= origin.last)
+    wanted &= ~tagged.to_numpy(zero_copy_only=False)
     hashes = _hash_messages(
         pc.coalesce(subjects, rows["subject"]),
         _expected_headers(strip_transport_headers(rows["headers"]), origin.ignores_dropped_headers),

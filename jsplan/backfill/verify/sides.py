@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
@@ -26,7 +27,7 @@ from jsplan.backfill.rows.readers import (
     read_target_rows,
 )
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import parse_origin_header
+from jsplan.backfill.tasks.hashes import parse_origins
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformSpec
 from jsplan.backfill.tasks.staging_sources import require_stream_info
@@ -230,7 +231,8 @@ def _find_expiry_floor(
         headers_only=True,
     )
     for rows in read(endpoint.open, request) if target.first <= target.last else ():
-        seqs = parse_origin_header(rows["headers"], compared.domain, compared.stream)[0].drop_null()
+        names, seqs, _ = parse_origins(rows["headers"])
+        seqs = seqs.filter(pc.equal(names, compared.name))
         if len(seqs):
             return int(seqs[0].as_py())
     return origin_state.last + 1
