@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_time
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
+from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.spark.pushdown import PushedBounds
 from jsplan.backfill.spark.source_ranges import (
     DEFAULT_PARTITIONS,
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader):
         """The streams of the query. Only the driver needs them."""
         return Source(self._options)
 
-    @plain_errors
+    @plain_errors()
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the first message of each stream, or the position of the options."""
         return {source.key: _position(info, first) for source, info, first, _ in self._look({})}
@@ -139,16 +139,14 @@ class StreamReader(DataSourceStreamReader):
         """Return the ends of the streams, which the progress of a query has as `latestOffset`."""
         return self._newest
 
-    @plain_errors
+    @plain_errors()
     def partitions(self, start: Offset, end: Offset) -> list[RangePartition]:
         """Return the ranges of the tasks. A recreated stream is read from its beginning.
 
         Raises SourceError for lost messages, with their range.
         """
-        count, found = (
-            self._options.number("partitions") or DEFAULT_PARTITIONS,
-            list[RangePartition](),
-        )
+        count = self._options.number("partitions") or DEFAULT_PARTITIONS
+        found: list[RangePartition] = []
         for key, after in sorted(end.items()):
             before = start.get(key)
             if before == after:
@@ -181,12 +179,14 @@ class StreamReader(DataSourceStreamReader):
             return end
         return begin if before is None or before["created"] == after["created"] else 1
 
-    @plain_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one task. Raises SourceError for what expired meanwhile."""
-        if not isinstance(partition, RangePartition):
-            return
-        source, filters = partition.source, self._options.filters
+        if isinstance(partition, RangePartition):
+            with plain_errors():
+                yield from self._read(partition)
+
+    def _read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        source, filters = partition.source, self._options.texts("filterSubjects")
         missing = partition.first if filters else None
         position = partition.first
         for messages in read_partition(self._options, partition, filters):
@@ -280,7 +280,7 @@ class _UnlimitedReader(StreamReader):
         super().__init__(options)
         self._last: Offset = {}
 
-    @plain_errors
+    @plain_errors()
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         """Return the ends of the streams."""
         self._last = self._advance(self._last, None)
@@ -298,7 +298,7 @@ if HAS_LIMITS:
     class _LimitedReader(StreamReader, SupportsTriggerAvailableNow):
         """A reader whose batches have limits."""
 
-        @plain_errors
+        @plain_errors()
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
             """Stop at the current ends of the streams."""
             found = self._look({})
@@ -310,7 +310,7 @@ if HAS_LIMITS:
                 self._options.number("maxMessagesPerBatch") or DEFAULT_BATCH_MESSAGES
             )
 
-        @plain_errors
+        @plain_errors()
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
             """Return the ends of the next batch."""
             most = getattr(limit, "max_rows", None) or DEFAULT_BATCH_MESSAGES
