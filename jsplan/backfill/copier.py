@@ -34,7 +34,7 @@ from jsplan.backfill.seq_ranges import (
 from jsplan.backfill.staging import Staging
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partition_writer import build_duplicate_error, decode_sequences
+from jsplan.backfill.tasks.partition_writer import PartitionResult, build_duplicate_error
 from jsplan.backfill.tasks.partitioning import (
     Partition,
     PartitionPlan,
@@ -52,13 +52,11 @@ from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject
 from jsplan.planning.backfill.deadline import DeadlinePassedError
-from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, merge_ranges
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8
 Result = TypeVar("Result")
-#: The result of one partition, as `PartitionWriter.finish` returns it.
-PartitionResult = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -146,7 +144,7 @@ class Copier:
         results, sealed, deletes = await self._drop_on_failure(
             created, self._stage(created, all_pending)
         )
-        hashes = {result["partition"]: result["hashes"] for result in results}
+        hashes = {result.partition: result.hashes for result in results}
         equal = await self.staging.promote(
             sealed, [hashes.get(number, []) for number in range(count)], may_lack=deletes
         )
@@ -358,7 +356,7 @@ class Copier:
         self, created: Sequence[StagingStream], results: Sequence[PartitionResult]
     ) -> list[StagingStream]:
         """Seal the staging streams. Raises ApiError if one lacks messages of its partition."""
-        written = {result["partition"]: result["messages"] for result in results}
+        written = {result.partition: result.messages for result in results}
         sealed = [await self.staging.seal(staging) for staging in created]
         for number, staging in enumerate(sealed):
             if staging.messages != written.get(number, 0):
@@ -376,10 +374,10 @@ class Copier:
         self, results: Sequence[PartitionResult], partitions: int, *, equal: bool
     ) -> None:
         for partition in results:
-            self._copied += partition["messages"]
-            for number, part in partition["origins"].items():
-                self.results[int(number)].copied += part["messages"]
-                self.results[int(number)].bytes += part["bytes"]
+            self._copied += partition.messages
+            for number, part in partition.origins.items():
+                self.results[number].copied += part.messages
+                self.results[number].bytes += part.size
         for result in self.results:
             if result.copied:
                 result.verified, result.path = equal, self._describe_path(partitions)
@@ -400,7 +398,7 @@ class Copier:
         """
         for number, (origin, pending) in enumerate(zip(self.origins, all_pending, strict=True)):
             result = self.results[number]
-            skipped = _collect_skipped(number, results)
+            skipped = merge_ranges(span for one in results for span in one.skipped.get(number, ()))
             result.skipped = first_sequences(skipped, MAX_NAMED_MESSAGES)
             result.skipped_count = count_sequences(skipped)
             if origin.state.status == "done":
@@ -433,26 +431,12 @@ def _require_distinct(plan: PartitionPlan, results: Sequence[PartitionResult]) -
     if plan.transforms.transform is None:
         return
     partitions = [
-        {number: decode_sequences(part["seqs"]) for number, part in result["origins"].items()}
-        for result in results
+        {number: part.seqs for number, part in result.origins.items()} for result in results
     ]
     if (found := find_duplicate(partitions)) is not None:
-        raise build_duplicate_error(plan, int(found[0]), found[1])
-
-
-def _collect_skipped(number: int, results: Sequence[PartitionResult]) -> list[SeqRange]:
-    found = [
-        np.arange(first, last + 1)
-        for result in results
-        for first, last in result["skipped"].get(str(number), [])
-    ]
-    return group_into_ranges(np.sort(np.concatenate(found))) if found else []
+        raise build_duplicate_error(plan, *found)
 
 
 def _collect_written(number: int, results: Sequence[PartitionResult]) -> SeqArray:
-    found = [
-        decode_sequences(result["origins"][str(number)]["seqs"])
-        for result in results
-        if str(number) in result["origins"]
-    ]
+    found = [result.origins[number].seqs for result in results if number in result.origins]
     return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)

@@ -19,7 +19,7 @@ from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_sources, staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.promotion_scan import PromotionScan, scan_promotions
+from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_recovery import (
     StagedMessages,
     find_duplicate,
@@ -148,29 +148,27 @@ class Staging(Struct):
         equal = True
         for (staging, blocks), scan in zip(nonempty, scans, strict=True):
             lacking = may_lack and (
-                scan["reached"] >= staging.messages
+                scan.reached >= staging.messages
                 or (
                     await self._has_deleted(first)
                     and await staging_sources.has_delivered(
-                        self.api, self.stream, staging, scan["reached"]
+                        self.api, self.stream, staging, scan.reached
                     )
                 )
             )
             equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
         return equal
 
-    async def _scan(self, staged: Sequence[StagingStream], first: int) -> list[dict[str, Any]]:
+    async def _scan(self, staged: Sequence[StagingStream], first: int) -> list[Arrived]:
         """Read what the target receives from the staging streams, from this sequence on."""
-        tasks = [
-            PromotionScan(self.endpoint, self.stream, first, staging.name, staging.messages)
-            for staging in staged
-        ]
-        count = sum(staging.messages for staging in staged)
+        wanted = [(staging.name, staging.messages) for staging in staged]
+        count = sum(messages for _, messages in wanted)
         self.context.observer.phase(
             f"Promoting {count:,} messages into {self.address} and comparing them"
         )
         return await self.context.runner.run_one(
-            partial(scan_promotions, tasks), f"{self.origins[0]} to {self.address}: comparing"
+            partial(scan_promotions, self.endpoint, self.stream, first, wanted),
+            f"{self.origins[0]} to {self.address}: comparing",
         )
 
     async def _has_deleted(self, first: int) -> bool:
@@ -179,38 +177,38 @@ class Staging(Struct):
         return bool(state["first_seq"] > first or state.get("num_deleted"))
 
     def _is_equal(
-        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str], *, may_lack: bool
+        self, staging: StagingStream, scan: Arrived, hashes: list[str], *, may_lack: bool
     ) -> bool:
         """Check that the target has all messages. Raises JsplanError if it must have them."""
-        if scan["reached"] < staging.messages and not may_lack:
+        if scan.reached < staging.messages and not may_lack:
             raise JsplanError(
-                f"{self.address} took only {scan['messages']:,} of {staging.messages:,} messages "
+                f"{self.address} took only {scan.messages:,} of {staging.messages:,} messages "
                 f"of staging stream {staging.name}",
                 hint="Check its limits and the server's log. No message is lost: run the backfill "
                 "again when the target takes messages.",
             )
-        if scan["messages"] < staging.messages and may_lack:
-            gone = staging.messages - scan["messages"]
+        if scan.messages < staging.messages and may_lack:
+            gone = staging.messages - scan.messages
             self.context.observer.warn(
                 f"{self.address} took {staging.messages:,} messages, and {gone:,} of them are not "
                 "there any more"
             )
             return False
-        if scan["twice"] or scan["hashes"] != hashes:
+        if scan.twice or scan.hashes != hashes:
             raise self._build_difference_error(staging, scan, hashes)
         return True
 
     def _build_difference_error(
-        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str]
+        self, staging: StagingStream, scan: Arrived, hashes: list[str]
     ) -> JsplanError:
-        pairs = zip(scan["hashes"], hashes, strict=False)
+        pairs = zip(scan.hashes, hashes, strict=False)
         block = next(
             (number for number, (actual, expected) in enumerate(pairs) if actual != expected),
-            len(scan["hashes"]),
+            len(scan.hashes),
         )
         return JsplanError(
-            f"{self.address} differs from {self.origins[0]} from sequence {scan['first']:,} on: "
-            f"{scan['messages']:,} of {staging.messages:,} messages, {scan['twice']:,} of them "
+            f"{self.address} differs from {self.origins[0]} from sequence {scan.first:,} on: "
+            f"{scan.messages:,} of {staging.messages:,} messages, {scan.twice:,} of them "
             f"twice, first difference in block {block:,}",
             hint="Messages may have been deleted there meanwhile. Run the backfill again: it "
             "copies the missing messages.",

@@ -7,10 +7,10 @@ all readers have finished, so no partition continues where another reader failed
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, parse_headers, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.spark.bisect import find_failing_message
-from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_frame
 from jsplan.backfill.spark.executors import (
-    error_to_result,
+    CarriedError,
+    Failure,
+    UserFunctionError,
+    collect_frame,
     is_retry,
     raise_failure,
     refuse_retry,
@@ -35,8 +37,6 @@ from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from jsplan.backfill.tasks.archive_writer import ExportChunk
 
 #: Spark types of the columns that readers make: those of users, and two for what SQL keeps.
 _COLUMN_TYPES: Final = {
@@ -69,88 +69,60 @@ _BLOCK_SCHEMA: Final = pa.schema(
         ("block", pa.binary()),
     ]
 )
-_RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
+#: A result of a writer, pickled.
+_RESULT_DDL: Final = "result BINARY"
 Batches = Iterator[pa.RecordBatch]
 BatchMapper = Callable[[Batches], Batches]
 
 
-class RowWriter(Protocol):
-    """Writer of a partition, or of a chunk of an archive."""
-
-    def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
-        """Write rows of an origin."""
-
-    def finish(self) -> dict[str, Any]:
-        """Return what was written."""
-
-    def close(self) -> None:
-        """Close the writer."""
+#: Creates the writer of the partition, or chunk of an archive, with a number.
+WriterFactory = Callable[[int], PartitionWriter | ChunkWriter]
 
 
-#: Creates the writer of the partition, or chunk, with a number.
-WriterFactory = Callable[[int], RowWriter]
+def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[Any]:
+    """Run a plan, and return the result of each partition or chunk with messages.
 
-
-def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
-    """Run a plan, and return the result of each partition with messages.
-
-    Raises RefusedError, and TaskFailedError for an error that another attempt may avoid.
+    With SQL alone, one task reads, filters and writes each chunk of an archive, which is finished
+    with the task. A function may return rows in any order, so they are sorted again. Raises
+    RefusedError, and TaskFailedError for an error that another attempt may avoid.
     """
     if plan.is_fused or plan.has_single_reader:
         numbers = range(len(plan.partitions)) if plan.is_fused else [None]
         tasks = [partial(copy_partitions, plan, number) for number in numbers]
         return [result for of_task in run_tasks(session, tasks, name) for result in of_task]
-    return _write_sorted(session, plan, partial(PartitionWriter, plan), name)
-
-
-def run_export(
-    session: SparkSession, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
-) -> list[dict[str, Any]]:
-    """Write chunks of an archive from the results of SQL and function.
-
-    Returns the results of the chunks with messages. With SQL alone, one task reads, filters and
-    writes each chunk, which is finished with the task. A function may return rows in any order, so
-    they are sorted again. Raises the errors of `run_plan`.
-    """
-
-    def begin(number: int) -> RowWriter:
-        return ChunkWriter(plan, chunks[number])
-
+    write = _make_writer(partial(ChunkWriter if plan.chunks else PartitionWriter, plan))
     if plan.transforms.transform is not None:
-        return _write_sorted(session, plan, begin, name)
-    frame = build_rows(session, plan, _make_writer(begin), "said STRING")
-    return _collect_results(session, plan, frame, name)
+        return _write_sorted(session, plan, build_rows(session, plan), write, name)
+    if plan.chunks:
+        frame = build_rows(session, plan, write, _RESULT_DDL)
+        return _collect_results(session, plan, frame, name)
+    blocks = build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
+    return _write_sorted(session, plan, blocks, write, name)
 
 
 def _write_sorted(
-    session: SparkSession, plan: PartitionPlan, begin: WriterFactory, name: str
-) -> list[dict[str, Any]]:
+    session: SparkSession, plan: PartitionPlan, rows: DataFrame, write: BatchMapper, name: str
+) -> list[Any]:
     """Write each partition in order, in its own Spark partition."""
-    rows = (
-        build_rows(session, plan)
-        if plan.transforms.transform is not None
-        else build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
-    )
     frame = (
         _repartition(rows, plan.writer_count)
         .sortWithinPartitions("partition_number", "origin_number", "seq")
-        .mapInArrow(_make_writer(begin), "said STRING")
+        .mapInArrow(write, _RESULT_DDL)
     )
     return _collect_results(session, plan, frame, name)
 
 
 def _collect_results(
     session: SparkSession, plan: PartitionPlan, frame: DataFrame, name: str
-) -> list[dict[str, Any]]:
+) -> list[Any]:
     try:
-        results = [
-            json.loads(row.said) for row in collect_frame(session, frame, plan.transforms, name)
-        ]
+        rows = collect_frame(session, frame, plan.transforms, name)
     except UserFunctionError as error:
         origin = find_failing_message(plan, partial(_function_fails, session, name))
         raise RefusedError(
             f"{error}{f', at {origin}' if origin else ''}. Nothing of this attempt was copied"
         ) from None
+    results = [pickle.loads(row.result) for row in rows]  # noqa: S301 - of our own tasks
     raise_failure(results)
     return results
 
@@ -329,7 +301,7 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
             if writer is not None:
                 yield _to_result_batch(writer.finish())
         except JsplanError as error:
-            yield _to_result_batch(error_to_result(error))
+            yield _to_result_batch(Failure.of(error))
         finally:
             if writer is not None:
                 writer.close()
@@ -341,5 +313,5 @@ def _list_parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatc
     return _unpack_blocks(batch) if "block" in batch.schema.names else split_rows(batch)
 
 
-def _to_result_batch(result: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"said": [json.dumps(result)]}, schema=_RESULT_SCHEMA)
+def _to_result_batch(result: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})

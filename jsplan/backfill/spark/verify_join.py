@@ -24,8 +24,7 @@ from jsplan.backfill.rows.message_rows import (
     to_stored_rows,
 )
 from jsplan.backfill.rows.order import LATE, REPAIRED
-from jsplan.backfill.spark.errors import CarriedError, collect_frame
-from jsplan.backfill.spark.executors import run_tasks
+from jsplan.backfill.spark.executors import CarriedError, collect_frame, run_tasks
 from jsplan.backfill.spark.pipeline import build_rows, split_rows
 from jsplan.backfill.tasks.partitioning import TransformSpec
 from jsplan.errors import JsplanError
