@@ -11,72 +11,62 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
 
-from jsplan.backfill.rows.message_rows import NO_ORIGIN
+from jsplan.backfill.rows.message_rows import AT_TARGET, EXPECTED, NO_ORIGIN
 
 #: Origin sequences per checksum.
 BLOCK_SEQUENCES: Final = 1 << 16
+#: Batches whose messages are added up together.
+_BATCHES: Final = 64
 #: Multipliers of splitmix64.
 _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-_NUMBER_COLUMNS: Final = ("origin_number", "side", "seq", "time", "digest", "place", "mark")
+_KEYS: Final = ["side", "origin_number", "block"]
+_SUMS: Final = pa.schema(
+    [*((name, pa.int64()) for name in (*_KEYS, "count")), ("total", pa.uint64())]
+)
 NumberArray = np.ndarray[Any, Any]
-#: Side, number of the origin, and number of the block of sequences.
-BlockKey = tuple[int, int, int]
 
 
-def sum_blocks(side: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[dict[str, Any]]:
-    """Sum up one side.
+class BlockSums(Struct):
+    """The number of messages of each block, and the sum of their mixed bits; other messages.
 
     `plain`: no message is out of order, repaired, skipped, or delivered by a source of the target.
-    Raises the errors of the side.
     """
-    blocks: dict[BlockKey, list[int]] = {}
-    plain, others = True, 0
+
+    blocks: pa.Table
+    plain: bool
+    others: int
+
+
+def sum_blocks(side: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[BlockSums]:
+    """Sum up one side. Raises the errors of the side."""
+    parts, plain, others = [_SUMS.empty_table()], True, 0
     for rows in side():
-        origins, side_numbers, seq, time, digest, place, mark = (
-            rows[name].to_numpy() for name in _NUMBER_COLUMNS
-        )
-        plain &= not mark.any() and bool((time[origins != NO_ORIGIN] > 0).all())
-        others += int(place[origins == NO_ORIGIN].sum())
-        for number in np.unique(origins[origins != NO_ORIGIN]).tolist():
-            selected = origins == number
-            _add_rows(
-                blocks,
-                (int(side_numbers[0]), number),
-                seq[selected],
-                time[selected],
-                digest[selected],
-            )
-    yield {
-        "plain": plain,
-        "others": others,
-        "blocks": [[*key, *total] for key, total in sorted(blocks.items())],
-    }
+        is_known = pc.not_equal(rows["origin_number"], NO_ORIGIN)
+        known = rows.filter(is_known)
+        others += pc.sum(rows["place"].filter(pc.invert(is_known)), min_count=0).as_py()
+        seq, time, digest = (known[name].to_numpy() for name in ("seq", "time", "digest"))
+        plain &= not rows["mark"].to_numpy().any() and bool((time > 0).all())
+        mixed = _mix_bits(seq.astype(np.uint64)) ^ time.astype(np.uint64)
+        columns = [
+            *(known[name].cast(pa.int64()) for name in _KEYS[:2]),
+            pa.array(seq // BLOCK_SEQUENCES),
+            pa.array(np.ones(len(seq), dtype=np.int64)),
+            pa.array(_mix_bits(_mix_bits(mixed) ^ digest.view(np.uint64))),
+        ]
+        parts.append(pa.Table.from_arrays(columns, schema=_SUMS))
+        if len(parts) > _BATCHES:
+            parts = [_add_up(parts)]
+    yield BlockSums(_add_up(parts), plain, others)
 
 
-def _add_rows(
-    blocks: dict[BlockKey, list[int]],
-    key: tuple[int, int],
-    seqs: NumberArray,
-    times: NumberArray,
-    digests: NumberArray,
-) -> None:
-    mixed = _mix_bits(
-        _mix_bits(_mix_bits(seqs.astype(np.uint64)) ^ times.astype(np.uint64))
-        ^ digests.view(np.uint64)
-    )
-    block_numbers, inverse, counts = np.unique(
-        seqs // BLOCK_SEQUENCES, return_inverse=True, return_counts=True
-    )
-    sums = np.zeros(len(block_numbers), dtype=np.uint64)
-    np.add.at(sums, inverse, mixed)
-    for block, count, total in zip(
-        block_numbers.tolist(), counts.tolist(), sums.tolist(), strict=True
-    ):
-        sums_of_block = blocks.setdefault((*key, block), [0, 0])
-        sums_of_block[0] += count
-        sums_of_block[1] = (sums_of_block[1] + total) % (1 << 64)
+def _add_up(parts: Iterable[pa.Table]) -> pa.Table:
+    """Add up the messages of each block; sums are modulo 2^64."""
+    found = pa.concat_tables(parts).group_by(_KEYS).aggregate([("count", "sum"), ("total", "sum")])
+    return found.select([*_KEYS, "count_sum", "total_sum"]).rename_columns(_SUMS.names)
 
 
 def _mix_bits(numbers: NumberArray) -> NumberArray:
@@ -91,33 +81,27 @@ def _mix_bits(numbers: NumberArray) -> NumberArray:
     return found
 
 
-def compare_checksums(sums: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def compare_checksums(sums: Iterable[BlockSums]) -> list[dict[str, Any]] | None:
     """Compare the results of `sum_blocks` of each side.
 
     Returns the result of a full comparison, `{origin_number, kind, count}`, or None where the sums
     do not prove that all messages are equal.
     """
     results = list(sums)
-    sides: tuple[dict[tuple[int, int], list[int]], ...] = ({}, {})
-    for side, number, block, count, total in (
-        block_sums for result in results for block_sums in result["blocks"]
-    ):
-        known = sides[side].setdefault((number, block), [0, 0])
-        known[:] = known[0] + count, (known[1] + total) % (1 << 64)
-    if not all(result["plain"] for result in results) or sides[0] != sides[1]:
+    blocks = _add_up([_SUMS.empty_table(), *(result.blocks for result in results)])
+    blocks = blocks.sort_by([(name, "ascending") for name in _KEYS])
+    expected, stored = (
+        blocks.filter(pc.field("side") == side).drop_columns("side")
+        for side in (EXPECTED, AT_TARGET)
+    )
+    if not all(result.plain for result in results) or not expected.equals(stored):
         return None
-    counts: dict[int, int] = {}
-    for (number, _), (count, _) in sides[0].items():
-        counts[number] = counts.get(number, 0) + count
-    others = {
-        "origin_number": NO_ORIGIN,
-        "kind": "others",
-        "count": sum(result["others"] for result in results),
-    }
+    counts = expected.group_by("origin_number").aggregate([("count", "sum")]).to_pylist()
+    others = sum(result.others for result in results)
     return [
         *(
-            {"origin_number": number, "kind": "equal", "count": count}
-            for number, count in counts.items()
+            {"origin_number": row["origin_number"], "kind": "equal", "count": row["count_sum"]}
+            for row in counts
         ),
-        others,
+        {"origin_number": NO_ORIGIN, "kind": "others", "count": others},
     ]
