@@ -7,7 +7,6 @@ streams, those of earlier attempts first, so a resumed run reads only the rest.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from operator import mul
@@ -47,7 +46,6 @@ from jsplan.backfill.tasks.staging_recovery import (
     lacks_messages,
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
-from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject
@@ -167,10 +165,8 @@ class Copier:
         _require_distinct(plan, results)
         sealed = await self._seal(created, results)
         await self._require_same_streams()
-        messages, size = (
-            sum(staging.messages for staging in sealed),
-            sum(staging.bytes for staging in sealed),
-        )
+        messages = sum(staging.messages for staging in sealed)
+        size = sum(staging.bytes for staging in sealed)
         return results, sealed, await self._require_capacity(messages, size)
 
     async def _drop_on_failure(
@@ -300,19 +296,9 @@ class Copier:
             Partition(self.staging.endpoint, staging.name, staging.ingest_prefix)
             for staging in created
         )
-        transforms = self.transforms
-        assigned = (
-            assign_partitions([pending.messages for pending in all_pending], len(created))
-            if transforms.order == "stream"
-            else ()
-        )
-        return PartitionPlan(
-            partitions,
-            tasks,
-            transforms,
-            assigned,
-            self.context.entry.rate,
-        )
+        sizes = [pending.messages for pending in all_pending]
+        assigned = assign_partitions(sizes, len(created))  # used by `order: stream`
+        return PartitionPlan(partitions, tasks, self.transforms, assigned, self.context.entry.rate)
 
     def _build_task(
         self, origin: CopyOrigin, pending: PendingRanges, target: dict[str, Any]
@@ -340,17 +326,13 @@ class Copier:
         await runner.start()
         shown = f", in {len(created)} partitions" if len(created) > 1 else ""
         observer.phase(f"Copying {self._title}{shown}")
-        messages = sum(pending.messages for pending in all_pending)
-        started = time.monotonic()
-
-        async def report() -> None:
-            done = await self.staging.count_messages(created)
-            elapsed = time.monotonic() - started
-            observer.event(
-                MessagesMoved(self._title, f"{self._title}: copying", done, messages, elapsed)
-            )
-
-        return await watch_progress(runner.run_partitions(plan, self._title), report)
+        return await watch_progress(
+            runner.run_partitions(plan, self._title),
+            observer,
+            (self._title, f"{self._title}: copying"),
+            lambda: self.staging.count_messages(created),
+            sum(pending.messages for pending in all_pending),
+        )
 
     async def _seal(
         self, created: Sequence[StagingStream], results: Sequence[PartitionResult]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +32,6 @@ from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
 from jsplan.backfill.tasks.archive_writer import ChunkWriter, export_chunks
 from jsplan.backfill.tasks.partitioning import PartitionPlan
-from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject
@@ -250,18 +248,14 @@ class ParquetExport:
 
     async def _run_job(self, job: Awaitable[Result], chunks: list[Chunk]) -> Result:
         """Await a job, and report the sequences of the finished chunks."""
-        started, title = time.monotonic(), f"{self._title}: archiving"
-        count = count_sequences(chunk.span for chunk in chunks)
 
-        async def report() -> None:
+        async def count() -> int:
             present = await asyncio.to_thread(self.store.list)
-            done = count_sequences(chunk.span for chunk in chunks if chunk.name in present)
-            elapsed = time.monotonic() - started
-            self.context.observer.event(
-                MessagesMoved(self.origin_state.origin, title, done, count, elapsed)
-            )
+            return count_sequences(chunk.span for chunk in chunks if chunk.name in present)
 
-        return await watch_progress(job, report)
+        names = self.origin_state.origin, f"{self._title}: archiving"
+        total = count_sequences(chunk.span for chunk in chunks)
+        return await watch_progress(job, self.context.observer, names, count, total)
 
     def _require_reachable(self, files: list[ArchiveFile]) -> None:
         """Raise JsplanError where workers wrote to another place than this process sees."""

@@ -93,16 +93,9 @@ class RunContext(Struct):
         `info` is its STREAM.INFO, `size` is in bytes.
         """
         problem = find_capacity_problem(address, info, messages, size)
-        if problem is None:
-            return False
-        if not problem.deletes:
-            raise RefusedError(
-                f"{problem.text}. Nothing was changed",
-                hint="Delete messages there, or raise its limits.",
-            )
-        if not self.is_allowed("DELETES_MESSAGES", address):
-            raise RefusedError(
-                f"{problem.text}. Nothing was changed",
-                hint="To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}"),
-            )
-        return True
+        if problem is None or (problem.deletes and self.is_allowed("DELETES_MESSAGES", address)):
+            return problem is not None
+        hint = "Delete messages there, or raise its limits."
+        if problem.deletes:
+            hint = "To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}")
+        raise RefusedError(f"{problem.text}. Nothing was changed", hint=hint)

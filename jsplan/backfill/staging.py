@@ -8,6 +8,7 @@ and its order survives a crash.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -67,17 +68,12 @@ class Staging(Struct):
 
     async def require_exclusive(self, staging: StagingStream) -> None:
         """Raise RefusedError if a stream in any domain takes the subjects of a staging stream."""
-        await asyncio.gather(
-            *(
-                staging_streams.require_exclusive_subject({key: api}, staging)
-                for key, api in self.context.apis.items()
-            )
-        )
+        require = staging_streams.require_exclusive_subject
+        await asyncio.gather(*(require(api, staging) for api in self.context.apis.values()))
 
     async def count_messages(self, staged: Sequence[StagingStream]) -> int:
         """Count the messages that the staging streams have now. Raises ApiError."""
-        now = [await staging_streams.refresh(self.api, staging) for staging in staged]
-        return sum(staging.messages for staging in now)
+        return sum([(await staging_streams.refresh(self.api, one)).messages for one in staged])
 
     async def seal(self, staging: StagingStream) -> StagingStream:
         """Seal a staging stream: it takes no more messages. Raises ApiError if it is gone."""
@@ -108,22 +104,14 @@ class Staging(Struct):
         after the other, since each may delete what is not compared yet. Raises ApiError, and
         JsplanError if the target lacks messages.
         """
-        nonempty = [
-            (staging, blocks)
-            for staging, blocks in zip(staged, hashes, strict=True)
-            if staging.messages
-        ]
+        nonempty = [pair for pair in zip(staged, hashes, strict=True) if pair[0].messages]
         config = (await self.fetch_target_info())["config"]
         apart = may_lack and any(
             int(config.get(name, -1)) > 0 for name in ("max_msgs", "max_bytes")
         )
         groups = [[each] for each in nonempty] if apart else [nonempty]
-        found = [
-            await self._promote_together(group, since, may_lack=may_lack)
-            for group in groups
-            if group
-        ]
-        return all(found)
+        promote = partial(self._promote_together, since=since, may_lack=may_lack)
+        return all([await promote(group) for group in groups if group])
 
     async def _promote_together(
         self,
@@ -132,19 +120,13 @@ class Staging(Struct):
         *,
         may_lack: bool,
     ) -> bool:
-        first = await retry_transient(
-            self.api, partial(staging_sources.fetch_next_sequence, self.api, self.stream)
-        )
+        staged = [staging for staging, _ in nonempty]
+        first = int((await self.fetch_target_info())["state"]["last_seq"]) + 1
         await self._write(
-            partial(
-                staging_sources.attach_staging_streams,
-                self.api,
-                self.stream,
-                [staging for staging, _ in nonempty],
-            )
+            lambda: staging_sources.attach_staging_streams(self.api, self.stream, staged)
         )
         first = first if since is None else min(since, first)
-        scans = await self._scan([staging for staging, _ in nonempty], first)
+        scans = await self._scan(staged, first)
         equal = True
         for (staging, blocks), scan in zip(nonempty, scans, strict=True):
             lacking = may_lack and (
@@ -202,10 +184,8 @@ class Staging(Struct):
         self, staging: StagingStream, scan: Arrived, hashes: list[str]
     ) -> JsplanError:
         pairs = zip(scan.hashes, hashes, strict=False)
-        block = next(
-            (number for number, (actual, expected) in enumerate(pairs) if actual != expected),
-            len(scan.hashes),
-        )
+        differs = (number for number, pair in enumerate(pairs) if pair[0] != pair[1])
+        block = next(differs, len(scan.hashes))
         return JsplanError(
             f"{self.address} differs from {self.origins[0]} from sequence {scan.first:,} on: "
             f"{scan.messages:,} of {staging.messages:,} messages, {scan.twice:,} of them "
@@ -288,16 +268,9 @@ class Staging(Struct):
 
     def _find_start(self, oldest: StagingStream) -> int:
         """Find the first sequence of the target that may come from staging streams, by age."""
-        connection = self.endpoint.open()
-        try:
-            return find_first_seq_at(
-                connection,
-                self.endpoint.api_prefix,
-                self.stream,
-                parse_instant(oldest.created) - MAX_CLOCK_SKEW,
-            )
-        finally:
-            connection.close()
+        since = parse_instant(oldest.created) - MAX_CLOCK_SKEW
+        with contextlib.closing(self.endpoint.open()) as connection:
+            return find_first_seq_at(connection, self.endpoint.api_prefix, self.stream, since)
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -40,11 +40,6 @@ def list_staging_sources(config: dict[str, Any]) -> list[str]:
     ]
 
 
-async def fetch_next_sequence(api: DomainApi, stream: str) -> int:
-    """Return the sequence of the next message of the stream. Raises ApiError."""
-    return int((await require_stream_info(api, stream))["state"]["last_seq"]) + 1
-
-
 async def attach_staging_streams(
     api: DomainApi, stream: str, staged: Sequence[StagingStream]
 ) -> None:
