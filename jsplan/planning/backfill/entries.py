@@ -73,17 +73,11 @@ def plan_backfills(
 
 def defer_backfills(inputs: PlanInputs) -> list[Deferred]:
     """List the offline sides of open entries. An offline target defers the whole entry."""
-    waiting = (
-        (entry, side)
+    domains = inputs.live.domains
+    return [
+        Deferred(str(side), f"backfill {entry.name} waits: {domains[side.domain].offline_text}")
         for entry in list_open_entries(inputs)
         for side in _offline_sides(inputs, entry)
-    )
-    return [
-        Deferred(
-            str(side),
-            f"backfill {entry.name} waits: {inputs.live.domains[side.domain].offline_text}",
-        )
-        for entry, side in waiting
     ]
 
 
@@ -98,16 +92,11 @@ def _offline_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
 def _copyable_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
     """List the origins to copy now. With an offline side: those that are reachable and not done."""
     offline = _offline_sides(inputs, entry)
-    if not offline:
-        return list(entry.origins)
     if entry.target in offline:
         return []
-    record = find_stored_state(inputs.state.backfills, entry)
-    done = (
-        {state.origin for state in record.origins if state.status == "done"}
-        if record is not None
-        else set()
-    )
+    record = find_stored_state(inputs.state.backfills, entry) if offline else None
+    states = record.origins if record is not None else ()
+    done = {state.origin for state in states if state.status == "done"}
     return [side for side in entry.origins if side not in offline and str(side) not in done]
 
 
@@ -122,11 +111,11 @@ def _plan_entry(
     matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
     planned = [_plan_side(inputs, decisions, *pair) for pair in matched if pair[0] in sides]
     known = [amount for _, amount in planned if amount is not None]
-    messages, size = (
-        (sum(column) for column in zip((0, 0), *known, strict=True))
-        if len(known) == len(planned)
-        else (None, None)
-    )
+    messages = size = estimate = None
+    if len(known) == len(planned):
+        messages, size = (sum(column) for column in zip((0, 0), *known, strict=True))
+        past = list_past_copies(inputs.state)
+        estimate = asdict(estimate_backfill(entry, choice.strategy, messages, size, past))
     return {
         "name": entry.name,
         "from": [document for document, _ in planned],
@@ -136,21 +125,8 @@ def _plan_entry(
         "reason": choice.reason,
         "messages": messages,
         "bytes": size,
-        "estimate": _estimate_entry(inputs, entry, choice, messages, size),
+        "estimate": estimate,
     }
-
-
-def _estimate_entry(
-    inputs: PlanInputs,
-    entry: Backfill,
-    choice: StrategyChoice,
-    messages: int | None,
-    size: int | None,
-) -> dict[str, Any] | None:
-    if messages is None or size is None:
-        return None
-    past = list_past_copies(inputs.state)
-    return asdict(estimate_backfill(entry, choice.strategy, messages, size, past))
 
 
 def list_past_copies(state: State) -> list[OriginState]:
@@ -184,17 +160,10 @@ def _build_traits(inputs: PlanInputs, side: BackfillSide) -> StreamTraits:
 def diagnose_impossible(inputs: PlanInputs) -> Iterable[Diagnostic]:
     """Yield an error for each entry whose strategy cannot copy it."""
     for entry in list_open_entries(inputs):
-        if (
-            not _offline_sides(inputs, entry)
-            and (choice := choose_entry_strategy(inputs, entry)).obstacle
-        ):
-            yield Diagnostic(
-                "error",
-                IMPOSSIBLE_CODE,
-                *explain_obstacle(entry, choice),
-                str(entry.target),
-                entry.range,
-            )
+        choice = choose_entry_strategy(inputs, entry)
+        if choice.obstacle and not _offline_sides(inputs, entry):
+            text, hint = explain_obstacle(entry, choice)
+            yield Diagnostic("error", IMPOSSIBLE_CODE, text, hint, str(entry.target), entry.range)
 
 
 def side_to_document(side: BackfillSide) -> dict[str, Any]:

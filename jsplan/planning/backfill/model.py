@@ -103,11 +103,8 @@ def find_stored_state(
 ) -> BackfillState | None:
     """Load the state of an entry, if the entry has not changed since."""
     raw = backfills.get(entry.name)
-    return (
-        BackfillState.from_json(raw)
-        if raw is not None and raw["entry_hash"] == hash_config(entry)
-        else None
-    )
+    is_same = raw is not None and raw["entry_hash"] == hash_config(entry)
+    return BackfillState.from_json(raw) if raw is not None and is_same else None
 
 
 def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:
