@@ -85,19 +85,8 @@ class SnapshotCreates:
             raise StepFailed(f"{side} does not exist; nothing was written")
         record = find_stored_state(context.state.backfills, entry)
         if record is None or record.origins[0].created != info["created"]:
-            state = info["state"]
-            origin = OriginState(
-                str(side),
-                str(entry.target),
-                info["created"],
-                1,
-                state["last_seq"],
-                [],
-                "",
-                1,
-                strategy="snapshot",
-            )
-            origin.first = int(state["first_seq"])
+            seqs = int(info["state"]["first_seq"]), info["state"]["last_seq"]
+            origin = OriginState(str(side), str(entry.target), info["created"], *seqs, [], "", 1)
             record = BackfillState(entry.name, hash_config(entry), [origin], format_timestamp())
         record.origins[0].strategy, record.planned = "snapshot", False
         await context.record({"backfill": record.to_json()})
@@ -141,11 +130,10 @@ async def _run_restore(context: StepContext, step: Step, restore: SnapshotRestor
     """Raise StepFailed if the target was not created; an incomplete one counts as absent."""
     try:
         await restore.run()
-    except ServerRefusedError:
-        await context.record({"end": step.address}, durable=False)
-        raise
     except StepFailed:
         raise
     except JsplanError as error:
         await context.record({"end": step.address}, durable=False)
+        if isinstance(error, ServerRefusedError):
+            raise
         raise StepFailed(f"{error.full_text} The next apply creates {step.address} again") from None
