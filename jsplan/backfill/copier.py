@@ -30,6 +30,7 @@ from jsplan.backfill.seq_ranges import (
     intersect,
     subtract,
 )
+from jsplan.backfill.server_copy import is_made_from_snapshot
 from jsplan.backfill.staging import Staging
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
@@ -97,6 +98,8 @@ class Copier:
 
         Raises RefusedError, JsplanError and ApiError. It can be run again then.
         """
+        if await is_made_from_snapshot(self.context, self.origins[0], self.results[0]):
+            return
 
         async def attempt() -> None:
             await self._require_same_streams()

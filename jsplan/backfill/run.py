@@ -15,7 +15,6 @@ from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import Copy, RunContext
-from jsplan.backfill.server_copy import ServerCopy
 from jsplan.backfill.spark_runner import SparkRunner, create_runner
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
@@ -138,10 +137,8 @@ class BackfillRun:
         if into_archive:
             return ParquetExport(self.world, context, origins[0], self.transforms)
         require_distinct(self.entry.name, origins)
-        copier = Copier(context, origins, self.transforms, self._build_fingerprint(record, origins))
-        if is_joint_copy(self.entry) or reads_archive(self.entry):
-            return copier
-        return ServerCopy(context, origins[0], copier)
+        fingerprint = self._build_fingerprint(record, origins)
+        return Copier(context, origins, self.transforms, fingerprint)
 
     def _build_fingerprint(self, record: BackfillState, origins: Sequence[CopyOrigin]) -> str:
         """Identify what is copied: the text of the entry, the ranges, and the origins."""

@@ -33,10 +33,7 @@ class Copy(Protocol):
     """
 
     results: list[OriginResult]
-
-    @property
-    def found_existing(self) -> bool:
-        """True if it is so."""
+    found_existing: bool
 
     async def run(self) -> None:
         """Copy the pending messages and verify them.
