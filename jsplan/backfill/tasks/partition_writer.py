@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import wait_for_interest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
-from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
 from jsplan.backfill.tasks.hashes import BlockHasher
-from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
+from jsplan.backfill.tasks.origin_task import RateLimiter, build_target_headers, select_fitting
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
     choose_partitions,
@@ -77,7 +77,7 @@ class PartitionWriter:
         self._connection = self._partition.target.open()
         self._hasher = BlockHasher()
         self._written_by_origin: dict[int, WrittenMessages] = {}
-        self._oversize_by_origin: dict[int, OversizeFilter] = {}
+        self._skipped: dict[int, list[SeqArray]] = {}
         self._last_position = (-1, 0)
         self._publisher: FencedPublisher | None = None
         self._rate_limiter = RateLimiter(
@@ -95,9 +95,12 @@ class PartitionWriter:
             task.deadline.require_open()
         self._require_order(origin_number, seqs)
         block = build_target_headers(task, rows)
-        fits = self._oversize_filter(origin_number).select_fitting(rows, block)
+        fits = select_fitting(
+            task, rows, block, self._partition.staging_stream, self._connection.max_payload
+        )
         columns = [rows["subject"], block, rows["data"]]
         if fits is not None:
+            self._skipped.setdefault(origin_number, []).append(seqs[~fits])
             columns, seqs = [column.filter(pa.array(fits)) for column in columns], seqs[fits]
         if not len(seqs):
             return 0
@@ -145,20 +148,14 @@ class PartitionWriter:
             raise build_duplicate_error(self._plan, origin_number, seq)
         self._last_position = (origin_number, int(seqs[-1]))
 
-    def _oversize_filter(self, origin_number: int) -> OversizeFilter:
-        if origin_number not in self._oversize_by_origin:
-            self._oversize_by_origin[origin_number] = OversizeFilter(
-                self._plan.origin_tasks[origin_number],
-                self._partition.staging_stream,
-                self._connection.max_payload,
-            )
-        return self._oversize_by_origin[origin_number]
-
     def finish(self) -> PartitionResult:
         """Wait until all messages are stored, and return what was written."""
         if self._publisher is not None:
             self._publisher.finish()
-        skipped = {number: one.list_skipped() for number, one in self._oversize_by_origin.items()}
+        skipped = {
+            number: group_into_ranges(np.concatenate(parts))
+            for number, parts in self._skipped.items()
+        }
         return PartitionResult(
             self._number,
             self._hasher.count,

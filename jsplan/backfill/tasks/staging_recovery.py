@@ -25,9 +25,9 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher, parse_origins, strip_transport_headers
 from jsplan.backfill.tasks.origin_task import (
     OriginTask,
-    OversizeFilter,
     build_target_headers,
     read_messages,
+    select_fitting,
 )
 
 #: What identifies an origin: its name, or its number in a plan.
@@ -93,10 +93,11 @@ def lacks_messages(
     `task` reads the ranges of the tail of a staging stream. Raises the errors of `read_messages`.
     """
     with contextlib.closing(target.open()) as connection:
-        oversize = OversizeFilter(task, staging_stream, connection.max_payload)
+        max_payload = connection.max_payload
     with contextlib.closing(read_messages(task)) as batches:
         for rows in batches:
-            fits = oversize.select_fitting(rows, build_target_headers(task, rows))
+            block = build_target_headers(task, rows)
+            fits = select_fitting(task, rows, block, staging_stream, max_payload)
             seqs = rows["seq"].to_numpy() if fits is None else rows["seq"].to_numpy()[fits]
             if not np.isin(seqs, present).all():
                 return True

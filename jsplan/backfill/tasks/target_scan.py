@@ -25,9 +25,6 @@ from jsplan.resources.source_header import SOURCE_HEADER, SourceName
 _SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]{{1,18}})"
 
 
-_NO_SEQ: Final = 1 << 63
-
-
 class OriginQuery(Struct, frozen=True):
     """An origin whose messages are searched: copied ones, and those of its own sources.
 
@@ -91,44 +88,25 @@ def scan_target(
     return [messages.to_existing() for messages in found]
 
 
-class SourcedQuery(Struct, frozen=True):
-    """Find the first and last message of one source in a target.
+def find_sourced_range(
+    target: Endpoint, request: ReadRequest, source: SourceName, created_at: int
+) -> SeqRange | None:
+    """Return the lowest and highest origin sequence that a source brought, or None.
 
     The server resumes an earlier source after the last message that it delivered, even if the
     source says that it begins later. It finds that message by the name, filters and transforms of
-    the source.
-
-    Messages before `created_at` (ns) are of another stream of that name.
+    the source. Messages before `created_at` (ns) are of another stream of that name. Raises the
+    errors of `read`.
     """
-
-    target: Endpoint
-    stream: str
-    first: int
-    last: int
-    source: SourceName
-    created_at: int
-
-
-def find_sourced_range(task: SourcedQuery) -> SeqRange | None:
-    """Return the lowest and highest origin sequence, or None. Raises the errors of `read`."""
-    name, filters, destinations = (escape_regex(part) for part in task.source)
+    name, filters, destinations = (escape_regex(part) for part in source)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
-    lowest, highest = 0, 0
-    for rows in read(
-        task.target.open,
-        ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True),
-    ):
-        seq = pc.struct_field(
-            pc.extract_regex(
-                rows["headers"].filter(pc.greater_equal(rows["time"], task.created_at)),
-                pattern=pattern,
-            ),
-            "seq",
-        )
-        found = [int(text) for text in seq.drop_null().to_pylist()]
-        lowest = min([lowest or _NO_SEQ, *found]) if found else lowest
-        highest = max([highest, *found])
-    return SeqRange(lowest, highest) if highest else None
+    found: list[int] = []
+    for rows in read(target.open, request):
+        headers = rows["headers"].filter(pc.greater_equal(rows["time"], created_at))
+        seqs = pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq").drop_null()
+        numbers = [*found, *(int(text) for text in seqs.to_pylist())]
+        found = [min(numbers), max(numbers)] if numbers else []
+    return SeqRange(*found) if found else None
 
 
 def build_existing(seqs: SeqArray, times: SeqArray) -> ExistingMessages:
