@@ -18,6 +18,7 @@ from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.planning.backfill.deadline import DeadlinePassedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
@@ -135,6 +136,25 @@ def raise_failure(results: Iterable[Any]) -> None:
     for result in results:
         if isinstance(result, Failure):
             result.throw()
+
+
+def map_numbers(
+    session: SparkSession,
+    count: int,
+    tasks: int,
+    read: Callable[[int], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """Return the rows that `read` yields for each number, in tasks that share the numbers."""
+
+    def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            try:
+                yield from read(number)
+            except JsplanError as error:
+                raise CarriedError(error) from None
+
+    return session.range(0, count, 1, max(1, tasks)).mapInArrow(read_all, schema)
 
 
 def collect(session: SparkSession, rows: RDD[Any], name: str) -> list[Any]:

@@ -24,6 +24,7 @@ from jsplan.backfill.spark.executors import (
     UserFunctionError,
     collect_frame,
     is_retry,
+    map_numbers,
     raise_failure,
     refuse_retry,
     run_tasks,
@@ -195,17 +196,13 @@ def _read_chunks(session: SparkSession, plan: PartitionPlan, names: Sequence[str
     cores = session.sparkContext.defaultParallelism
     chunks = plan.split_into_chunks(2 * cores)
 
-    def read_all(batches: Batches) -> Batches:
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            try:
-                for rows in read_chunk(plan, chunks[number], cores):
-                    yield _select_columns(plan, chunks[number].origin_number, rows, names)
-            except JsplanError as error:
-                raise CarriedError(error) from None
+    def read(number: int) -> Batches:
+        origin = chunks[number].origin_number
+        for rows in read_chunk(plan, chunks[number], cores):
+            yield _select_columns(plan, origin, rows, names)
 
-    return session.range(0, len(chunks), 1, max(1, min(len(chunks), 4 * cores))).mapInArrow(
-        read_all, ", ".join(f"{name} {_COLUMN_TYPES[name]}" for name in names)
-    )
+    columns = ", ".join(f"{name} {_COLUMN_TYPES[name]}" for name in names)
+    return map_numbers(session, len(chunks), min(len(chunks), 4 * cores), read, columns)
 
 
 def _select_columns(
@@ -247,14 +244,10 @@ def _pack_blocks(batches: Batches) -> Batches:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
             stream.write_batch(rows)
-        block = [partition, origin, rows["seq"][0].as_py(), sink.getvalue().to_pybytes()]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([value], kind.type)
-                for value, kind in zip(block, _BLOCK_SCHEMA, strict=True)
-            ],
-            schema=_BLOCK_SCHEMA,
-        )
+        block = sink.getvalue().to_pybytes()
+        values = partition, origin, rows["seq"][0].as_py(), block
+        row = dict(zip(_BLOCK_SCHEMA.names, values, strict=True))
+        yield pa.RecordBatch.from_pylist([row], schema=_BLOCK_SCHEMA)
 
 
 def _unpack_blocks(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:

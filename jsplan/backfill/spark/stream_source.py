@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -111,9 +111,7 @@ class StreamReader(DataSourceStreamReader):
         """Raise RefusedError for lost messages, with their range where that is known."""
         if not self._fails:
             return
-        lost = find_loss(known, info, self._options.number("startSeq"))
-        if lost is not None:
-            raise _loss(source.stream, lost.what, int(known["seq"]), lost.last)
+        _require_nothing_lost(source.stream, known, info, self._options.number("startSeq"))
         end = int(known.get("end") or 0)
         if _went_back(connection, source, known, info):
             raise RefusedError(
@@ -241,23 +239,18 @@ def _supersedes(info: StreamInfo) -> bool:
     return int(config.get("max_msgs_per_subject") or 0) > 0 or bool(config.get("allow_rollup_hdrs"))
 
 
-class Loss(NamedTuple):
-    """The loss of a stream in words, and the last sequence that is lost; None: unknown."""
-
-    what: str
-    last: int | None = None
-
-
-def find_loss(known: Position, info: StreamInfo, start_seq: int | None) -> Loss | None:
-    """Return what deleted messages after a position before they were read; None for nothing."""
+def _require_nothing_lost(
+    stream: str, known: Position, info: StreamInfo, start_seq: int | None
+) -> None:
+    """Raise RefusedError for messages after a position that were deleted before they were read."""
     begin = int(known["seq"])
     if not _is_same(known, info):
-        return Loss("was recreated")
+        raise _loss(stream, "was recreated", begin)
     if info.first > begin and not _supersedes(info):
-        return Loss(f"begins at sequence {info.first:,}", info.first - 1)
+        raise _loss(stream, f"begins at sequence {info.first:,}", begin, info.first - 1)
     # a position is after the end only if the user wants that
-    is_after_end = info.last + 1 < begin != start_seq
-    return Loss(f"ends at sequence {info.last:,}") if is_after_end else None
+    if info.last + 1 < begin != start_seq:
+        raise _loss(stream, f"ends at sequence {info.last:,}", begin)
 
 
 def _loss(stream: str, what: str, first: int, last: int | None = None) -> RefusedError:
