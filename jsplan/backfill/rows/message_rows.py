@@ -79,7 +79,6 @@ class ComparedOrigin(Struct, frozen=True):
     created_at: int
     last_possible_seq: int
     source_names: tuple[str, ...] = ()
-    ignores_dropped_headers: bool = False
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
@@ -108,7 +107,7 @@ def to_stored_rows(
         mark = np.where(np.isin(seq, np.array(sorted(origin.skipped), dtype=np.int64)), SKIPPED, 0)
     hashes = _hash_messages(
         rows["subject"],
-        _expected_headers(rows["headers"], origin.ignores_dropped_headers),
+        _normalize_headers(origin, neutralize_headers(rows["headers"])),
         rows["data"],
     )
     return build_rows(origin.number, seq, side, rows["time"].to_numpy(), hashes, place, mark)
@@ -141,9 +140,7 @@ def extract_copied_rows(
     seq = seqs.to_numpy()
     marks = order.mark_rows(names, seq, rows["subject"]) | _mark_impossible(origin, seq)
     wanted = ((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)
-    hashes = _hash_messages(
-        rows["subject"], _normalize_headers(headers, origin.ignores_dropped_headers), rows["data"]
-    )
+    hashes = _hash_messages(rows["subject"], _normalize_headers(origin, headers), rows["data"])
     return _filter_rows(
         build_rows(origin.number, seq, AT_TARGET, time, hashes, rows["seq"].to_numpy(), marks),
         wanted,
@@ -198,7 +195,7 @@ def extract_sourced_rows(
     wanted &= ~tagged.to_numpy(zero_copy_only=False)
     hashes = _hash_messages(
         pc.coalesce(subjects, rows["subject"]),
-        _expected_headers(strip_transport_headers(rows["headers"]), origin.ignores_dropped_headers),
+        _normalize_headers(origin, neutralize_headers(strip_transport_headers(rows["headers"]))),
         rows["data"],
     )
     return _filter_rows(
@@ -228,13 +225,9 @@ def _mark_impossible(origin: ComparedOrigin, seqs: SeqArray) -> np.ndarray[Any, 
     return marks
 
 
-def _expected_headers(headers: pa.BinaryArray, ignores_dropped: bool) -> pa.BinaryArray:
-    """Return header blocks as in a copy, without the origin header."""
-    return _normalize_headers(neutralize_headers(headers), ignores_dropped)
-
-
-def _normalize_headers(headers: pa.BinaryArray, ignores_dropped: bool) -> pa.BinaryArray:
-    if ignores_dropped and contains_bytes(headers, KEPT_PREFIX.encode()):
+def _normalize_headers(origin: ComparedOrigin, headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Return header blocks as in a copy, without the origin header and what a source drops."""
+    if origin.source_names and contains_bytes(headers, KEPT_PREFIX.encode()):
         headers = pc.replace_substring_regex(headers, pattern=_DROPPED_HEADERS, replacement="")
     return pc.if_else(
         pc.equal(headers, pa.scalar(_EMPTY_BLOCK, BYTES)), pa.scalar(b"", BYTES), headers
