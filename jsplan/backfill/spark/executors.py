@@ -138,12 +138,23 @@ def raise_failure(results: Iterable[Any]) -> None:
             result.throw()
 
 
+def map_batches(
+    frame: DataFrame,
+    mapper: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Map the batches of a frame to others with this schema."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - a slow import
+
+    return frame.mapInArrow(mapper, from_arrow_schema(schema))
+
+
 def map_numbers(
     session: SparkSession,
     count: int,
     tasks: int,
     read: Callable[[int], Iterator[pa.RecordBatch]],
-    schema: str,
+    schema: pa.Schema,
 ) -> DataFrame:
     """Return the rows that `read` yields for each number, in tasks that share the numbers."""
 
@@ -154,11 +165,20 @@ def map_numbers(
             except JsplanError as error:
                 raise CarriedError(error) from None
 
-    return session.range(0, count, 1, max(1, tasks)).mapInArrow(read_all, schema)
+    return map_batches(session.range(0, count, 1, max(1, tasks)), read_all, schema)
 
 
-def collect(session: SparkSession, rows: RDD[Any], name: str) -> list[Any]:
-    """Collect a few rows; `name` appears in the job list of Spark. Raises WorkerDiedError."""
+def collect(
+    session: SparkSession,
+    rows: RDD[Any] | DataFrame,
+    name: str,
+    transforms: TransformSpec | None = None,
+) -> list[Any]:
+    """Collect a few rows; `name` appears in the job list of Spark.
+
+    Raises what an error of Spark means: an error of jsplan, of the user's function or SQL, or
+    WorkerDiedError.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
@@ -166,48 +186,40 @@ def collect(session: SparkSession, rows: RDD[Any], name: str) -> list[Any]:
     try:
         return rows.collect()
     except (PySparkException, Py4JError) as error:
-        _raise_worker_death(error)
+        _raise_meaning(error, transforms)
 
 
 def collect_frame(
     session: SparkSession, frame: DataFrame, transforms: TransformSpec, name: str
 ) -> list[Any]:
-    """Collect the rows of a frame.
-
-    Raises what an error of Spark means: an error of jsplan, of the user's function or SQL, or
-    WorkerDiedError.
-    """
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
-
-    session.sparkContext.setJobDescription(name)
+    """Collect the rows of a frame, with larger batches. Raises as `collect`."""
     before = session.conf.get(_BATCH_BYTES, None)
     try:
         session.conf.set(_BATCH_BYTES, str(8 << 20))
-        return frame.collect()
-    except (PySparkException, Py4JError) as error:
-        _raise_meaning(error, transforms)
+        return collect(session, frame, name, transforms)
     finally:
-        with contextlib.suppress(PySparkException, Py4JError):  # the session may have stopped
+        with contextlib.suppress(Exception):  # the session may have stopped
             if before is None:
                 session.conf.unset(_BATCH_BYTES)
             else:
                 session.conf.set(_BATCH_BYTES, before)
 
 
-def _raise_meaning(error: Exception, transforms: TransformSpec) -> NoReturn:
-    text, function = str(error), transforms.transform
+def _raise_meaning(error: Exception, transforms: TransformSpec | None) -> NoReturn:
+    text, function = str(error), transforms.transform if transforms is not None else None
     if (match := _ERROR_PATTERN.search(text)) is not None:
         msgspec.json.decode(base64.b64decode(match[1]), type=Failure).throw()
     _, traceback, rest = text.partition("Traceback (most recent call last)")
     if function is not None and traceback and function.path in text:
         raise UserFunctionError(f"transform {function}: {_last_line(rest)}") from None
-    if transforms.needs_rows and type(error).__name__ in _SQL_ERRORS:
+    if transforms is not None and transforms.needs_rows and type(error).__name__ in _SQL_ERRORS:
         problem = f"{type(error).__name__} {first_error_line(error)}"
         if function is not None:
             raise UserFunctionError(f"transform {function}: {problem}") from None
         raise RefusedError(f"where: {problem}. Nothing of this attempt was copied") from None
-    _raise_worker_death(error)
+    raise WorkerDiedError(
+        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
+    ) from None
 
 
 def _last_line(traceback: str) -> str:
@@ -215,13 +227,6 @@ def _last_line(traceback: str) -> str:
     pattern = r"[A-Za-z_.]+(Error|Exception|Interrupt)?: "
     lines = (line.strip() for line in traceback.splitlines())
     return next((line for line in lines if re.match(pattern, line)), "it failed")[:300]
-
-
-def _raise_worker_death(error: Exception) -> NoReturn:
-    """Raise WorkerDiedError for an error of Spark that has no other meaning."""
-    raise WorkerDiedError(
-        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
-    ) from None
 
 
 def first_error_line(error: BaseException) -> str:

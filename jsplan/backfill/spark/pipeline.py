@@ -24,6 +24,7 @@ from jsplan.backfill.spark.executors import (
     UserFunctionError,
     collect_frame,
     is_retry,
+    map_batches,
     map_numbers,
     raise_failure,
     refuse_retry,
@@ -32,36 +33,23 @@ from jsplan.backfill.spark.executors import (
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
 from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
-from jsplan.backfill.tasks.partitioning import PartitionPlan, add_partition_numbers, read_chunk
+from jsplan.backfill.tasks.partitioning import (
+    PARTITIONED_SCHEMA,
+    PartitionPlan,
+    add_partition_numbers,
+    read_chunk,
+)
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark types of the columns that readers make: those of users, and two for what SQL keeps.
-_COLUMN_TYPES: Final = {
-    "domain": "STRING",
-    "stream": "STRING",
-    "seq": "BIGINT",
-    "time": "BIGINT",
-    "subject": "STRING",
-    "headers": "ARRAY<STRUCT<name: STRING, value: STRING>>",
-    "data": "BINARY",
-    "origin": "STRING",
-    "_origin_number": "INT",
-    "_block": "BINARY",
-}
 _MESSAGE_COLUMNS: Final = ("_origin_number", "seq", "time", "subject", "_block", "data")
+#: Columns that readers make: those of users, and two for what SQL keeps.
 _READ_SCHEMA: Final = pa.schema(
     [*TABLE_SCHEMA, ("_origin_number", pa.int32()), ("_block", pa.binary())]
 )
-#: The columns of `PARTITIONED_SCHEMA`, which are written.
-_ROWS_DDL: Final = (
-    "partition_number INT, origin_number INT, seq BIGINT, time BIGINT, subject BINARY, "
-    "headers BINARY, data BINARY"
-)
-_BLOCKS_DDL: Final = "partition_number INT, origin_number INT, seq BIGINT, block BINARY"
 _BLOCK_SCHEMA: Final = pa.schema(
     [
         ("partition_number", pa.int32()),
@@ -71,7 +59,7 @@ _BLOCK_SCHEMA: Final = pa.schema(
     ]
 )
 #: A result of a writer, pickled.
-_RESULT_DDL: Final = "result BINARY"
+_RESULT_SCHEMA: Final = pa.schema([("result", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 BatchMapper = Callable[[Batches], Batches]
 
@@ -95,9 +83,9 @@ def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[Any]
     if plan.transforms.transform is not None:
         return _write_sorted(session, plan, build_rows(session, plan), write, name)
     if plan.chunks:
-        frame = build_rows(session, plan, write, _RESULT_DDL)
+        frame = build_rows(session, plan, write, _RESULT_SCHEMA)
         return _collect_results(session, plan, frame, name)
-    blocks = build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
+    blocks = build_rows(session, plan, _pack_blocks, _BLOCK_SCHEMA)
     return _write_sorted(session, plan, blocks, write, name)
 
 
@@ -105,12 +93,9 @@ def _write_sorted(
     session: SparkSession, plan: PartitionPlan, rows: DataFrame, write: BatchMapper, name: str
 ) -> list[Any]:
     """Write each partition in order, in its own Spark partition."""
-    frame = (
-        _repartition(rows, plan.writer_count)
-        .sortWithinPartitions("partition_number", "origin_number", "seq")
-        .mapInArrow(write, _RESULT_DDL)
-    )
-    return _collect_results(session, plan, frame, name)
+    parts = _repartition(rows, len(plan.chunks) or len(plan.partitions))
+    ordered = parts.sortWithinPartitions("partition_number", "origin_number", "seq")
+    return _collect_results(session, plan, map_batches(ordered, write, _RESULT_SCHEMA), name)
 
 
 def _collect_results(
@@ -146,7 +131,7 @@ def build_rows(
     session: SparkSession,
     plan: PartitionPlan,
     then: BatchMapper | None = None,
-    schema: str = _ROWS_DDL,
+    schema: pa.Schema = PARTITIONED_SCHEMA,
 ) -> DataFrame:
     """Build the messages to store, after SQL, function and subject transform.
 
@@ -161,14 +146,14 @@ def build_rows(
         frame, convert = apply_function(frame, transforms.transform), check_returned_rows
     else:
         frame, convert = _read_selected(session, plan, transforms.where), _convert_rows
-    return frame.mapInArrow(_make_converter(partial(convert, plan), then), schema)
+    return map_batches(frame, _make_converter(partial(convert, plan), then), schema)
 
 
 def _read_selected(session: SparkSession, plan: PartitionPlan, where: str | None) -> DataFrame:
     """Read the messages that match the SQL, with raw header blocks."""
     if where is None:
         return _read_chunks(session, plan, _MESSAGE_COLUMNS)
-    names = [name for name in _COLUMN_TYPES if name != "headers" or name in where.lower()]
+    names = [name for name in _READ_SCHEMA.names if name != "headers" or name in where.lower()]
     return filter_rows(_read_chunks(session, plan, names), where).select(*_MESSAGE_COLUMNS)
 
 
@@ -195,20 +180,20 @@ def _read_chunks(session: SparkSession, plan: PartitionPlan, names: Sequence[str
     """Read each chunk as messages, with these columns. Many chunks share a task."""
     cores = session.sparkContext.defaultParallelism
     chunks = plan.split_into_chunks(2 * cores)
+    schema = pa.schema([_READ_SCHEMA.field(name) for name in names])
 
     def read(number: int) -> Batches:
         origin = chunks[number].origin_number
         for rows in read_chunk(plan, chunks[number], cores):
-            yield _select_columns(plan, origin, rows, names)
+            yield _select_columns(plan, origin, rows, schema)
 
-    columns = ", ".join(f"{name} {_COLUMN_TYPES[name]}" for name in names)
-    return map_numbers(session, len(chunks), min(len(chunks), 4 * cores), read, columns)
+    return map_numbers(session, len(chunks), min(len(chunks), 4 * cores), read, schema)
 
 
 def _select_columns(
-    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, names: Sequence[str]
+    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Convert messages to these columns.
+    """Convert messages to the columns of a schema.
 
     `origin` is their origin at the target, also for messages that were copied before.
     """
@@ -220,13 +205,12 @@ def _select_columns(
         "_origin_number": pa.array([origin_number] * count, pa.int32()),
         "_block": rows["headers"],
     }
-    if "headers" in names:
+    if "headers" in schema.names:
         columns["headers"] = parse_headers(rows["headers"])
-    if "origin" in names:
+    if "origin" in schema.names:
         origins = format_origins(task.domain, task.stream, rows["seq"], rows["time"])
         columns["origin"] = origins.view(pa.string())
-    fields = [_READ_SCHEMA.field(name) for name in names]
-    return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _repartition(frame: DataFrame, count: int) -> DataFrame:
@@ -257,7 +241,10 @@ def _unpack_blocks(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordB
 
 
 def split_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    """Split rows of `PARTITIONED_SCHEMA` into runs of a partition and an origin."""
+    """Split rows of `PARTITIONED_SCHEMA`, or blocks, into runs of a partition and an origin."""
+    if "block" in batch.schema.names:
+        yield from _unpack_blocks(batch)
+        return
     for partition, of_partition in _split_runs(batch, "partition_number"):
         for origin, part in _split_runs(of_partition, "origin_number"):
             columns = [to_bytes(part[name]) for name in MESSAGE_SCHEMA.names]
@@ -280,8 +267,7 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
     def write(batches: Batches) -> Batches:
         writer, current = None, -1
         try:
-            parts = (part for batch in batches for part in _list_parts(batch))
-            for number, origin, rows in parts:
+            for number, origin, rows in (part for batch in batches for part in split_rows(batch)):
                 if is_retry():
                     refuse_retry()
                 if number != current:
@@ -300,10 +286,6 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
                 writer.close()
 
     return write
-
-
-def _list_parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    return _unpack_blocks(batch) if "block" in batch.schema.names else split_rows(batch)
 
 
 def _to_result_batch(result: Any) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jsplan.backfill.spark.class_archive import ClassArchive, find_archive
+from jsplan.backfill.spark.executors import first_error_line
 from jsplan.backfill.tasks.endpoints import VARIABLE_PREFIX
 from jsplan.errors import NotAvailableError
 from jsplan.extras import install_command
@@ -229,9 +230,6 @@ def _explain_start_errors(log: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        text = next(
-            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
         raise NotAvailableError(
-            f"Spark does not start: {text[:300]}", hint=f"See its log: {log}"
+            f"Spark does not start: {first_error_line(error)}", hint=f"See its log: {log}"
         ) from None

@@ -20,6 +20,7 @@ from jsplan.backfill.rows.message_rows import (
     IMPOSSIBLE,
     NO_ORIGIN,
     PRESENT,
+    ROW_SCHEMA,
     SKIPPED,
     to_stored_rows,
 )
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 OTHERS: Final = "others"
-_ROW_DDL: Final = (
-    "origin_number INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT"
-)
 _EQUAL_KINDS: Final = ("equal", "expired", "repaired", "skipped", OTHERS)
 
 
@@ -76,10 +74,10 @@ def _read_rows(session: SparkSession, comparison: Comparison) -> DataFrame:
     """Read the rows of both sides, each reader in its own task."""
     readers, plan = list(comparison.readers), comparison.plan
     count = len(readers)
-    rows = map_numbers(session, count, count, lambda number: readers[number](), _ROW_DDL)
+    rows = map_numbers(session, count, count, lambda number: readers[number](), ROW_SCHEMA)
     if plan is None:
         return rows
-    expected = build_rows(session, plan, _make_expected_mapper(comparison.origins), _ROW_DDL)
+    expected = build_rows(session, plan, _make_expected_mapper(comparison.origins), ROW_SCHEMA)
     return rows.unionByName(expected)
 
 
