@@ -15,7 +15,7 @@ from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import Copy, RunContext
-from jsplan.backfill.spark_runner import SparkRunner, create_runner
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
@@ -61,7 +61,7 @@ async def copy_session(
     for options in wanted:
         export_endpoints(world, resolve_entry(world, options))
     await world.backend.start(world.state)
-    runner = create_runner(session.observer, master)
+    runner = SparkRunner(session.observer, master)
     try:
         yield runner
     finally:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,10 +91,9 @@ class SparkRunner:
 
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[Any]]:
         """Run tasks on Spark. Raises the errors of `backfill.spark.executors.run_tasks`."""
-        session = await self.session()
         from jsplan.backfill.spark.executors import run_tasks  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_tasks(session, tasks, name))
+        return await self._call(run_tasks, tasks, name)
 
     async def count_slots(self) -> int:
         """Return the number of tasks that run at the same time."""
@@ -104,17 +101,19 @@ class SparkRunner:
 
     async def run_partitions(self, plan: PartitionPlan, name: str) -> list[Any]:
         """Copy in partitions or chunks on Spark. Raises as `backfill.spark.pipeline.run_plan`."""
-        session = await self.session()
         from jsplan.backfill.spark.pipeline import run_plan  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_plan(session, plan, name))
+        return await self._call(run_plan, plan, name)
 
     async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
         """Compare both sides with Spark. Raises the errors of `verify_join.compare_sides`."""
-        session = await self.session()
         from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: compare_sides(session, comparison, listed, name))
+        return await self._call(compare_sides, comparison, listed, name)
+
+    async def _call(self, function: Callable[..., Result], *given: Any) -> Result:
+        session = await self.session()
+        return await self.call_in_thread(lambda: function(session, *given))
 
     async def call_in_thread(self, function: Callable[[], Result]) -> Result:
         """Call a function in a thread. Raises its errors, or CancelledError after `close`."""
@@ -171,23 +170,3 @@ def cache_folder() -> Path:
     """Return the folder for logs and for the launcher of a Java from a wheel."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "jsplan"
-
-
-#: Creates a runner for an observer and the master of Spark (None: `local[*]`).
-RunnerFactory = Callable[[Observer, str | None], SparkRunner]
-_replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
-
-
-def create_runner(observer: Observer, master: str | None = None) -> SparkRunner:
-    """Create the runner of a command: Spark, which starts at its first task."""
-    return (_replacement.get() or SparkRunner)(observer, master)
-
-
-@contextmanager
-def use_runner(factory: RunnerFactory) -> Iterator[None]:
-    """Run tasks with another runner than Spark, for tests of the copier."""
-    token = _replacement.set(factory)
-    try:
-        yield
-    finally:
-        _replacement.reset(token)

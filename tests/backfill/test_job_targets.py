@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.backfill import staging
-from jsplan.backfill.spark_runner import use_runner
 from jsplan.backfill.tasks import staging_sources
 from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_streams import StagingStream
@@ -13,7 +12,7 @@ from jsplan.errors import JsplanError, RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, Row, numbered_rows
-from tests.backfill.thread_runner import run_then
+from tests.backfill.thread_runner import run_then, use_runner
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from msgspec.structs import replace
 
 from jsplan.backfill.spark.pipeline import split_rows
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.spark_runner import Task
+    from jsplan.options import Observer
+
+
+@contextmanager
+def use_runner(runner: Callable[[Observer, str | None], SparkRunner]) -> Iterator[None]:
+    """Run tasks with another runner than Spark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.backfill.run.SparkRunner", runner)
+        yield
 
 
 class ThreadRunner(SparkRunner):
