@@ -35,13 +35,11 @@ class SnapshotCreates:
         world = self._world = session.context
         self._pool = session.pool
         self._observer = session.observer
-        names = [
-            entry["name"]
-            for entry in plan.backfills
-            if entry.get("strategy") == "snapshot" and with_backfills
-        ]
+        declared = world.workspace.backfills
         entries = [
-            world.workspace.backfills[name] for name in names if name in world.workspace.backfills
+            declared[entry["name"]]
+            for entry in plan.backfills
+            if with_backfills and entry.get("strategy") == "snapshot" and entry["name"] in declared
         ]
         self._entries_by_target = {str(entry.target): entry for entry in entries}
         self.results: dict[str, dict[str, Any]] = {}

@@ -86,18 +86,16 @@ async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> 
     }
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
-    found = await asyncio.gather(
-        *(_find_domain_orphans(world, pool, key) for key in known), return_exceptions=True
-    )
-    out: list[Orphan] = []
-    for key, one in zip(known, found, strict=True):
-        if isinstance(one, JsplanError):
-            offline[key] = one.full_text
-        elif isinstance(one, BaseException):
-            raise one
-        else:
-            out += one
-    return out
+
+    async def find(key: str) -> list[Orphan]:
+        try:
+            return await _find_domain_orphans(world, pool, key)
+        except JsplanError as error:
+            offline[key] = error.full_text
+            return []
+
+    found = await asyncio.gather(*(find(key) for key in known))
+    return [orphan for of_domain in found for orphan in of_domain]
 
 
 async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orphan]:

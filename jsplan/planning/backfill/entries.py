@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from jsplan.address import Address, is_selected
@@ -168,18 +169,10 @@ def diagnose_impossible(inputs: PlanInputs) -> Iterable[Diagnostic]:
 
 def side_to_document(side: BackfillSide) -> dict[str, Any]:
     """Convert one side to the form of the documents."""
-    if side.parquet is not None:
-        return {"parquet": side.parquet}
-    bounds = {
-        "start_seq": side.start_seq,
-        "end_seq": side.end_seq,
-        "start_time": side.start_time,
-        "end_time": side.end_time,
-        "filter_subjects": list(side.filters) or None,
-    }
-    return {"domain": side.domain, "stream": side.stream} | {
-        key: value for key, value in bounds.items() if value is not None
-    }
+    found = {key: value for key, value in to_builtins(side).items() if value not in (None, "", ())}
+    if "filters" in found:
+        found["filter_subjects"] = list(found.pop("filters"))
+    return found
 
 
 def _plan_side(
