@@ -7,10 +7,10 @@ streams, those of earlier attempts first, so a resumed run reads only the rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -55,7 +55,6 @@ from jsplan.planning.backfill.model import MAX_LISTED_RANGES, merge_ranges
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -142,9 +141,12 @@ class Copier:
         """Stage, seal, promote and verify these ranges. Return the results of the partitions."""
         count = await self._count_partitions(all_pending)
         created = await self.staging.create(count)
-        results, sealed, deletes = await self._drop_on_failure(
-            created, self._stage(created, all_pending)
-        )
+        try:
+            results, sealed, deletes = await self._stage(created, all_pending)
+        except JsplanError as error:
+            if not isinstance(error, ApiError | ConnectError):  # a retry cannot fix it
+                await self.staging.drop(*created)
+            raise
         hashes = {result.partition: result.hashes for result in results}
         equal = await self.staging.promote(
             sealed, [hashes.get(number, []) for number in range(count)], may_lack=deletes
@@ -171,17 +173,6 @@ class Copier:
         messages = sum(staging.messages for staging in sealed)
         size = sum(staging.bytes for staging in sealed)
         return results, sealed, await self._require_capacity(messages, size)
-
-    async def _drop_on_failure(
-        self, created: Sequence[StagingStream], job: Awaitable[Result]
-    ) -> Result:
-        """Delete the staging streams after an error that a retry cannot fix."""
-        try:
-            return await job
-        except JsplanError as error:
-            if not isinstance(error, ApiError | ConnectError):
-                await self.staging.drop(*created)
-            raise
 
     # --- earlier attempts -------------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from jsplan.backfill.endpoints import Endpoints
-from jsplan.backfill.origin_reader import OriginReader, StreamReader
+from jsplan.backfill.origin_reader import OriginReader, ParquetReader, StreamReader
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
-from jsplan.backfill.parquet_reader import ParquetReader
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.errors import RefusedError
 

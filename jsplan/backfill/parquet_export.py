@@ -106,7 +106,7 @@ class ParquetExport:
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
-        step = await self._compute_chunk_sequences([self.origin_state.seq_range])
+        step = await self._compute_chunk_sequences()
         archive = await asyncio.to_thread(self._pin_chunks, step)
         content = archive.find(self.origin.identity)
         assert content is not None, "pinned above"
@@ -232,19 +232,13 @@ class ParquetExport:
             (), (task,), self._transforms, rate=rate, chunks=tuple(chunks), store=self.store
         )
 
-    async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
+    async def _compute_chunk_sequences(self) -> int:
         """Compute the number of sequences of a chunk."""
         state = (await self.reader.fetch_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         size = min(CHUNK_BYTES, self.context.portion_bytes or CHUNK_BYTES)
-        return max(
-            1,
-            min(
-                CHUNK_SEQUENCES,
-                size // each,
-                max(MIN_CHUNK_MESSAGES, -(-count_sequences(spans) // PARALLEL_CHUNKS)),
-            ),
-        )
+        part = max(MIN_CHUNK_MESSAGES, -(-self.origin_state.seq_range.size // PARALLEL_CHUNKS))
+        return max(1, min(CHUNK_SEQUENCES, size // each, part))
 
     async def _run_job(self, job: Awaitable[Result], chunks: list[Chunk]) -> Result:
         """Await a job, and report the sequences of the finished chunks."""

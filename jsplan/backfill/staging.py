@@ -126,37 +126,31 @@ class Staging(Struct):
             lambda: staging_sources.attach_staging_streams(self.api, self.stream, staged)
         )
         first = first if since is None else min(since, first)
-        scans = await self._scan(staged, first)
+        count = sum(staging.messages for staging in staged)
+        self.context.observer.phase(
+            f"Promoting {count:,} messages into {self.address} and comparing them"
+        )
+        wanted = [(staging.name, staging.messages) for staging in staged]
+        scans: list[Arrived] = await self.context.runner.run_one(
+            partial(scan_promotions, self.endpoint, self.stream, first, wanted),
+            f"{self.origins[0]} to {self.address}: comparing",
+        )
         equal = True
         for (staging, blocks), scan in zip(nonempty, scans, strict=True):
             lacking = may_lack and (
-                scan.reached >= staging.messages
-                or (
-                    await self._has_deleted(first)
-                    and await staging_sources.has_delivered(
-                        self.api, self.stream, staging, scan.reached
-                    )
-                )
+                scan.reached >= staging.messages or await self._has_deleted(staging, scan, first)
             )
             equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
         return equal
 
-    async def _scan(self, staged: Sequence[StagingStream], first: int) -> list[Arrived]:
-        """Read what the target receives from the staging streams, from this sequence on."""
-        wanted = [(staging.name, staging.messages) for staging in staged]
-        count = sum(messages for _, messages in wanted)
-        self.context.observer.phase(
-            f"Promoting {count:,} messages into {self.address} and comparing them"
-        )
-        return await self.context.runner.run_one(
-            partial(scan_promotions, self.endpoint, self.stream, first, wanted),
-            f"{self.origins[0]} to {self.address}: comparing",
-        )
+    async def _has_deleted(self, staging: StagingStream, scan: Arrived, first: int) -> bool:
+        """Check whether the target got all of a staging stream, and deleted some of it.
 
-    async def _has_deleted(self, first: int) -> bool:
-        """Check whether the target has deleted messages from a sequence on."""
-        state = (await self.fetch_target_info())["state"]
-        return bool(state["first_seq"] > first or state.get("num_deleted"))
+        It has deleted messages from the sequence `first` on.
+        """
+        info = await self.fetch_target_info()
+        deleted = info["state"]["first_seq"] > first or info["state"].get("num_deleted")
+        return bool(deleted) and staging_sources.has_delivered(info, staging, scan.reached)
 
     def _is_equal(
         self, staging: StagingStream, scan: Arrived, hashes: list[str], *, may_lack: bool

@@ -49,14 +49,15 @@ def read_batches(files: Sequence[LocatedFile], span: SeqRange) -> Iterator[pa.Re
     Files are in order of their sequences, and their ranges do not overlap.
     """
     for placed in files:
-        file = placed[1]
+        place, file = placed
         if file.last_seq < span.first or file.first_seq > span.last:
             continue
-        for rows in _read_file(placed):
-            seq = rows["seq"].to_numpy()
-            inside = (seq >= span.first) & (seq <= span.last)
-            if inside.any():
-                yield rows if inside.all() else rows.filter(pa.array(inside))
+        with _explain_read_errors(placed):
+            for rows in read_file(place, file.name):
+                seq = rows["seq"].to_numpy()
+                inside = (seq >= span.first) & (seq <= span.last)
+                if inside.any():
+                    yield rows if inside.all() else rows.filter(pa.array(inside))
 
 
 def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
@@ -88,11 +89,6 @@ def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
         require_unchanged_files([placed])
         place, file = placed
         raise ArchiveError(f"{place.locate(file.name)} cannot be read: {error}") from None
-
-
-def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
-    with _explain_read_errors(placed):
-        yield from read_file(placed[0], placed[1].name)
 
 
 def read_file(place: ArchiveStore, name: str) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,8 @@ Arrow kernel for the whole buffer. All functions are pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -355,7 +356,8 @@ def build_frames(
     """
     require_valid_subjects(subject)
     pieces = _append_lines(headers, lines) if lines else [headers]
-    block = _sum_sizes(pieces)
+    sizes = (len(one) if isinstance(one, bytes) else pc.binary_length(one) for one in pieces)
+    block = reduce(pc.add, sizes)
     answer = [] if reply is None else [reply]
     words = [
         b"HPUB " + prefix,
@@ -370,11 +372,3 @@ def build_frames(
     rows = concat_rows(*words, *pieces, data, b"\r\n")
     offsets = get_buffers(rows)[1]
     return memoryview(rows.buffers()[2]), offsets
-
-
-def _sum_sizes(pieces: Iterable[pa.BinaryArray | bytes]) -> pa.Array:
-    """Return the total bytes of the pieces of each row."""
-    total: Any = 0
-    for piece in pieces:
-        total = pc.add(total, len(piece) if isinstance(piece, bytes) else pc.binary_length(piece))
-    return total

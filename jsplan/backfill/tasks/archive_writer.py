@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +20,7 @@ from jsplan.backfill.parquet.reader import describe_file
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.tasks.hashes import BlockHasher
-from jsplan.backfill.tasks.partition_writer import build_duplicate_error
+from jsplan.backfill.tasks.partition_writer import require_ascending
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, read_chunk
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, JsplanError, RefusedError
@@ -87,11 +86,7 @@ class ChunkWriter:
         """
         if not rows.num_rows:
             return self._size
-        seqs = rows["seq"].to_numpy()
-        steps = np.diff(seqs, prepend=self._last)
-        if (steps <= 0).any():
-            raise build_duplicate_error(self._plan, 0, int(seqs[np.argmax(steps <= 0)]))
-        self._last = int(seqs[-1])
+        self._last = require_ascending(self._plan, 0, rows["seq"].to_numpy(), self._last)
         if self._last > self._chunk.last:
             raise JsplanError(f"message {self._last:,} is not in the chunk {self._chunk.span}")
         self._hasher.add(rows["subject"], rows["headers"], rows["data"])

@@ -142,11 +142,10 @@ class PartitionWriter:
 
     def _require_order(self, origin_number: int, seqs: SeqArray) -> None:
         before = self._last_position[1] if self._last_position[0] == origin_number else 0
-        steps = np.diff(seqs, prepend=before)
-        if (steps <= 0).any():
-            seq = int(seqs[np.argmax(steps <= 0)])
-            raise build_duplicate_error(self._plan, origin_number, seq)
-        self._last_position = (origin_number, int(seqs[-1]))
+        self._last_position = (
+            origin_number,
+            require_ascending(self._plan, origin_number, seqs, before),
+        )
 
     def finish(self) -> PartitionResult:
         """Wait until all messages are stored, and return what was written."""
@@ -167,6 +166,17 @@ class PartitionWriter:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def require_ascending(plan: PartitionPlan, origin_number: int, seqs: SeqArray, before: int) -> int:
+    """Return the last of the sequences that are to be written after one of their origin.
+
+    Raises RefusedError for a sequence that is repeated.
+    """
+    steps = np.diff(seqs, prepend=before)
+    if (steps <= 0).any():
+        raise build_duplicate_error(plan, origin_number, int(seqs[np.argmax(steps <= 0)]))
+    return int(seqs[-1])
 
 
 def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> RefusedError:

@@ -117,11 +117,6 @@ class PartitionPlan(Struct, frozen=True):
     store: ArchiveStore | None = None
 
     @property
-    def writer_count(self) -> int:
-        """Number of writers."""
-        return len(self.chunks) or len(self.partitions)
-
-    @property
     def is_fused(self) -> bool:
         """Return True if each partition can read for itself. No message then enters the JVM."""
         return self.transforms.order != "subject" and not self.transforms.needs_rows

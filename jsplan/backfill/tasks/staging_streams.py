@@ -45,7 +45,6 @@ class StagingStream(Struct, frozen=True):
     created: str
     messages: int
     bytes: int
-    sealed: bool
 
     @property
     def ingest_prefix(self) -> str:
@@ -64,7 +63,6 @@ def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
         info["created"],
         state["messages"],
         state["bytes"],
-        bool(config.get("sealed")),
     )
 
 

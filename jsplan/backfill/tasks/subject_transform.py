@@ -192,10 +192,6 @@ def _split_left(token: bytes, at: int) -> bytes:
     return token[:at] + b"." + token[at:] if 0 < at < len(token) else token
 
 
-def _split_right(token: bytes, at: int) -> bytes:
-    return _split_left(token, len(token) - at)
-
-
 def _slice_left(token: bytes, size: int, first: int = 0) -> bytes:
     if not 0 < size < len(token):
         return token
@@ -203,23 +199,11 @@ def _slice_left(token: bytes, size: int, first: int = 0) -> bytes:
     return b".".join(filter(None, (token[:first], *pieces)))
 
 
-def _slice_right(token: bytes, size: int) -> bytes:
-    return _slice_left(token, size, len(token) % size if size > 0 else 0)
-
-
-def _left(token: bytes, size: int) -> bytes:
-    return token[:size] if 0 < size < len(token) else token
-
-
-def _right(token: bytes, size: int) -> bytes:
-    return token[-size:] if 0 < size < len(token) else token
-
-
 _TOKEN_FUNCTIONS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "splitfromleft": _split_left,
-    "splitfromright": _split_right,
+    "splitfromright": lambda token, at: _split_left(token, len(token) - at),
     "slicefromleft": _slice_left,
-    "slicefromright": _slice_right,
-    "left": _left,
-    "right": _right,
+    "slicefromright": lambda token, size: _slice_left(token, size, len(token) % max(1, size)),
+    "left": lambda token, size: token[:size] if 0 < size < len(token) else token,
+    "right": lambda token, size: token[-size:] if 0 < size < len(token) else token,
 }
