@@ -11,8 +11,6 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.facts.compare_streams import Comparison, Content, compare_lists
 from jsplan.planning.backfill.model import SeqRange
@@ -23,7 +21,7 @@ class _Side:
     """The messages of one side that are not compared yet: the rest of one batch, then others."""
 
     def __init__(self, endpoint: Endpoint, stream: str, span: SeqRange) -> None:
-        self._batches = read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, *span))
+        self._batches = endpoint.read(stream, *span)
         self._rows: pa.RecordBatch | None = None
 
     def last(self) -> float:

@@ -32,7 +32,7 @@ from jsplan.backfill.seq_ranges import (
 )
 from jsplan.backfill.server_copy import is_made_from_snapshot
 from jsplan.backfill.staging import Staging
-from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
+from jsplan.backfill.tasks.capacity import find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partition_writer import PartitionResult, build_duplicate_error
 from jsplan.backfill.tasks.partitioning import (
@@ -248,10 +248,8 @@ class Copier:
             for pending, state in zip(all_pending, states, strict=True)
         ]
         target = await self.staging.fetch_target_info()
-        messages, size = sum(counts), sum(map(mul, counts, sizes))
-        if find_capacity_problem(
-            self.staging.address, target, messages, size + estimate_overhead(messages)
-        ):
+        size = sum(map(mul, counts, sizes))
+        if find_capacity_problem(self.staging.address, target, sum(counts), size):
             exact = await gather_limited(
                 self.origins, lambda origin: origin.reader.count_messages()
             )
@@ -259,12 +257,8 @@ class Copier:
             await self._require_capacity(sum(counts), sum(map(mul, counts, sizes)))
 
     async def _require_capacity(self, messages: int, size: int) -> bool:
-        return self.context.require_capacity(
-            self.staging.address,
-            await self.staging.fetch_target_info(),
-            messages,
-            size + estimate_overhead(messages),
-        )
+        target = await self.staging.fetch_target_info()
+        return self.context.require_capacity(self.staging.address, target, messages, size)
 
     async def _count_partitions(self, all_pending: Sequence[PendingRanges]) -> int:
         nonempty = sum(bool(pending.spans) for pending in all_pending)

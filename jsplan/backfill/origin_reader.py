@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.pending_ranges import PendingRanges
-from jsplan.backfill.protocol import RawConnection, read
-from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges, subtract_present
 from jsplan.backfill.seq_ranges import subtract
@@ -127,15 +126,9 @@ class StreamReader(Struct):
 
     def _list_present(self) -> list[SeqRange]:
         endpoint, state = self.endpoints.source_endpoint, self.state
-        request = ReadRequest(
-            endpoint.api_prefix, self._stream, state.first, state.last, headers_only=True
-        )
-        return group_into_ranges(
-            np.concatenate(
-                [rows["seq"].to_numpy() for rows in read(endpoint.open, request)]
-                or [np.empty(0, dtype=np.int64)]
-            )
-        )
+        batches = endpoint.read(self._stream, state.first, state.last, headers_only=True)
+        seqs = [rows["seq"].to_numpy() for rows in batches]
+        return group_into_ranges(np.concatenate(seqs or [np.empty(0, dtype=np.int64)]))
 
     async def fetch_time(self, seq: int) -> int | None:
         """Return the time of a message (ns), or None."""
@@ -261,13 +254,12 @@ async def fetch_first(
     endpoint: Endpoint, stream: str, first: int, last: int
 ) -> tuple[int, int] | None:
     """Return sequence and time (ns) of the first message of a range, or None."""
-    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
 
     def read_first() -> tuple[int, int] | None:
-        with contextlib.closing(read(endpoint.open, request)) as batches:
-            return next(
-                ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
-            )
+        with contextlib.closing(endpoint.read(stream, first, last, headers_only=True)) as batches:
+            for rows in batches:
+                return rows["seq"][0].as_py(), rows["time"][0].as_py()
+        return None
 
     try:
         return await asyncio.to_thread(read_first)

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.origin_reader import fetch_time
 from jsplan.backfill.pending_ranges import PendingRanges
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
@@ -152,17 +151,14 @@ class PendingScan(Struct):
             and self.state.seq_range.size > 0
         )
         if may_begin_late or (existing.seq[existing.time == 0] < first).any():
-            endpoint = self.origin.endpoints.target_endpoint
-            request = ReadRequest(
-                endpoint.api_prefix,
-                self.state.target_address.stream,
-                int(target["state"]["first_seq"]),
-                int(target["state"]["last_seq"]),
-                headers_only=True,
-            )
-            created_at = parse_instant(self.state.created)
+            state = target["state"]
             sourced = await asyncio.to_thread(
-                find_sourced_range, endpoint, request, source_name(source), created_at
+                find_sourced_range,
+                self.origin.endpoints.target_endpoint,
+                self.state.target_address.stream,
+                SeqRange(int(state["first_seq"]), int(state["last_seq"])),
+                source_name(source),
+                parse_instant(self.state.created),
             )
             if may_begin_late:
                 first = max(first, self._require_sourced(sourced).first)

@@ -24,19 +24,16 @@ class CapacityProblem(Struct, frozen=True):
     deletes: bool
 
 
-def estimate_overhead(messages: int) -> int:
-    """Estimate the bytes that messages take at the target beyond those in their staging stream."""
-    return messages * _OVERHEAD_BYTES
-
-
 def find_capacity_problem(
     address: str, info: dict[str, Any], messages: int, size: int
 ) -> CapacityProblem | None:
     """Return the reason why a stream cannot take a copy, or None.
 
-    `info` is its STREAM.INFO. The copy has `messages` messages of `size` bytes together.
+    `info` is its STREAM.INFO. The copy has `messages` messages, of `size` bytes in their
+    staging streams.
     """
     config, state = info["config"], info["state"]
+    size += messages * _OVERHEAD_BYTES
     is_full = config.get("discard") == "new"
     limits: tuple[tuple[str, int, str, Callable[[int], str]], ...] = (
         (

@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from jsplan.backfill.protocol import RawConnection
+import pyarrow as pa
+
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import expand_user
 from jsplan.errors import ConnectError
@@ -55,6 +58,13 @@ class Endpoint:
             hint="Secrets in the files are not sent to other machines. "
             "Write ${env.NAME} in the files, and set NAME on each machine.",
         )
+
+    def read(
+        self, stream: str, first: int, last: int, *, headers_only: bool = False
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the messages of a range of a stream. Raises as `protocol.read`."""
+        request = ReadRequest(self.api_prefix, stream, first, last, headers_only=headers_only)
+        return read(self.open, request)
 
 
 def resolve_declared(key: str, declared: Mapping[str, Any]) -> ConnectionSettings:

@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher, extract_sourced
@@ -60,7 +58,7 @@ def scan_promotions(
         end = _await_messages(target, stream, place, min(READ_STRIDE, pending))
         if end < place:
             continue
-        for rows in read(target.open, ReadRequest(target.api_prefix, stream, place, end)):
+        for rows in target.read(stream, place, end):
             found = [_add_rows(name, rows, arrived, hasher) for name, _, arrived, hasher in scans]
             if any(found):
                 last_arrival = time.monotonic()

@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.arrow_split import group_rows
 from jsplan.backfill.protocol.publisher import FENCE_HEADER
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher, parse_origins, strip_transport_headers
@@ -55,7 +53,7 @@ class StagedMessages(Struct):
 def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) -> StagedMessages:
     """Read a whole staging stream. Raises the errors of `read`."""
     hasher, found, unproven = BlockHasher(), dict[str, list[SeqArray]](), 0
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
+    for rows in endpoint.read(staging_stream, 1, count):
         headers = strip_transport_headers(rows["headers"])
         hasher.add(rows["subject"], headers, rows["data"])
         names, seqs, _ = (column.drop_null() for column in parse_origins(headers))

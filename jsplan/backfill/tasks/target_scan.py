@@ -12,9 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import contains_bytes, parse_times
-from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.arrow_split import group_rows
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import escape_regex, parse_origins
@@ -67,8 +65,7 @@ def scan_target(
         by_origin.setdefault(query.origin_name, []).append(number)
         for source in query.source_names:
             by_source.setdefault(source, []).append(number)
-    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
-    for rows in read(endpoint.open, request) if first <= last else ():
+    for rows in endpoint.read(stream, first, last, headers_only=True):
         names, seq, time = (column.drop_null() for column in parse_origins(rows["headers"]))
         # A header with another time than a copy writes does not count: a user wrote it.
         seqs, times = seq.to_numpy(), parse_times(time, invalid=-1)
@@ -89,7 +86,7 @@ def scan_target(
 
 
 def find_sourced_range(
-    target: Endpoint, request: ReadRequest, source: SourceName, created_at: int
+    target: Endpoint, stream: str, span: SeqRange, source: SourceName, created_at: int
 ) -> SeqRange | None:
     """Return the lowest and highest origin sequence that a source brought, or None.
 
@@ -101,7 +98,7 @@ def find_sourced_range(
     name, filters, destinations = (escape_regex(part) for part in source)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
     found: list[int] = []
-    for rows in read(target.open, request):
+    for rows in target.read(stream, *span, headers_only=True):
         headers = rows["headers"].filter(pc.greater_equal(rows["time"], created_at))
         seqs = pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq").drop_null()
         numbers = [*found, *(int(text) for text in seqs.to_pylist())]

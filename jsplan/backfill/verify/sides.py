@@ -17,7 +17,7 @@ from jsplan.backfill.entry import has_transforms, is_joint_copy
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.protocol import read, stream_info
+from jsplan.backfill.protocol import stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin
 from jsplan.backfill.rows.readers import (
@@ -217,14 +217,8 @@ def _find_expiry_floor(
     is_limited = any(target.config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
     if not is_limited or target.first <= origin_state.target_next:
         return 0
-    request = ReadRequest(
-        endpoint.api_prefix,
-        origin_state.target_address.stream,
-        target.first,
-        target.last,
-        headers_only=True,
-    )
-    for rows in read(endpoint.open, request) if target.first <= target.last else ():
+    stream = origin_state.target_address.stream
+    for rows in endpoint.read(stream, target.first, target.last, headers_only=True):
         names, seqs, _ = parse_origins(rows["headers"])
         seqs = seqs.filter(pc.equal(names, compared.name))
         if len(seqs):
