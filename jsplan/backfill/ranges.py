@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from jsplan.backfill.entry import reads_archive
 from jsplan.backfill.parquet.location import pin_parquet_origins
@@ -216,7 +216,7 @@ class PlannedRanges(Struct):
     def write(self, world: Context) -> None:
         """Write them into the journal, in the session of the apply."""
         for record in self.states:
-            world.backend.append(world.state, {"backfill": record.to_json()})
+            world.backend.append(world.state, {"backfill": to_builtins(record)})
 
 
 def collect_planned_ranges(world: Context, plan: Plan) -> PlannedRanges:

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import to_builtins
+
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
@@ -231,5 +233,5 @@ class BackfillRun:
         )
 
     async def _save_state(self, record: BackfillState) -> None:
-        self.world.backend.append(self.world.state, {"backfill": record.to_json()})
+        self.world.backend.append(self.world.state, {"backfill": to_builtins(record)})
         await self.world.backend.sync()

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.apply import BytesMoved
@@ -87,7 +89,7 @@ class SnapshotCreates:
             origin = OriginState(str(side), str(entry.target), info["created"], *seqs, [], "", 1)
             record = BackfillState(entry.name, hash_config(entry), [origin], format_timestamp())
         record.origins[0].strategy, record.planned = "snapshot", False
-        await context.record({"backfill": record.to_json()})
+        await context.record({"backfill": to_builtins(record)})
         owner = f"{self._world.workspace.state_name}/{entry.name}"
 
         def report_progress(done: int) -> None:
@@ -115,7 +117,7 @@ class SnapshotCreates:
         origin.gaps, origin.gap_messages = await find_snapshot_gaps(origin, restore.endpoints)
         origin.status, origin.target_created, origin.seconds = "done", info["created"], seconds
         origin.copied, record.done_at = int(info["state"]["messages"]), format_timestamp()
-        await context.record({"backfill": record.to_json()})
+        await context.record({"backfill": to_builtins(record)})
         self.results[record.name] = {
             "status": "done",
             "copied": origin.copied,

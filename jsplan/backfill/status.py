@@ -13,6 +13,7 @@ from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, OriginProgress, Orphan
+from jsplan.documents.reading import convert
 from jsplan.errors import JsplanError, UsageError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import Pool
@@ -55,7 +56,7 @@ def _build_entry_status(
 ) -> EntryStatus:
     if stored is None:
         return EntryStatus(name, "new", next=format_run_command(name))
-    record = BackfillState.from_json(stored)
+    record = convert(stored, BackfillState)
     origins = [
         OriginProgress(o.origin, o.target, o.first, o.last, o.status, o.copied, o.gaps, o.skipped)
         for o in record.origins

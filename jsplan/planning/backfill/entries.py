@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.parts import Deferred
+from jsplan.documents.reading import convert
 from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
     BackfillState,
@@ -132,7 +133,7 @@ def _plan_entry(
 
 def list_past_copies(state: State) -> list[OriginState]:
     """List the origin states of all earlier copies, newest last."""
-    records = [BackfillState.from_json(raw) for raw in state.backfills.values()]
+    records = [convert(raw, BackfillState) for raw in state.backfills.values()]
     return [
         state
         for record in sorted(records, key=lambda record: record.pinned_at)
