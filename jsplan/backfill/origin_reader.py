@@ -15,7 +15,12 @@ from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges, subtract_present
 from jsplan.backfill.seq_ranges import subtract
-from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages, find_existing
+from jsplan.backfill.tasks.origin_task import (
+    MAX_READ_RANGES,
+    ExistingMessages,
+    find_existing,
+    select_inside,
+)
 from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
 from jsplan.errors import ServerRefusedError
 from jsplan.planning.backfill.model import SeqRange
@@ -142,11 +147,8 @@ class StreamReader(Struct):
         )
 
     def _ask(self, question: Callable[[RawConnection], int]) -> int:
-        connection = self.endpoints.source_endpoint.open()
-        try:
+        with contextlib.closing(self.endpoints.source_endpoint.open()) as connection:
             return question(connection)
-        finally:
-            connection.close()
 
     async def find_unread(
         self, wanted: list[SeqRange], existing: ExistingMessages
@@ -234,11 +236,7 @@ class ParquetReader(Struct):
 
     def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> PendingRanges:
         seqs, times = read_sequences(self.archive.files)
-        is_pending = np.zeros(len(seqs), dtype=bool)
-        for span in wanted:
-            is_pending[
-                np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")
-            ] = True
+        is_pending = select_inside(seqs, wanted)
         if len(existing.seq):
             is_pending &= ~find_existing(existing, seqs, times)
         return PendingRanges(tuple(group_into_ranges(seqs[is_pending])), ExistingMessages())

@@ -9,6 +9,7 @@ from typing import Any
 from jsplan.address import BACKFILL_INCOMPLETE, Address
 from jsplan.backfill.options import format_run_command
 from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.staging_sources import list_staging_sources
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
@@ -120,17 +121,11 @@ async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orp
                 bool(config.get("sealed")),
             )
     for info in infos:
-        _add_sources(found, key, info["config"])
-    return [found[name] for name in sorted(found)]
-
-
-def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> None:
-    """Add a stream that sources a staging stream, which may be deleted already."""
-    for source in config.get("sources") or []:
-        name = source["name"]
-        if name.startswith(staging_streams.STAGING_PREFIX) and not source.get("external"):
+        stream = str(Address(key, "stream", info["config"]["name"]))
+        for name in list_staging_sources(info["config"]):  # one may be deleted already
             orphan = found.setdefault(name, Orphan(key, name, "", "", 0, 0, True))
-            orphan.source_of.append(str(Address(key, "stream", config["name"])))
+            orphan.source_of.append(stream)
+    return [found[name] for name in sorted(found)]
 
 
 def _assign_orphans(

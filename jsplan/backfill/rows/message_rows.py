@@ -31,6 +31,7 @@ from jsplan.backfill.tasks.hashes import (
     split_last_line,
     strip_transport_headers,
 )
+from jsplan.backfill.tasks.origin_task import select_inside
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER, SOURCE_HEADER
 
@@ -138,7 +139,8 @@ def extract_copied_rows(
         mask, time = pa.array(inside), time[inside]
         rows, seqs, names, headers = (one.filter(mask) for one in (rows, seqs, names, headers))
     seq = seqs.to_numpy()
-    marks = order.mark_rows(names, seq, rows["subject"]) | _mark_impossible(origin, seq)
+    impossible = (seq > origin.last_possible_seq) | select_inside(seq, origin.gaps)
+    marks = order.mark_rows(names, seq, rows["subject"]) | np.where(impossible, IMPOSSIBLE, 0)
     wanted = ((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)
     hashes = _hash_messages(rows["subject"], _normalize_headers(origin, headers), rows["data"])
     return _filter_rows(
@@ -214,15 +216,6 @@ def _parse_source_details(headers: pa.BinaryArray) -> tuple[pa.Array, pa.BinaryA
         pc.equal(pc.binary_length(subject), 0), pa.scalar(None, subject.type), subject
     )
     return pc.fill_null(name.view(pa.string()), ""), subject.view(BYTES)
-
-
-def _mark_impossible(origin: ComparedOrigin, seqs: SeqArray) -> np.ndarray[Any, Any]:
-    marks = np.where(seqs > origin.last_possible_seq, IMPOSSIBLE, 0)
-    if origin.gaps:
-        firsts, lasts = np.array(origin.gaps, dtype=np.int64).T
-        place = np.searchsorted(firsts, seqs, side="right") - 1
-        marks = np.where((place >= 0) & (seqs <= lasts[np.maximum(place, 0)]), IMPOSSIBLE, marks)
-    return marks
 
 
 def _normalize_headers(origin: ComparedOrigin, headers: pa.BinaryArray) -> pa.BinaryArray:

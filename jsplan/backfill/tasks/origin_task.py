@@ -6,7 +6,7 @@ It does not depend on Spark, and reads a stream or the files of an archive.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -79,10 +79,10 @@ class OriginTask(Struct, frozen=True):
 
 
 class RateLimiter:
-    """Limit the bytes sent per second to `rate`."""
+    """Limit the bytes sent per second to a share of `rate` (None: no limit)."""
 
-    def __init__(self, rate: int | None) -> None:
-        self._rate = rate
+    def __init__(self, rate: int | None, shares: int = 1) -> None:
+        self._rate = max(1, rate // shares) if rate else None
         self._started = time.monotonic()
         self.sent_bytes = 0
 
@@ -185,7 +185,9 @@ def _select_wanted(
     return None if wanted.all() else wanted
 
 
-def select_inside(seq: np.ndarray[Any, Any], spans: tuple[SeqRange, ...]) -> np.ndarray[Any, Any]:
+def select_inside(
+    seq: np.ndarray[Any, Any], spans: Sequence[tuple[int, int]]
+) -> np.ndarray[Any, Any]:
     """Return a mask of the sequences that are in one of these ranges, which are in order."""
     firsts, lasts = (np.array([span[end] for span in spans], dtype=np.int64) for end in (0, 1))
     place = np.searchsorted(firsts, seq, side="right") - 1

@@ -80,9 +80,7 @@ class PartitionWriter:
         self._skipped: dict[int, list[SeqArray]] = {}
         self._last_position = (-1, 0)
         self._publisher: FencedPublisher | None = None
-        self._rate_limiter = RateLimiter(
-            max(1, plan.rate // len(plan.partitions)) if plan.rate else None
-        )
+        self._rate_limiter = RateLimiter(plan.rate, len(plan.partitions))
 
     def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
         """Write rows of one origin in the columns of `MESSAGE_SCHEMA`, and return the bytes sent.

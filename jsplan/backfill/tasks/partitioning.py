@@ -226,7 +226,7 @@ def read_chunk(plan: PartitionPlan, chunk: ReadChunk, readers: int = 1) -> Itera
 
     Subjects are not renamed yet. `readers` share the rate. Raises the errors of `read`.
     """
-    limiter = RateLimiter(max(1, plan.rate // readers) if plan.rate else None)
+    limiter = RateLimiter(plan.rate, readers)
     origin = plan.origin_tasks[chunk.origin_number]
     files = tuple(
         placed
