@@ -61,6 +61,8 @@ MAX_PARTITIONS: Final = 8
 class Copier:
     """One copy. `results` is the current progress of each origin.
 
+    `found_existing`: the target had messages of an origin before the copy.
+
     Only staging streams with this `fingerprint` are resumed.
     """
 

@@ -16,7 +16,7 @@ from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
-from jsplan.backfill.run_context import Copy, RunContext
+from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
@@ -32,6 +32,9 @@ from jsplan.planning.backfill.model import BackfillState, OriginState, find_stor
 from jsplan.planning.backfill.strategy import may_need_no_spark
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp
+
+#: A copy of one or more origins. It can be run again after an error.
+Copy = Copier | ParquetExport
 
 
 async def run_backfill(
