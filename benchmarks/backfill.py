@@ -98,7 +98,7 @@ async def loop(bench: Bench) -> float:
     return seconds * bench.count / done
 
 
-def measured(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
+def measured(plan: PartitionPlan) -> Iterator[Any]:
     """The task of a copy, and how much memory its process had at most."""
     yield from copy_partitions(plan, 0)
     yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
@@ -111,7 +111,7 @@ async def staging(bench: Bench) -> float:
     said = (await bench.runner.run([partial(measured, bench.plan([stage]))], "bench"))[0]
     seconds = bench.stop()
     assert (
-        said[-2]["messages"]
+        said[-2].messages
         == bench.count
         == (await staging_streams.refresh(bench.hub, stage)).messages
     )

@@ -24,7 +24,7 @@ async def shuffled_staging(bench: Bench) -> float:
     stages = [await bench.create_staging() for _ in range(2)]
     said = await bench.runner.run_partitions(bench.plan(stages, "subject"), "bench")
     seconds = bench.stop()
-    assert sum(one["messages"] for one in said) == bench.count
+    assert sum(one.messages for one in said) == bench.count
     return seconds
 
 

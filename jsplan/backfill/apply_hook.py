@@ -74,20 +74,19 @@ async def run_planned_backfills(
     deferred = {
         entry["name"]: _find_deferral(plan, entry, result, options) for entry in plan.backfills
     }
-    results = deferred | (done or {})
-    if runnable := [name for name, entry_result in results.items() if entry_result is None]:
-        allowed = tuple(plan.allowed_hazards)
-        entry_options = {
-            name: BackfillOptions(name=name, allow_hazards=allowed) for name in runnable
-        }
-        results |= await _run_entries(session, entry_options)
+    results, allowed = deferred | (done or {}), tuple(plan.allowed_hazards)
+    if runnable := {
+        name: BackfillOptions(name=name, allow_hazards=allowed)
+        for name, entry_result in results.items()
+        if entry_result is None
+    }:
+        results |= await _run_entries(session, runnable)
         result.state |= {"serial": world.state.serial}
     for name, entry_result in results.items():
         result.backfills.append({"name": name, **(entry_result or {})})
         if entry_result is not None and entry_result["status"] == "failed":
-            result.exit_code = int(
-                combine_exit_codes([ExitCode(result.exit_code), ExitCode.PARTIAL])
-            )
+            codes = [ExitCode(result.exit_code), ExitCode.PARTIAL]
+            result.exit_code = int(combine_exit_codes(codes))
     return result
 
 
@@ -96,37 +95,19 @@ def _find_deferral(
 ) -> dict[str, Any] | None:
     """Return the result of a backfill that does not run now; None if it runs."""
     if not options.backfill:
-        late = (
-            "its target was created empty, so a snapshot is not possible any more; "
-            if entry["strategy"] == "snapshot"
-            else ""
-        )
-        return {
-            "status": "skipped",
-            "error": f"skipped by --no-backfill; {late}"
+        late = "its target was created empty, so a snapshot is not possible any more; "
+        return _unfinished(
+            "skipped",
+            f"skipped by --no-backfill; {late if entry['strategy'] == 'snapshot' else ''}"
             f"run it with: jsplan backfill run {entry['name']}",
-        }
+        )
     if result.exit_code != int(ExitCode.OK):
-        return {
-            "status": "deferred",
-            "error": "not all changes before it were applied; the next apply runs it",
-        }
-    sides = [side for side in (*entry["from"], entry["to"]) if "domain" in side]
-    offline = sorted(
-        {
-            side["domain"]
-            for side in sides
-            if not plan.domains.get(side["domain"], {}).get("reachable", True)
-        }
-    )
-    return (
-        {
-            "status": "deferred",
-            "error": f"domain {', '.join(offline)} is offline; the next apply runs it",
-        }
-        if offline
-        else None
-    )
+        text = "not all changes before it were applied; the next apply runs it"
+        return _unfinished("deferred", text)
+    domains = {side["domain"] for side in (*entry["from"], entry["to"]) if "domain" in side}
+    offline = [key for key in domains if not plan.domains.get(key, {}).get("reachable", True)]
+    text = f"domain {', '.join(sorted(offline))} is offline; the next apply runs it"
+    return _unfinished("deferred", text) if offline else None
 
 
 async def _run_entries(
@@ -142,7 +123,7 @@ async def _run_entries(
                 try:
                     done = await BackfillRun(session, options, engine).execute()
                 except JsplanError as error:
-                    results[name] = _failed_result(error)
+                    results[name] = _unfinished("failed", error.full_text)
                 else:
                     results[name] = {
                         "status": "done",
@@ -151,9 +132,9 @@ async def _run_entries(
                         "error": None,
                     }
     except JsplanError as error:  # the state could not be written
-        return dict.fromkeys(runnable, _failed_result(error))
+        return dict.fromkeys(runnable, _unfinished("failed", error.full_text))
     return results
 
 
-def _failed_result(error: JsplanError) -> dict[str, Any]:
-    return {"status": "failed", "error": error.full_text}
+def _unfinished(status: str, text: str) -> dict[str, Any]:
+    return {"status": status, "error": text}

@@ -11,8 +11,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.facts.compare_streams import Comparison, Content, compare_lists
 from jsplan.planning.backfill.model import SeqRange
@@ -23,22 +22,19 @@ class _Side:
     """The messages of one side that are not compared yet: the rest of one batch, then others."""
 
     def __init__(self, endpoint: Endpoint, stream: str, span: SeqRange) -> None:
-        self._batches = read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, *span))
-        self._rows: pa.RecordBatch | None = None
+        self._batches = endpoint.read(stream, *span)
+        self._rows = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
 
     def last(self) -> float:
         """Return the last sequence of the rows that are here; infinity after the end."""
-        while self._rows is None or not self._rows.num_rows:
-            self._rows = next(self._batches, None)
-            if self._rows is None:
+        while not self._rows.num_rows:
+            if (rows := next(self._batches, None)) is None:
                 return math.inf
+            self._rows = rows
         return int(self._rows["seq"][-1].as_py())
 
-    def take(self, last: float) -> pa.RecordBatch | None:
-        """Remove the rows up to a sequence, and return them; None after the end."""
-        if self.last() == math.inf:
-            return None
-        assert self._rows is not None
+    def take(self, last: float) -> pa.RecordBatch:
+        """Remove the rows up to a sequence, and return them. `last()` has made sure of some."""
         count = int(np.searchsorted(self._rows["seq"].to_numpy(), last, side="right"))
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         return taken
@@ -60,14 +56,14 @@ def compare_rows(
     with sides[0] as left, sides[1] as right:
         while (end := min(left.last(), right.last())) != math.inf:
             wanted, other = left.take(end), right.take(end)
-            if wanted is not None and other is not None and wanted.equals(other):
+            if wanted.equals(other):
                 found.messages += wanted.num_rows
             else:
                 compare_lists(found, _to_contents(wanted), _to_contents(other))
     return found
 
 
-def _to_contents(rows: pa.RecordBatch | None) -> list[Content]:
+def _to_contents(rows: pa.RecordBatch) -> list[Content]:
     return [
         Content(
             row["seq"],
@@ -76,5 +72,5 @@ def _to_contents(rows: pa.RecordBatch | None) -> list[Content]:
             row["data"],
             row["headers"],
         )
-        for row in (rows.to_pylist() if rows is not None else ())
+        for row in rows.to_pylist()
     ]

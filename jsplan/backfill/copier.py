@@ -7,11 +7,10 @@ streams, those of earlier attempts first, so a resumed run reads only the rest.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,10 +30,11 @@ from jsplan.backfill.seq_ranges import (
     intersect,
     subtract,
 )
+from jsplan.backfill.server_copy import is_made_from_snapshot
 from jsplan.backfill.staging import Staging
-from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
+from jsplan.backfill.tasks.capacity import find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partition_writer import build_duplicate_error, decode_sequences
+from jsplan.backfill.tasks.partition_writer import PartitionResult, build_duplicate_error
 from jsplan.backfill.tasks.partitioning import (
     Partition,
     PartitionPlan,
@@ -47,23 +47,21 @@ from jsplan.backfill.tasks.staging_recovery import (
     lacks_messages,
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
-from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject
 from jsplan.planning.backfill.deadline import DeadlinePassedError
-from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, merge_ranges
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8
-Result = TypeVar("Result")
-#: The result of one partition, as `PartitionWriter.finish` returns it.
-PartitionResult = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Copier:
     """One copy. `results` is the current progress of each origin.
+
+    `found_existing`: the target had messages of an origin before the copy.
 
     Only staging streams with this `fingerprint` are resumed.
     """
@@ -101,6 +99,8 @@ class Copier:
 
         Raises RefusedError, JsplanError and ApiError. It can be run again then.
         """
+        if await is_made_from_snapshot(self.context, self.origins[0], self.results[0]):
+            return
 
         async def attempt() -> None:
             await self._require_same_streams()
@@ -143,10 +143,13 @@ class Copier:
         """Stage, seal, promote and verify these ranges. Return the results of the partitions."""
         count = await self._count_partitions(all_pending)
         created = await self.staging.create(count)
-        results, sealed, deletes = await self._drop_on_failure(
-            created, self._stage(created, all_pending)
-        )
-        hashes = {result["partition"]: result["hashes"] for result in results}
+        try:
+            results, sealed, deletes = await self._stage(created, all_pending)
+        except JsplanError as error:
+            if not isinstance(error, ApiError | ConnectError):  # a retry cannot fix it
+                await self.staging.drop(*created)
+            raise
+        hashes = {result.partition: result.hashes for result in results}
         equal = await self.staging.promote(
             sealed, [hashes.get(number, []) for number in range(count)], may_lack=deletes
         )
@@ -169,22 +172,9 @@ class Copier:
         _require_distinct(plan, results)
         sealed = await self._seal(created, results)
         await self._require_same_streams()
-        messages, size = (
-            sum(staging.messages for staging in sealed),
-            sum(staging.bytes for staging in sealed),
-        )
+        messages = sum(staging.messages for staging in sealed)
+        size = sum(staging.bytes for staging in sealed)
         return results, sealed, await self._require_capacity(messages, size)
-
-    async def _drop_on_failure(
-        self, created: Sequence[StagingStream], job: Awaitable[Result]
-    ) -> Result:
-        """Delete the staging streams after an error that a retry cannot fix."""
-        try:
-            return await job
-        except JsplanError as error:
-            if not isinstance(error, ApiError | ConnectError):
-                await self.staging.drop(*created)
-            raise
 
     # --- earlier attempts -------------------------------------------------------------------------
 
@@ -260,10 +250,8 @@ class Copier:
             for pending, state in zip(all_pending, states, strict=True)
         ]
         target = await self.staging.fetch_target_info()
-        messages, size = sum(counts), sum(map(mul, counts, sizes))
-        if find_capacity_problem(
-            self.staging.address, target, messages, size + estimate_overhead(messages)
-        ):
+        size = sum(map(mul, counts, sizes))
+        if find_capacity_problem(self.staging.address, target, sum(counts), size):
             exact = await gather_limited(
                 self.origins, lambda origin: origin.reader.count_messages()
             )
@@ -271,12 +259,8 @@ class Copier:
             await self._require_capacity(sum(counts), sum(map(mul, counts, sizes)))
 
     async def _require_capacity(self, messages: int, size: int) -> bool:
-        return self.context.require_capacity(
-            self.staging.address,
-            await self.staging.fetch_target_info(),
-            messages,
-            size + estimate_overhead(messages),
-        )
+        target = await self.staging.fetch_target_info()
+        return self.context.require_capacity(self.staging.address, target, messages, size)
 
     async def _count_partitions(self, all_pending: Sequence[PendingRanges]) -> int:
         nonempty = sum(bool(pending.spans) for pending in all_pending)
@@ -302,19 +286,9 @@ class Copier:
             Partition(self.staging.endpoint, staging.name, staging.ingest_prefix)
             for staging in created
         )
-        transforms = self.transforms
-        assigned = (
-            assign_partitions([pending.messages for pending in all_pending], len(created))
-            if transforms.order == "stream"
-            else ()
-        )
-        return PartitionPlan(
-            partitions,
-            tasks,
-            transforms,
-            assigned,
-            self.context.entry.rate,
-        )
+        sizes = [pending.messages for pending in all_pending]
+        assigned = assign_partitions(sizes, len(created))  # used by `order: stream`
+        return PartitionPlan(partitions, tasks, self.transforms, assigned, self.context.entry.rate)
 
     def _build_task(
         self, origin: CopyOrigin, pending: PendingRanges, target: dict[str, Any]
@@ -342,23 +316,19 @@ class Copier:
         await runner.start()
         shown = f", in {len(created)} partitions" if len(created) > 1 else ""
         observer.phase(f"Copying {self._title}{shown}")
-        messages = sum(pending.messages for pending in all_pending)
-        started = time.monotonic()
-
-        async def report() -> None:
-            done = await self.staging.count_messages(created)
-            elapsed = time.monotonic() - started
-            observer.event(
-                MessagesMoved(self._title, f"{self._title}: copying", done, messages, elapsed)
-            )
-
-        return await watch_progress(runner.run_partitions(plan, self._title), report)
+        return await watch_progress(
+            runner.run_partitions(plan, self._title),
+            observer,
+            (self._title, f"{self._title}: copying"),
+            lambda: self.staging.count_messages(created),
+            sum(pending.messages for pending in all_pending),
+        )
 
     async def _seal(
         self, created: Sequence[StagingStream], results: Sequence[PartitionResult]
     ) -> list[StagingStream]:
         """Seal the staging streams. Raises ApiError if one lacks messages of its partition."""
-        written = {result["partition"]: result["messages"] for result in results}
+        written = {result.partition: result.messages for result in results}
         sealed = [await self.staging.seal(staging) for staging in created]
         for number, staging in enumerate(sealed):
             if staging.messages != written.get(number, 0):
@@ -376,10 +346,10 @@ class Copier:
         self, results: Sequence[PartitionResult], partitions: int, *, equal: bool
     ) -> None:
         for partition in results:
-            self._copied += partition["messages"]
-            for number, part in partition["origins"].items():
-                self.results[int(number)].copied += part["messages"]
-                self.results[int(number)].bytes += part["bytes"]
+            self._copied += partition.messages
+            for number, part in partition.origins.items():
+                self.results[number].copied += part.messages
+                self.results[number].bytes += part.size
         for result in self.results:
             if result.copied:
                 result.verified, result.path = equal, self._describe_path(partitions)
@@ -400,7 +370,7 @@ class Copier:
         """
         for number, (origin, pending) in enumerate(zip(self.origins, all_pending, strict=True)):
             result = self.results[number]
-            skipped = _collect_skipped(number, results)
+            skipped = merge_ranges(span for one in results for span in one.skipped.get(number, ()))
             result.skipped = first_sequences(skipped, MAX_NAMED_MESSAGES)
             result.skipped_count = count_sequences(skipped)
             if origin.state.status == "done":
@@ -433,26 +403,12 @@ def _require_distinct(plan: PartitionPlan, results: Sequence[PartitionResult]) -
     if plan.transforms.transform is None:
         return
     partitions = [
-        {number: decode_sequences(part["seqs"]) for number, part in result["origins"].items()}
-        for result in results
+        {number: part.seqs for number, part in result.origins.items()} for result in results
     ]
     if (found := find_duplicate(partitions)) is not None:
-        raise build_duplicate_error(plan, int(found[0]), found[1])
-
-
-def _collect_skipped(number: int, results: Sequence[PartitionResult]) -> list[SeqRange]:
-    found = [
-        np.arange(first, last + 1)
-        for result in results
-        for first, last in result["skipped"].get(str(number), [])
-    ]
-    return group_into_ranges(np.sort(np.concatenate(found))) if found else []
+        raise build_duplicate_error(plan, *found)
 
 
 def _collect_written(number: int, results: Sequence[PartitionResult]) -> SeqArray:
-    found = [
-        decode_sequences(result["origins"][str(number)]["seqs"])
-        for result in results
-        if str(number) in result["origins"]
-    ]
+    found = [result.origins[number].seqs for result in results if number in result.origins]
     return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)

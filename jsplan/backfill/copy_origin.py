@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from jsplan.backfill.endpoints import Endpoints, export_domains
-from jsplan.backfill.origin_reader import OriginReader, StreamReader
+from jsplan.backfill.endpoints import Endpoints
+from jsplan.backfill.origin_reader import OriginReader, ParquetReader, StreamReader
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
-from jsplan.backfill.parquet_reader import ParquetReader
-from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.errors import RefusedError
 
@@ -67,26 +65,17 @@ async def load_origin(
 
     Of a copy `into_archive` only the origin is a server.
     """
+    domains = world.workspace.domains
     if state.archive:
         archive = await load_parquet_origin(world, state)
-        endpoints = _endpoints_from_parquet(world, pool, state, archive)
+        target = domains[state.target_address.domain]
+        endpoints = Endpoints.of_domains(world, pool, target, target)
+        endpoints.origin_domain_name = archive.origin.domain
         return CopyOrigin(state, endpoints, ParquetReader(state, archive), archive)
-    if into_archive:
-        domain = world.workspace.domains[state.origin_address.domain]
-        endpoints = Endpoints.of_domains(world, pool, domain, domain)
-    else:
-        endpoints = Endpoints.of_origin(world, pool, state)
+    origin = domains[state.origin_address.domain]
+    target = origin if into_archive else domains[state.target_address.domain]
+    endpoints = Endpoints.of_domains(world, pool, origin, target)
     return CopyOrigin(state, endpoints, StreamReader(state, endpoints))
-
-
-def _endpoints_from_parquet(
-    world: Context, pool: Pool, state: OriginState, archive: ParquetOrigin
-) -> Endpoints:
-    """Build the endpoints of a copy out of an archive: only the target is a server."""
-    target = world.workspace.domains[state.target_address.domain]
-    export_domains(world, (target,))
-    api, endpoint = pool.api(target), Endpoint(target.connection, target.api_prefix)
-    return Endpoints(api, api, endpoint, endpoint, archive.origin.domain)
 
 
 def require_distinct(entry: str, origins: Sequence[CopyOrigin]) -> None:

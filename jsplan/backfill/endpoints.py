@@ -14,7 +14,6 @@ from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject, is_clustered, is_same_object
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve_settings
-from jsplan.planning.backfill.model import OriginState
 
 
 class Endpoints(Struct):
@@ -38,15 +37,6 @@ class Endpoints(Struct):
             origin.js_domain or origin.key,
         )
 
-    @classmethod
-    def of_origin(cls, world: Context, pool: Pool, origin_state: OriginState) -> Endpoints:
-        """Build the endpoints of an origin state."""
-        origin, target = (
-            world.workspace.domains[address.domain]
-            for address in (origin_state.origin_address, origin_state.target_address)
-        )
-        return cls.of_domains(world, pool, origin, target)
-
 
 def export_domains(world: Context, domains: Iterable[Domain]) -> None:
     """Export the connections of domains to tasks that start later."""
@@ -59,20 +49,6 @@ def export_endpoints(world: Context, entry: Backfill) -> None:
     """Export the connections of all sides of an entry to tasks that start later."""
     sides = [side for side in (*entry.origins, entry.target) if side.parquet is None]
     export_domains(world, (world.workspace.domains[side.domain] for side in sides))
-
-
-def require_same_streams(
-    origin_state: OriginState, origin: dict[str, Any], target: dict[str, Any]
-) -> None:
-    """Raise JsplanError if origin or target was recreated after the range was pinned.
-
-    A plan may not know the target yet.
-    """
-    for address, then, now in (
-        (origin_state.origin, origin_state.created, origin),
-        (origin_state.target, origin_state.target_created, target),
-    ):
-        require_same_stream(address, KnownObject(then, ""), now)
 
 
 def require_same_stream(address: str, known: KnownObject, info: dict[str, Any]) -> KnownObject:

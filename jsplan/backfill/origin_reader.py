@@ -1,4 +1,4 @@
-"""Read the origin of a copy: here a stream; of an archive, `parquet_reader`."""
+"""Read the origin of a copy: a stream, or one stream of an archive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from msgspec import Struct
 
+from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.pending_ranges import PendingRanges
-from jsplan.backfill.protocol import RawConnection, read
-from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
-from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
+from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges, subtract_present
 from jsplan.backfill.seq_ranges import subtract
-from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages
+from jsplan.backfill.tasks.origin_task import (
+    MAX_READ_RANGES,
+    ExistingMessages,
+    find_existing,
+    select_inside,
+)
 from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
 from jsplan.errors import ServerRefusedError
 from jsplan.planning.backfill.model import SeqRange
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.backfill.endpoints import Endpoints
+    from jsplan.backfill.parquet.location import ParquetOrigin
     from jsplan.backfill.tasks.endpoints import Endpoint
     from jsplan.planning.backfill.model import OriginState
 
@@ -125,15 +131,9 @@ class StreamReader(Struct):
 
     def _list_present(self) -> list[SeqRange]:
         endpoint, state = self.endpoints.source_endpoint, self.state
-        request = ReadRequest(
-            endpoint.api_prefix, self._stream, state.first, state.last, headers_only=True
-        )
-        return group_into_ranges(
-            np.concatenate(
-                [rows["seq"].to_numpy() for rows in read(endpoint.open, request)]
-                or [np.empty(0, dtype=np.int64)]
-            )
-        )
+        batches = endpoint.read(self._stream, state.first, state.last, headers_only=True)
+        seqs = [rows["seq"].to_numpy() for rows in batches]
+        return group_into_ranges(np.concatenate(seqs or [np.empty(0, dtype=np.int64)]))
 
     async def fetch_time(self, seq: int) -> int | None:
         """Return the time of a message (ns), or None."""
@@ -147,11 +147,8 @@ class StreamReader(Struct):
         )
 
     def _ask(self, question: Callable[[RawConnection], int]) -> int:
-        connection = self.endpoints.source_endpoint.open()
-        try:
+        with contextlib.closing(self.endpoints.source_endpoint.open()) as connection:
             return question(connection)
-        finally:
-            connection.close()
 
     async def find_unread(
         self, wanted: list[SeqRange], existing: ExistingMessages
@@ -170,40 +167,79 @@ class StreamReader(Struct):
         restored target, or an origin that lost messages and gave their sequences to new ones. Times
         grow with sequences in all of them, so that both ends show it.
         """
-        times = existing.time[existing.time > 0]
+        dated = existing.time > 0
+        seqs, times = existing.seq[dated], existing.time[dated]
         if not len(times):
             return True
         if (np.diff(existing.seq) == 0).any() or (np.diff(times) < 0).any():
             return False
-        return await self._has_same_first(existing) and await self._has_same_last(existing)
+        return await self._has_same_first(seqs, times) and await self._has_same_last(seqs, times)
 
-    async def _has_same_last(self, existing: ExistingMessages) -> bool:
+    async def _has_same_last(self, seqs: SeqArray, times: SeqArray) -> bool:
         """Compare the last existing message that the origin still has; False if none is found."""
         state = (await self.fetch_info())["state"]
-        known = (existing.time > 0) & (existing.seq <= int(state["last_seq"]))
-        known &= existing.seq >= int(state["first_seq"])
-        seqs, times = existing.seq[known], existing.time[known]
+        known = (seqs >= int(state["first_seq"])) & (seqs <= int(state["last_seq"]))
+        seqs, times = seqs[known], times[known]
         for seq, time in [*zip(seqs[-MAX_TRIES:], times[-MAX_TRIES:], strict=True)][::-1]:
             if (found := await self.fetch_time(int(seq))) is not None:
                 return bool(found == time)
         return not len(seqs)
 
-    async def _has_same_first(self, existing: ExistingMessages) -> bool:
+    async def _has_same_first(self, seqs: SeqArray, times: SeqArray) -> bool:
         """Compare the first existing message that the origin still has."""
-        dated = existing.time > 0
-        seqs, times = existing.seq[dated], existing.time[dated]
-        place, tries = 0, 0
-        while place < len(seqs) and tries < MAX_TRIES:
-            tries += 1
-            found = await fetch_first(
-                self.endpoints.source_endpoint, self._stream, int(seqs[place]), int(seqs[-1])
-            )
+        place, endpoint = 0, self.endpoints.source_endpoint
+        for _ in range(MAX_TRIES):
+            found = await fetch_first(endpoint, self._stream, int(seqs[place]), int(seqs[-1]))
             if found is None:
                 return True  # the origin has none of them, so none can be copied twice
             place = int(np.searchsorted(seqs, found[0]))
-            if place < len(seqs) and seqs[place] == found[0]:
+            if seqs[place] == found[0]:
                 return bool(found[1] == times[place])
-        return place >= len(seqs)
+        return False
+
+
+class ParquetReader(Struct):
+    """An origin that is one stream of an archive."""
+
+    state: OriginState
+    archive: ParquetOrigin
+
+    async def fetch_info(self) -> dict[str, Any]:
+        """Return `created` and `state` as STREAM.INFO would have them."""
+        return self.archive.stream_info
+
+    async def count_messages(self) -> int:
+        """Count the messages of the archive."""
+        return int(self.archive.stream_info["state"]["messages"])
+
+    async def find_gone(self) -> list[SeqRange]:
+        """Return no range: an archive deletes nothing during a copy."""
+        return []
+
+    async def fetch_time(self, seq: int) -> int | None:
+        """Return the time of a message (ns), or None."""
+        seqs, times = await asyncio.to_thread(read_sequences, self.archive.files)
+        place = int(np.searchsorted(seqs, seq))
+        return int(times[place]) if place < len(seqs) and seqs[place] == seq else None
+
+    async def find_first_seq_at(self, time: int) -> int:
+        """Return the first sequence that was stored at this time (ns) or later."""
+        seqs, times = await asyncio.to_thread(read_sequences, self.archive.files)
+        later = np.flatnonzero(times >= time)
+        return int(seqs[later[0]]) if len(later) else self.state.last + 1
+
+    async def find_unread(
+        self, wanted: list[SeqRange], existing: ExistingMessages
+    ) -> PendingRanges:
+        """Find the archived messages that the target does not have, by sequence and time."""
+        return await asyncio.to_thread(self._find_unread, wanted, existing)
+
+    def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> PendingRanges:
+        seqs, times = read_sequences(self.archive.files)
+        is_pending = select_inside(seqs, wanted)
+        if len(existing.seq):
+            is_pending &= ~find_existing(existing, seqs, times)
+        return PendingRanges(tuple(group_into_ranges(seqs[is_pending])), ExistingMessages())
 
 
 async def fetch_time(endpoint: Endpoint, stream: str, seq: int) -> int | None:
@@ -216,13 +252,12 @@ async def fetch_first(
     endpoint: Endpoint, stream: str, first: int, last: int
 ) -> tuple[int, int] | None:
     """Return sequence and time (ns) of the first message of a range, or None."""
-    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
 
     def read_first() -> tuple[int, int] | None:
-        with contextlib.closing(read(endpoint.open, request)) as batches:
-            return next(
-                ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
-            )
+        with contextlib.closing(endpoint.read(stream, first, last, headers_only=True)) as batches:
+            for rows in batches:
+                return rows["seq"][0].as_py(), rows["time"][0].as_py()
+        return None
 
     try:
         return await asyncio.to_thread(read_first)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from jsplan.backfill.endpoints import require_same_stream
@@ -32,9 +30,8 @@ from jsplan.backfill.retry import Result, retry_while_progressing, watch_progres
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
-from jsplan.backfill.tasks.archive_writer import ChunkWriter, ExportChunk, export_chunks
+from jsplan.backfill.tasks.archive_writer import ChunkWriter, export_chunks
 from jsplan.backfill.tasks.partitioning import PartitionPlan
-from jsplan.documents.apply import MessagesMoved
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject
@@ -109,7 +106,7 @@ class ParquetExport:
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
-        step = await self._compute_chunk_sequences([self.origin_state.seq_range])
+        step = await self._compute_chunk_sequences()
         archive = await asyncio.to_thread(self._pin_chunks, step)
         content = archive.find(self.origin.identity)
         assert content is not None, "pinned above"
@@ -196,10 +193,9 @@ class ParquetExport:
 
     # --- write ---
 
-    async def _write_chunks(self, pending: list[Chunk]) -> list[ArchiveFile]:
+    async def _write_chunks(self, chunks: list[Chunk]) -> list[ArchiveFile]:
         """Write the files that are not there, and return the entries of all."""
-        runner, transforms = self.context.runner, self._transforms
-        chunks = [ExportChunk(chunk.span, chunk.name, self.store) for chunk in pending]
+        runner, needs_rows = self.context.runner, self._transforms.needs_rows
         present = await asyncio.to_thread(self.store.list)
         done = [chunk for chunk in chunks if chunk.name in present]
         if done:
@@ -208,67 +204,52 @@ class ParquetExport:
             )
         await runner.start()
         self.context.observer.phase(f"Archiving {self._title}")
-        direct = done if transforms.needs_rows else chunks
-        plan, results = self._build_plan(chunks), list[dict[str, Any]]()
+        direct, files = done if needs_rows else chunks, list[ArchiveFile]()
         if direct:
-            groups = [tuple(direct)] if plan.rate else [(chunk,) for chunk in direct]
-            tasks = [partial(export_chunks, plan, group) for group in groups]
-            found = await self._run_job(runner.run(tasks, self._title), chunks)
-            results += [file for task in found for file in task]
+            groups = [direct] if self.context.entry.rate else [[chunk] for chunk in direct]
+            tasks = [partial(export_chunks, self._build_plan(group)) for group in groups]
+            for found in await self._run_job(runner.run(tasks, self._title), chunks):
+                files += found
         new = [chunk for chunk in chunks if chunk not in direct]
         # A shuffle loses its work at the deadline, so each chunk has its own.
         batches = [[chunk] for chunk in new] if self.context.deadline is not None else [new]
-        for batch in batches if new else []:
-            job = runner.run_export(self._build_plan(batch), batch, self._title)
-            results += await self._run_job(job, chunks)
-        written = {result["name"] for result in results}
-        for chunk in new:
-            if chunk.name not in written:  # it has no rows, so no task wrote it
-                results.append(await asyncio.to_thread(_write_empty, plan, chunk))
-        return [msgspec.convert(result, ArchiveFile) for result in results]
+        for plan in map(self._build_plan, filter(None, batches)):
+            files += await self._run_job(runner.run_partitions(plan, self._title), chunks)
+            written = {file.name for file in files}
+            for number, chunk in enumerate(plan.chunks):
+                if chunk.name not in written:  # it has no rows, so no task wrote it
+                    files.append(await asyncio.to_thread(_write_empty, plan, number))
+        return files
 
-    def _build_plan(self, chunks: list[ExportChunk]) -> PartitionPlan:
+    def _build_plan(self, chunks: list[Chunk]) -> PartitionPlan:
         task = replace(
             self.origin_of_copy.build_task(merge_ranges(chunk.span for chunk in chunks)),
             deadline=self.context.deadline,
             known=self._known,
         )
+        rate = self.context.entry.rate
         return PartitionPlan(
-            (),
-            (task,),
-            self._transforms,
-            rate=self.context.entry.rate,
-            chunk_starts=tuple(chunk.span.first for chunk in chunks),
+            (), (task,), self._transforms, rate=rate, chunks=tuple(chunks), store=self.store
         )
 
-    async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
+    async def _compute_chunk_sequences(self) -> int:
         """Compute the number of sequences of a chunk."""
         state = (await self.reader.fetch_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         size = min(CHUNK_BYTES, self.context.portion_bytes or CHUNK_BYTES)
-        return max(
-            1,
-            min(
-                CHUNK_SEQUENCES,
-                size // each,
-                max(MIN_CHUNK_MESSAGES, -(-count_sequences(spans) // PARALLEL_CHUNKS)),
-            ),
-        )
+        part = max(MIN_CHUNK_MESSAGES, -(-self.origin_state.seq_range.size // PARALLEL_CHUNKS))
+        return max(1, min(CHUNK_SEQUENCES, size // each, part))
 
-    async def _run_job(self, job: Awaitable[Result], chunks: list[ExportChunk]) -> Result:
+    async def _run_job(self, job: Awaitable[Result], chunks: list[Chunk]) -> Result:
         """Await a job, and report the sequences of the finished chunks."""
-        started, title = time.monotonic(), f"{self._title}: archiving"
-        count = count_sequences(chunk.span for chunk in chunks)
 
-        async def report() -> None:
+        async def count() -> int:
             present = await asyncio.to_thread(self.store.list)
-            done = count_sequences(chunk.span for chunk in chunks if chunk.name in present)
-            elapsed = time.monotonic() - started
-            self.context.observer.event(
-                MessagesMoved(self.origin_state.origin, title, done, count, elapsed)
-            )
+            return count_sequences(chunk.span for chunk in chunks if chunk.name in present)
 
-        return await watch_progress(job, report)
+        names = self.origin_state.origin, f"{self._title}: archiving"
+        total = count_sequences(chunk.span for chunk in chunks)
+        return await watch_progress(job, self.context.observer, names, count, total)
 
     def _require_reachable(self, files: list[ArchiveFile]) -> None:
         """Raise JsplanError where workers wrote to another place than this process sees."""
@@ -309,6 +290,6 @@ def _split_ranges(spans: list[SeqRange], step: int) -> Iterator[SeqRange]:
         )
 
 
-def _write_empty(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
-    with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
+def _write_empty(plan: PartitionPlan, number: int) -> ArchiveFile:
+    with contextlib.closing(ChunkWriter(plan, number)) as writer:
         return writer.finish()

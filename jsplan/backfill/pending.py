@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,18 +16,16 @@ from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.origin_reader import fetch_time
 from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.retry import gather_limited
-from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
 from jsplan.backfill.tasks.staging_sources import await_stream_info
 from jsplan.backfill.tasks.target_scan import (
     OriginQuery,
-    SourcedQuery,
     find_sourced_range,
     scan_target,
 )
 from jsplan.errors import RefusedError
-from jsplan.planning.backfill.model import OriginState, SeqRange
+from jsplan.planning.backfill.model import OriginState, SeqRange, merge_ranges
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, read_level
 from jsplan.resources.source_header import source_name
 from jsplan.topology import Topology
@@ -89,7 +86,9 @@ class PendingScan(Struct):
                 *(self._build_coverage(source, target, existing) for source in sources)
             )
         )
-        wanted = self._find_wanted(target, existing, is_reordered=is_reordered)
+        wanted = [self.state.seq_range] if self.state.seq_range.size > 0 else []
+        if self.state.status == "done":
+            wanted = self._drop_expired(wanted, target, existing, is_reordered=is_reordered)
         inside = (existing.seq >= self.state.first) & (existing.seq <= self.state.last)
         found = bool(inside.any())
         if not wanted:
@@ -152,15 +151,15 @@ class PendingScan(Struct):
             and self.state.seq_range.size > 0
         )
         if may_begin_late or (existing.seq[existing.time == 0] < first).any():
-            query = SourcedQuery(
+            state = target["state"]
+            sourced = await asyncio.to_thread(
+                find_sourced_range,
                 self.origin.endpoints.target_endpoint,
                 self.state.target_address.stream,
-                int(target["state"]["first_seq"]),
-                int(target["state"]["last_seq"]),
+                SeqRange(int(state["first_seq"]), int(state["last_seq"])),
                 source_name(source),
                 parse_instant(self.state.created),
             )
-            sourced = await asyncio.to_thread(find_sourced_range, query)
             if may_begin_late:
                 first = max(first, self._require_sourced(sourced).first)
             elif sourced is not None:
@@ -193,15 +192,6 @@ class PendingScan(Struct):
                 return True
         return False
 
-    def _find_wanted(
-        self, target: StreamInfo, existing: ExistingMessages, *, is_reordered: bool
-    ) -> list[SeqRange]:
-        """Return the pinned range; of a finished origin without expired messages."""
-        spans = [self.state.seq_range] if self.state.seq_range.size > 0 else []
-        if self.state.status != "done":
-            return spans
-        return self._drop_expired(spans, target, existing, is_reordered=is_reordered)
-
     def _drop_expired(
         self,
         spans: list[SeqRange],
@@ -217,19 +207,15 @@ class PendingScan(Struct):
         """
         if target["config"].get("max_msgs_per_subject", -1) > 0:
             return []
-        there = subtract(spans, self._list_never_copied())
+        never_copied = merge_ranges(
+            [
+                *(SeqRange(first, last) for first, last in self.state.gaps),
+                *(SeqRange(seq, seq) for seq in self.state.skipped),
+            ]
+        )
+        there = subtract(spans, never_copied)
         if int(target["state"]["first_seq"]) <= self.state.target_next:
             return there
         if is_reordered or not len(existing.seq):
             return []
         return intersect(there, [SeqRange(int(existing.seq[0]), self.state.last)])
-
-    def _list_never_copied(self) -> list[SeqRange]:
-        """List gaps and skipped messages."""
-        gone = np.concatenate(
-            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.state.gaps]
-            or [np.empty(0, dtype=np.int64)]
-        )
-        return group_into_ranges(
-            np.unique(np.concatenate([np.array(self.state.skipped, dtype=np.int64), gone]))
-        )

@@ -6,9 +6,9 @@ bounds, from the state of the origins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from jsplan.plan_inputs import build_inputs
 from jsplan.planning.backfill.entries import estimate_between, list_past_copies
 from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
-    BackfillState,
     OriginState,
     find_stored_state,
     match_origin_states,
@@ -73,7 +72,7 @@ class _PreviewBuilder(Struct):
         absent = self.target is None and entry.target.parquet is None
         preview = BackfillPreview(
             entry.name,
-            _determine_status(record),
+            "new" if record is None or record.is_new else "done" if record.done_at else "started",
             choice.strategy,
             choice.reason,
             "jsplan apply" if absent else format_run_command(entry.name),
@@ -81,7 +80,8 @@ class _PreviewBuilder(Struct):
             filtered_by=[name for name in ("where", "transform") if getattr(entry, name)],
         )
         matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
-        preview.origins = await self._measure(await gather_limited(matched, self._find_ranges))
+        ranges = await gather_limited(matched, self._find_ranges)
+        preview.origins = await self._measure(one for of_side in ranges for one in of_side)
         for origin in preview.origins:
             origin.pinned = record is not None and not origin.error
         if any(origin.messages is not None for origin in preview.origins):
@@ -127,25 +127,20 @@ class _PreviewBuilder(Struct):
 
     async def _find_ranges(
         self, matched: tuple[BackfillSide, list[OriginState]]
-    ) -> list[OriginState] | OriginPreview:
+    ) -> Sequence[OriginState | OriginPreview]:
         """Return the pinned ranges of a side, else those that a run would pin, or the error."""
         side, states = matched
         try:
             return states or await pin_side(self.world, self.pool, self.entry, side, self.target)
         except JsplanError as error:
-            return _explain(str(side), str(self.entry.target), error)
+            return [_explain(str(side), str(self.entry.target), error)]
 
-    async def _measure(
-        self, found: Sequence[list[OriginState] | OriginPreview]
-    ) -> list[OriginPreview]:
+    async def _measure(self, found: Iterable[OriginState | OriginPreview]) -> list[OriginPreview]:
         """Measure all ranges together, because that reads the target once."""
-        states = [state for one in found if isinstance(one, list) for state in one]
+        ranges = list(found)
+        states = [one for one in ranges if isinstance(one, OriginState)]
         measured = iter(await self._measure_states(states))
-        return [
-            origin
-            for one in found
-            for origin in ([next(measured) for _ in one] if isinstance(one, list) else [one])
-        ]
+        return [next(measured) if isinstance(one, OriginState) else one for one in ranges]
 
     async def _measure_states(self, states: list[OriginState]) -> list[OriginPreview]:
         """Measure ranges; one that cannot be measured has the error."""
@@ -185,7 +180,3 @@ class _PreviewBuilder(Struct):
 
 def _explain(origin: str, target: str, error: JsplanError) -> OriginPreview:
     return OriginPreview(origin, target, 1, 0, error=error.full_text)
-
-
-def _determine_status(record: BackfillState | None) -> Literal["new", "started", "done"]:
-    return "new" if record is None or record.is_new else "done" if record.done_at else "started"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from jsplan.backfill.entry import reads_archive
 from jsplan.backfill.parquet.location import pin_parquet_origins
@@ -85,8 +85,9 @@ async def load_ranges(
         new = []  # an archive without a message has no origin
     if not new and not record.planned:
         return record, stored is None
-    if stored is None or record.planned:
-        _require_possible(entry)
+    if (stored is None or record.planned) and (choice := choose_strategy(entry)).obstacle:
+        text, hint = explain_obstacle(entry, choice)  # an existing target excludes the strategy
+        raise RefusedError(text, hint=hint)
     target = None
     if entry.target.parquet is None:
         target = await require_stream_info(side_api(world, pool, entry.target), entry.target.stream)
@@ -110,14 +111,6 @@ async def load_ranges(
 def side_api(world: Context, pool: Pool, side: BackfillSide) -> DomainApi:
     """Return the API of the domain of a side that is a stream."""
     return pool.api(world.workspace.domains[side.domain])
-
-
-def _require_possible(entry: Backfill) -> None:
-    """Raise RefusedError for a strategy that an existing target excludes."""
-    choice = choose_strategy(entry)
-    if choice.obstacle:
-        text, hint = explain_obstacle(entry, choice)
-        raise RefusedError(text, hint=hint)
 
 
 def require_valid_target(address: str, config: Mapping[str, Any]) -> None:
@@ -223,7 +216,7 @@ class PlannedRanges(Struct):
     def write(self, world: Context) -> None:
         """Write them into the journal, in the session of the apply."""
         for record in self.states:
-            world.backend.append(world.state, {"backfill": record.to_json()})
+            world.backend.append(world.state, {"backfill": to_builtins(record)})
 
 
 def collect_planned_ranges(world: Context, plan: Plan) -> PlannedRanges:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from jsplan.documents.apply import MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
@@ -91,10 +92,20 @@ async def retry_while_progressing(
             observer.warn(f"{title}: {error.full_text.rstrip('.')}. Trying again.")
 
 
-async def watch_progress(job: Awaitable[Result], report: Callable[[], Awaitable[None]]) -> Result:
-    """Await a job, and report its progress from time to time. Raises the errors of the job."""
-    task = asyncio.ensure_future(job)
+async def watch_progress(
+    job: Awaitable[Result],
+    observer: Observer,
+    names: tuple[str, str],
+    count: Callable[[], Awaitable[int]],
+    total: int,
+) -> Result:
+    """Await a job, and report its progress from time to time. Raises the errors of the job.
+
+    `names` are what is copied, and what is done with it; `count` counts what is done of `total`.
+    """
+    task, started = asyncio.ensure_future(job), time.monotonic()
     while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
         with contextlib.suppress(ApiError):  # the job reports the error
-            await report()
+            done = await count()
+            observer.event(MessagesMoved(*names, done, total, time.monotonic() - started))
     return task.result()

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import to_builtins
+
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
@@ -14,9 +16,8 @@ from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
-from jsplan.backfill.run_context import Copy, RunContext
-from jsplan.backfill.server_copy import ServerCopy
-from jsplan.backfill.spark_runner import SparkRunner, create_runner
+from jsplan.backfill.run_context import RunContext
+from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
@@ -31,6 +32,9 @@ from jsplan.planning.backfill.model import BackfillState, OriginState, find_stor
 from jsplan.planning.backfill.strategy import may_need_no_spark
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp
+
+#: A copy of one or more origins. It can be run again after an error.
+Copy = Copier | ParquetExport
 
 
 async def run_backfill(
@@ -62,7 +66,7 @@ async def copy_session(
     for options in wanted:
         export_endpoints(world, resolve_entry(world, options))
     await world.backend.start(world.state)
-    runner = create_runner(session.observer, master)
+    runner = SparkRunner(session.observer, master)
     try:
         yield runner
     finally:
@@ -138,10 +142,8 @@ class BackfillRun:
         if into_archive:
             return ParquetExport(self.world, context, origins[0], self.transforms)
         require_distinct(self.entry.name, origins)
-        copier = Copier(context, origins, self.transforms, self._build_fingerprint(record, origins))
-        if is_joint_copy(self.entry) or reads_archive(self.entry):
-            return copier
-        return ServerCopy(context, origins[0], copier)
+        fingerprint = self._build_fingerprint(record, origins)
+        return Copier(context, origins, self.transforms, fingerprint)
 
     def _build_fingerprint(self, record: BackfillState, origins: Sequence[CopyOrigin]) -> str:
         """Identify what is copied: the text of the entry, the ranges, and the origins."""
@@ -234,5 +236,5 @@ class BackfillRun:
         )
 
     async def _save_state(self, record: BackfillState) -> None:
-        self.world.backend.append(self.world.state, {"backfill": record.to_json()})
+        self.world.backend.append(self.world.state, {"backfill": to_builtins(record)})
         await self.world.backend.sync()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -12,7 +12,6 @@ from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.capacity import find_capacity_problem
 from jsplan.config.model import Backfill
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.backfill import OriginResult
 from jsplan.errors import RefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
@@ -24,25 +23,6 @@ WriteGuard = Callable[[float], float]
 WRITE_SECONDS: Final = 30.0
 #: A portion takes so long at the rate of the entry, or has so many bytes without one.
 PORTION_SECONDS, PORTION_BYTES = 600, 64 << 20
-
-
-class Copy(Protocol):
-    """The copy of one or more origins by one strategy. `results` is the progress of each.
-
-    `found_existing`: the target had messages of an origin before the copy.
-    """
-
-    results: list[OriginResult]
-
-    @property
-    def found_existing(self) -> bool:
-        """True if it is so."""
-
-    async def run(self) -> None:
-        """Copy the pending messages and verify them.
-
-        Raises RefusedError, JsplanError and ApiError. It can be run again then.
-        """
 
 
 class RunContext(Struct):
@@ -93,16 +73,9 @@ class RunContext(Struct):
         `info` is its STREAM.INFO, `size` is in bytes.
         """
         problem = find_capacity_problem(address, info, messages, size)
-        if problem is None:
-            return False
-        if not problem.deletes:
-            raise RefusedError(
-                f"{problem.text}. Nothing was changed",
-                hint="Delete messages there, or raise its limits.",
-            )
-        if not self.is_allowed("DELETES_MESSAGES", address):
-            raise RefusedError(
-                f"{problem.text}. Nothing was changed",
-                hint="To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}"),
-            )
-        return True
+        if problem is None or (problem.deletes and self.is_allowed("DELETES_MESSAGES", address)):
+            return problem is not None
+        hint = "Delete messages there, or raise its limits."
+        if problem.deletes:
+            hint = "To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}")
+        raise RefusedError(f"{problem.text}. Nothing was changed", hint=hint)

@@ -1,8 +1,7 @@
-"""The strategy of the copy of one origin, which a resumed run keeps."""
+"""The target of an apply that made it from a snapshot and ended before it recorded that."""
 
 from __future__ import annotations
 
-from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.endpoints import Endpoints
 from jsplan.backfill.origin_reader import StreamReader
@@ -10,45 +9,32 @@ from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
 from jsplan.backfill.tasks.staging_sources import await_stream_info
+from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 
 
-class ServerCopy:
-    """The copy of one stream that may be made from a snapshot; `copier` copies what is left."""
+async def is_made_from_snapshot(
+    context: RunContext, origin: CopyOrigin, result: OriginResult
+) -> bool:
+    """Verify the target of an origin whose strategy is `snapshot`, and fill in its result.
 
-    def __init__(self, context: RunContext, origin: CopyOrigin, copier: Copier) -> None:
-        self._context = context
-        self._state, self._endpoints = origin.state, origin.endpoints
-        self._copier = copier
-        self.results = copier.results
-
-    @property
-    def found_existing(self) -> bool:
-        """True if the target had messages of the origin that the servers did not copy."""
-        return self._copier.found_existing
-
-    async def run(self) -> None:
-        """Copy the pending messages and verify them. Raises the errors of `Copier.run`."""
-        is_restored = self._state.strategy == "snapshot" and self._state.status != "done"
-        if not (is_restored and await self._is_made_from_snapshot()):
-            await self._copier.run()
-
-    async def _is_made_from_snapshot(self) -> bool:
-        """Verify a restored target of an interrupted apply, which did not record it."""
-        if not self._state.target_created:
-            target = self._state.target_address.stream
-            info = await await_stream_info(self._endpoints.target, target)
-            self._state.target_created = info["created"]
-        try:
-            await require_same_messages(self._state, self._endpoints)
-        except JsplanError as error:
-            self._context.observer.warn(f"{error}. Spark copies the pending messages")
-            return False
-        result = self.results[0]
-        result.gaps, result.gap_messages = await find_snapshot_gaps(self._state, self._endpoints)
-        result.verified, result.attempts, result.path = True, 1, SNAPSHOT_PATH
-        return True
+    Returns False, with a warning, if Spark has to copy something.
+    """
+    state, endpoints = origin.state, origin.endpoints
+    if state.strategy != "snapshot" or state.status == "done":
+        return False
+    if not state.target_created:
+        info = await await_stream_info(endpoints.target, state.target_address.stream)
+        state.target_created = info["created"]
+    try:
+        await require_same_messages(state, endpoints)
+    except JsplanError as error:
+        context.observer.warn(f"{error}. Spark copies the pending messages")
+        return False
+    result.gaps, result.gap_messages = await find_snapshot_gaps(state, endpoints)
+    result.verified, result.attempts, result.path = True, 1, SNAPSHOT_PATH
+    return True
 
 
 async def find_snapshot_gaps(

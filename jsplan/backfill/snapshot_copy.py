@@ -34,13 +34,8 @@ _DEFERRED_SETTINGS: Final = (
     "subject_delete_marker_ttl", "deny_delete", "deny_purge",
 )  # fmt: skip
 _COMPARED_STATE: Final = (
-    "messages",
-    "first_seq",
-    "last_seq",
-    "first_ts",
-    "last_ts",
-    "num_deleted",
-    "num_subjects",
+    *("messages", "first_seq", "last_seq", "first_ts", "last_ts"),
+    *("num_deleted", "num_subjects"),
 )
 
 
@@ -130,13 +125,10 @@ class SnapshotRestore(Struct, frozen=True):
     ) -> None:
         """Compare the state with the origin; if that changed meanwhile, check the bounds."""
         unchanged = all(before.get(name) == after.get(name) for name in _COMPARED_STATE)
-        different = (
-            [name for name in _COMPARED_STATE if before.get(name) != restored.get(name)]
-            if unchanged
-            else []
-        )
-        if not unchanged and not before["last_seq"] <= restored["last_seq"] <= after["last_seq"]:
-            different = ["last_seq"]
+        different = [name for name in _COMPARED_STATE if before.get(name) != restored.get(name)]
+        if not unchanged:
+            is_between = before["last_seq"] <= restored["last_seq"] <= after["last_seq"]
+            different = [] if is_between else ["last_seq"]
         if different:
             reported = ", ".join(
                 f"{name} {restored.get(name)} instead of {before.get(name)}" for name in different

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.apply import BytesMoved
@@ -35,13 +37,11 @@ class SnapshotCreates:
         world = self._world = session.context
         self._pool = session.pool
         self._observer = session.observer
-        names = [
-            entry["name"]
-            for entry in plan.backfills
-            if entry.get("strategy") == "snapshot" and with_backfills
-        ]
+        declared = world.workspace.backfills
         entries = [
-            world.workspace.backfills[name] for name in names if name in world.workspace.backfills
+            declared[entry["name"]]
+            for entry in plan.backfills
+            if with_backfills and entry.get("strategy") == "snapshot" and entry["name"] in declared
         ]
         self._entries_by_target = {str(entry.target): entry for entry in entries}
         self.results: dict[str, dict[str, Any]] = {}
@@ -85,22 +85,11 @@ class SnapshotCreates:
             raise StepFailed(f"{side} does not exist; nothing was written")
         record = find_stored_state(context.state.backfills, entry)
         if record is None or record.origins[0].created != info["created"]:
-            state = info["state"]
-            origin = OriginState(
-                str(side),
-                str(entry.target),
-                info["created"],
-                1,
-                state["last_seq"],
-                [],
-                "",
-                1,
-                strategy="snapshot",
-            )
-            origin.first = int(state["first_seq"])
+            seqs = int(info["state"]["first_seq"]), info["state"]["last_seq"]
+            origin = OriginState(str(side), str(entry.target), info["created"], *seqs, [], "", 1)
             record = BackfillState(entry.name, hash_config(entry), [origin], format_timestamp())
         record.origins[0].strategy, record.planned = "snapshot", False
-        await context.record({"backfill": record.to_json()})
+        await context.record({"backfill": to_builtins(record)})
         owner = f"{self._world.workspace.state_name}/{entry.name}"
 
         def report_progress(done: int) -> None:
@@ -128,7 +117,7 @@ class SnapshotCreates:
         origin.gaps, origin.gap_messages = await find_snapshot_gaps(origin, restore.endpoints)
         origin.status, origin.target_created, origin.seconds = "done", info["created"], seconds
         origin.copied, record.done_at = int(info["state"]["messages"]), format_timestamp()
-        await context.record({"backfill": record.to_json()})
+        await context.record({"backfill": to_builtins(record)})
         self.results[record.name] = {
             "status": "done",
             "copied": origin.copied,
@@ -141,11 +130,10 @@ async def _run_restore(context: StepContext, step: Step, restore: SnapshotRestor
     """Raise StepFailed if the target was not created; an incomplete one counts as absent."""
     try:
         await restore.run()
-    except ServerRefusedError:
-        await context.record({"end": step.address}, durable=False)
-        raise
     except StepFailed:
         raise
     except JsplanError as error:
         await context.record({"end": step.address}, durable=False)
+        if isinstance(error, ServerRefusedError):
+            raise
         raise StepFailed(f"{error.full_text} The next apply creates {step.address} again") from None

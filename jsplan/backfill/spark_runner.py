@@ -7,8 +7,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,17 +16,16 @@ from jsplan.options import Observer
 
 if TYPE_CHECKING:
     from jsplan.backfill.rows.readers import Comparison
-    from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Result = TypeVar("Result")
-Task = Callable[[], Iterator[dict[str, Any]]]
+Task = Callable[[], Iterator[Any]]
 
 
 class SparkRunner:
     """One Spark session per command, started at its first use; that takes some seconds.
 
-    It runs tasks and returns the JSON values that they yield. Its methods raise RefusedError for a
+    It runs tasks and returns what they yield. Its methods raise RefusedError for a
     permanent error, DeadlinePassedError, and ApiError for one that another attempt may avoid.
     `start_seconds` is the time that a caller waited for the start. The log of Spark goes to a file,
     which is kept and named if a worker dies.
@@ -92,39 +89,31 @@ class SparkRunner:
             self._keep_log = self.log_path.is_file()
             raise
 
-    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[Any]]:
         """Run tasks on Spark. Raises the errors of `backfill.spark.executors.run_tasks`."""
-        session = await self.session()
         from jsplan.backfill.spark.executors import run_tasks  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_tasks(session, tasks, name))
+        return await self._call(run_tasks, tasks, name)
 
     async def count_slots(self) -> int:
         """Return the number of tasks that run at the same time."""
         return int((await self.session()).sparkContext.defaultParallelism)
 
-    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
-        """Copy in partitions on Spark. Raises the errors of `backfill.spark.pipeline.run_plan`."""
-        session = await self.session()
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[Any]:
+        """Copy in partitions or chunks on Spark. Raises as `backfill.spark.pipeline.run_plan`."""
         from jsplan.backfill.spark.pipeline import run_plan  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_plan(session, plan, name))
-
-    async def run_export(
-        self, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
-    ) -> list[dict[str, Any]]:
-        """Write transformed messages into an archive. Raises as `pipeline.run_export`."""
-        session = await self.session()
-        from jsplan.backfill.spark.pipeline import run_export  # noqa: PLC0415
-
-        return await self.call_in_thread(lambda: run_export(session, plan, chunks, name))
+        return await self._call(run_plan, plan, name)
 
     async def compare(self, comparison: Comparison, listed: int, name: str) -> list[dict[str, Any]]:
         """Compare both sides with Spark. Raises the errors of `verify_join.compare_sides`."""
-        session = await self.session()
         from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: compare_sides(session, comparison, listed, name))
+        return await self._call(compare_sides, comparison, listed, name)
+
+    async def _call(self, function: Callable[..., Result], *given: Any) -> Result:
+        session = await self.session()
+        return await self.call_in_thread(lambda: function(session, *given))
 
     async def call_in_thread(self, function: Callable[[], Result]) -> Result:
         """Call a function in a thread. Raises its errors, or CancelledError after `close`."""
@@ -140,7 +129,7 @@ class SparkRunner:
                 error.hint = f"{error.hint} The log of Spark: {self.log_path}"
             raise
 
-    async def run_one(self, task: Task, name: str) -> list[dict[str, Any]]:
+    async def run_one(self, task: Task, name: str) -> list[Any]:
         """Run one task on Spark if it has started, else in a thread."""
         if self._session is not None:
             return (await self.run([task], name))[0]
@@ -181,23 +170,3 @@ def cache_folder() -> Path:
     """Return the folder for logs and for the launcher of a Java from a wheel."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "jsplan"
-
-
-#: Creates a runner for an observer and the master of Spark (None: `local[*]`).
-RunnerFactory = Callable[[Observer, str | None], SparkRunner]
-_replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
-
-
-def create_runner(observer: Observer, master: str | None = None) -> SparkRunner:
-    """Create the runner of a command: Spark, which starts at its first task."""
-    return (_replacement.get() or SparkRunner)(observer, master)
-
-
-@contextmanager
-def use_runner(factory: RunnerFactory) -> Iterator[None]:
-    """Run tasks with another runner than Spark, for tests of the copier."""
-    token = _replacement.set(factory)
-    try:
-        yield
-    finally:
-        _replacement.reset(token)

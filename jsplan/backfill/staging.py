@@ -8,6 +8,7 @@ and its order survives a crash.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,7 +20,7 @@ from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_sources, staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.promotion_scan import PromotionScan, scan_promotions
+from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_recovery import (
     StagedMessages,
     find_duplicate,
@@ -67,17 +68,12 @@ class Staging(Struct):
 
     async def require_exclusive(self, staging: StagingStream) -> None:
         """Raise RefusedError if a stream in any domain takes the subjects of a staging stream."""
-        await asyncio.gather(
-            *(
-                staging_streams.require_exclusive_subject({key: api}, staging)
-                for key, api in self.context.apis.items()
-            )
-        )
+        require = staging_streams.require_exclusive_subject
+        await asyncio.gather(*(require(api, staging) for api in self.context.apis.values()))
 
     async def count_messages(self, staged: Sequence[StagingStream]) -> int:
         """Count the messages that the staging streams have now. Raises ApiError."""
-        now = [await staging_streams.refresh(self.api, staging) for staging in staged]
-        return sum(staging.messages for staging in now)
+        return sum([(await staging_streams.refresh(self.api, one)).messages for one in staged])
 
     async def seal(self, staging: StagingStream) -> StagingStream:
         """Seal a staging stream: it takes no more messages. Raises ApiError if it is gone."""
@@ -108,22 +104,14 @@ class Staging(Struct):
         after the other, since each may delete what is not compared yet. Raises ApiError, and
         JsplanError if the target lacks messages.
         """
-        nonempty = [
-            (staging, blocks)
-            for staging, blocks in zip(staged, hashes, strict=True)
-            if staging.messages
-        ]
+        nonempty = [pair for pair in zip(staged, hashes, strict=True) if pair[0].messages]
         config = (await self.fetch_target_info())["config"]
         apart = may_lack and any(
             int(config.get(name, -1)) > 0 for name in ("max_msgs", "max_bytes")
         )
         groups = [[each] for each in nonempty] if apart else [nonempty]
-        found = [
-            await self._promote_together(group, since, may_lack=may_lack)
-            for group in groups
-            if group
-        ]
-        return all(found)
+        promote = partial(self._promote_together, since=since, may_lack=may_lack)
+        return all([await promote(group) for group in groups if group])
 
     async def _promote_together(
         self,
@@ -132,85 +120,69 @@ class Staging(Struct):
         *,
         may_lack: bool,
     ) -> bool:
-        first = await retry_transient(
-            self.api, partial(staging_sources.fetch_next_sequence, self.api, self.stream)
-        )
+        staged = [staging for staging, _ in nonempty]
+        first = int((await self.fetch_target_info())["state"]["last_seq"]) + 1
         await self._write(
-            partial(
-                staging_sources.attach_staging_streams,
-                self.api,
-                self.stream,
-                [staging for staging, _ in nonempty],
-            )
+            lambda: staging_sources.attach_staging_streams(self.api, self.stream, staged)
         )
         first = first if since is None else min(since, first)
-        scans = await self._scan([staging for staging, _ in nonempty], first)
-        equal = True
-        for (staging, blocks), scan in zip(nonempty, scans, strict=True):
-            lacking = may_lack and (
-                scan["reached"] >= staging.messages
-                or (
-                    await self._has_deleted(first)
-                    and await staging_sources.has_delivered(
-                        self.api, self.stream, staging, scan["reached"]
-                    )
-                )
-            )
-            equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
-        return equal
-
-    async def _scan(self, staged: Sequence[StagingStream], first: int) -> list[dict[str, Any]]:
-        """Read what the target receives from the staging streams, from this sequence on."""
-        tasks = [
-            PromotionScan(self.endpoint, self.stream, first, staging.name, staging.messages)
-            for staging in staged
-        ]
         count = sum(staging.messages for staging in staged)
         self.context.observer.phase(
             f"Promoting {count:,} messages into {self.address} and comparing them"
         )
-        return await self.context.runner.run_one(
-            partial(scan_promotions, tasks), f"{self.origins[0]} to {self.address}: comparing"
+        wanted = [(staging.name, staging.messages) for staging in staged]
+        scans: list[Arrived] = await self.context.runner.run_one(
+            partial(scan_promotions, self.endpoint, self.stream, first, wanted),
+            f"{self.origins[0]} to {self.address}: comparing",
         )
+        equal = True
+        for (staging, blocks), scan in zip(nonempty, scans, strict=True):
+            lacking = may_lack and (
+                scan.reached >= staging.messages or await self._has_deleted(staging, scan, first)
+            )
+            equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
+        return equal
 
-    async def _has_deleted(self, first: int) -> bool:
-        """Check whether the target has deleted messages from a sequence on."""
-        state = (await self.fetch_target_info())["state"]
-        return bool(state["first_seq"] > first or state.get("num_deleted"))
+    async def _has_deleted(self, staging: StagingStream, scan: Arrived, first: int) -> bool:
+        """Check whether the target got all of a staging stream, and deleted some of it.
+
+        It has deleted messages from the sequence `first` on.
+        """
+        info = await self.fetch_target_info()
+        deleted = info["state"]["first_seq"] > first or info["state"].get("num_deleted")
+        return bool(deleted) and staging_sources.has_delivered(info, staging, scan.reached)
 
     def _is_equal(
-        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str], *, may_lack: bool
+        self, staging: StagingStream, scan: Arrived, hashes: list[str], *, may_lack: bool
     ) -> bool:
         """Check that the target has all messages. Raises JsplanError if it must have them."""
-        if scan["reached"] < staging.messages and not may_lack:
+        if scan.reached < staging.messages and not may_lack:
             raise JsplanError(
-                f"{self.address} took only {scan['messages']:,} of {staging.messages:,} messages "
+                f"{self.address} took only {scan.messages:,} of {staging.messages:,} messages "
                 f"of staging stream {staging.name}",
                 hint="Check its limits and the server's log. No message is lost: run the backfill "
                 "again when the target takes messages.",
             )
-        if scan["messages"] < staging.messages and may_lack:
-            gone = staging.messages - scan["messages"]
+        if scan.messages < staging.messages and may_lack:
+            gone = staging.messages - scan.messages
             self.context.observer.warn(
                 f"{self.address} took {staging.messages:,} messages, and {gone:,} of them are not "
                 "there any more"
             )
             return False
-        if scan["twice"] or scan["hashes"] != hashes:
+        if scan.twice or scan.hashes != hashes:
             raise self._build_difference_error(staging, scan, hashes)
         return True
 
     def _build_difference_error(
-        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str]
+        self, staging: StagingStream, scan: Arrived, hashes: list[str]
     ) -> JsplanError:
-        pairs = zip(scan["hashes"], hashes, strict=False)
-        block = next(
-            (number for number, (actual, expected) in enumerate(pairs) if actual != expected),
-            len(scan["hashes"]),
-        )
+        pairs = zip(scan.hashes, hashes, strict=False)
+        differs = (number for number, pair in enumerate(pairs) if pair[0] != pair[1])
+        block = next(differs, len(scan.hashes))
         return JsplanError(
-            f"{self.address} differs from {self.origins[0]} from sequence {scan['first']:,} on: "
-            f"{scan['messages']:,} of {staging.messages:,} messages, {scan['twice']:,} of them "
+            f"{self.address} differs from {self.origins[0]} from sequence {scan.first:,} on: "
+            f"{scan.messages:,} of {staging.messages:,} messages, {scan.twice:,} of them "
             f"twice, first difference in block {block:,}",
             hint="Messages may have been deleted there meanwhile. Run the backfill again: it "
             "copies the missing messages.",
@@ -290,16 +262,9 @@ class Staging(Struct):
 
     def _find_start(self, oldest: StagingStream) -> int:
         """Find the first sequence of the target that may come from staging streams, by age."""
-        connection = self.endpoint.open()
-        try:
-            return find_first_seq_at(
-                connection,
-                self.endpoint.api_prefix,
-                self.stream,
-                parse_instant(oldest.created) - MAX_CLOCK_SKEW,
-            )
-        finally:
-            connection.close()
+        since = parse_instant(oldest.created) - MAX_CLOCK_SKEW
+        with contextlib.closing(self.endpoint.open()) as connection:
+            return find_first_seq_at(connection, self.endpoint.api_prefix, self.stream, since)
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ from typing import Any
 from jsplan.address import BACKFILL_INCOMPLETE, Address
 from jsplan.backfill.options import format_run_command
 from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.staging_sources import list_staging_sources
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, OriginProgress, Orphan
+from jsplan.documents.reading import convert
 from jsplan.errors import JsplanError, UsageError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import Pool
@@ -55,7 +57,7 @@ def _build_entry_status(
 ) -> EntryStatus:
     if stored is None:
         return EntryStatus(name, "new", next=format_run_command(name))
-    record = BackfillState.from_json(stored)
+    record = convert(stored, BackfillState)
     origins = [
         OriginProgress(o.origin, o.target, o.first, o.last, o.status, o.copied, o.gaps, o.skipped)
         for o in record.origins
@@ -86,18 +88,16 @@ async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> 
     }
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
-    found = await asyncio.gather(
-        *(_find_domain_orphans(world, pool, key) for key in known), return_exceptions=True
-    )
-    out: list[Orphan] = []
-    for key, one in zip(known, found, strict=True):
-        if isinstance(one, JsplanError):
-            offline[key] = one.full_text
-        elif isinstance(one, BaseException):
-            raise one
-        else:
-            out += one
-    return out
+
+    async def find(key: str) -> list[Orphan]:
+        try:
+            return await _find_domain_orphans(world, pool, key)
+        except JsplanError as error:
+            offline[key] = error.full_text
+            return []
+
+    found = await asyncio.gather(*(find(key) for key in known))
+    return [orphan for of_domain in found for orphan in of_domain]
 
 
 async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orphan]:
@@ -121,17 +121,11 @@ async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orp
                 bool(config.get("sealed")),
             )
     for info in infos:
-        _add_sources(found, key, info["config"])
-    return [found[name] for name in sorted(found)]
-
-
-def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> None:
-    """Add a stream that sources a staging stream, which may be deleted already."""
-    for source in config.get("sources") or []:
-        name = source["name"]
-        if name.startswith(staging_streams.STAGING_PREFIX) and not source.get("external"):
+        stream = str(Address(key, "stream", info["config"]["name"]))
+        for name in list_staging_sources(info["config"]):  # one may be deleted already
             orphan = found.setdefault(name, Orphan(key, name, "", "", 0, 0, True))
-            orphan.source_of.append(str(Address(key, "stream", config["name"])))
+            orphan.source_of.append(stream)
+    return [found[name] for name in sorted(found)]
 
 
 def _assign_orphans(

@@ -17,11 +17,10 @@ import pytest
 from jsplan.backfill.protocol import RawConnection, publish, read
 from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.spark_runner import use_runner
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.conftest import connection_target
-from tests.backfill.thread_runner import DyingRunner, ThreadRunner
+from tests.backfill.thread_runner import DyingRunner, ThreadRunner, use_runner
 from tests.support.raw import NoResponders, Raw, streams
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space

@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from jsplan.backfill.parquet.manifest import Archive
+from jsplan.backfill.parquet.manifest import Archive, ArchiveFile, Chunk
 from jsplan.backfill.parquet.object_store import ObjectFolder
 from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.tasks import archive_writer
-from jsplan.backfill.tasks.archive_writer import ExportChunk
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
 from jsplan.workflows import backfill
@@ -442,10 +441,10 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
 def test_a_late_writer_adds_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of a killed run that writes after the next run changes no file of the archive."""
     pair.stream("leaf", "S", numbered_rows(20))
-    real, late = archive_writer.export_chunks, list[tuple[PartitionPlan, tuple[ExportChunk, ...]]]()
+    real, late = archive_writer.export_chunks, list[PartitionPlan]()
 
-    def die(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-        late.append((plan, chunks))
+    def die(plan: PartitionPlan) -> Iterator[ArchiveFile]:
+        late.append(plan)
         raise SimulatedKill
 
     with pytest.MonkeyPatch.context() as patch:
@@ -457,17 +456,17 @@ def test_a_late_writer_adds_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch)
         looked: list[int] = []
         describe = archive_writer._describe_existing  # noqa: SLF001 - it looked before the file was there
 
-        def look(chunk: ExportChunk) -> Any:
+        def look(place: ArchiveStore, chunk: Chunk) -> Any:
             looked.append(1)
             if len(looked) > 1:
-                return describe(chunk)
+                return describe(place, chunk)
             assert run(pair, "out").copied == 19
             return None
 
         patch.setattr(archive_writer, "_describe_existing", look)
-        (before,) = [*real(*late[0])]
+        (before,) = [*real(late[0])]
 
-    assert before["rows"] == 19
+    assert before.rows == 19
     require_archived(pair, 1, 2, *range(4, 21))
     assert run(pair, "out").gaps == [[3, 3]]
 
@@ -622,10 +621,8 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     elsewhere = pair.space.folder / "elsewhere"
     real = archive_writer.export_chunks
 
-    def export_elsewhere(
-        plan: PartitionPlan, pieces: tuple[ExportChunk, ...]
-    ) -> Iterator[dict[str, Any]]:
-        return real(plan, tuple(replace(piece, place=LocalFolder(elsewhere)) for piece in pieces))
+    def export_elsewhere(plan: PartitionPlan) -> Iterator[ArchiveFile]:
+        return real(replace(plan, store=LocalFolder(elsewhere)))
 
     monkeypatch.setattr("jsplan.backfill.parquet_export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):

@@ -205,18 +205,18 @@ def test_finished_chunks_are_resumed(
     entry = {"where": "seq > 7", "transform": "clean.py:run"}
     read: list[Any] = []
 
-    run_export = SparkRunner.run_export
+    run_partitions = SparkRunner.run_partitions
 
     async def record_plan(runner: SparkRunner, plan: PartitionPlan, *rest: Any) -> Any:
-        read.append(plan.chunk_starts)
-        return await run_export(runner, plan, *rest)
+        read.append(tuple(chunk.first for chunk in plan.chunks))
+        return await run_partitions(runner, plan, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_export.ParquetExport, "_find_gaps", _raise_kill)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert len(data_files(pair)) == 4
-        patch.setattr(SparkRunner, "run_export", record_plan)
+        patch.setattr(SparkRunner, "run_partitions", record_plan)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert read == []  # every chunk was finished

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.spark_runner import use_runner
 from jsplan.errors import JsplanError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, numbered_rows
-from tests.backfill.thread_runner import run_then
+from tests.backfill.thread_runner import run_then, use_runner
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:

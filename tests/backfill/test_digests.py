@@ -13,7 +13,7 @@ from jsplan.backfill.tasks.hashes import (
     BlockHasher,
     encode_canonical,
     extract_sourced,
-    parse_origin_header,
+    parse_origins,
     parse_source_seqs,
     split_last_line,
     strip_transport_headers,
@@ -72,18 +72,19 @@ def test_split_last_line(blocks: list[bytes]) -> None:
         ] == blocks
 
 
-def test_parse_origin_header() -> None:
-    """Sequence and time are parsed for the given stream, and not for a longer name."""
+def test_parse_origins() -> None:
+    """Stream, sequence and time of its origin are parsed for each message that has one."""
     headers = column(
         b"NATS/1.0\r\n" + OURS % 12 + b"\r\n",
         b"",
         b"NATS/1.0\r\nJsplan-Origin: leaf/ORDERS2/3/x\r\n\r\n",
     )
 
-    seq, time = parse_origin_header(headers, "leaf", "ORDERS")
+    name, seq, time = parse_origins(headers)
 
-    assert seq.to_pylist() == [12, None, None]
-    assert time.to_pylist() == ["2026-11-22T04:55:23.988835043Z", None, None]
+    assert name.to_pylist() == [b"leaf/ORDERS", None, b"leaf/ORDERS2"]
+    assert seq.to_pylist() == [12, None, 3]
+    assert time.to_pylist() == [b"2026-11-22T04:55:23.988835043Z", None, b"x"]
 
 
 @pytest.mark.parametrize(

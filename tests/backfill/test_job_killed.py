@@ -148,9 +148,9 @@ def test_a_second_attempt_of_a_task_writes_nothing(monkeypatch: pytest.MonkeyPat
 
     for context, expected in ((None, "{}"), (Second(), "ran a task again")):
         monkeypatch.setattr("pyspark.TaskContext.get", lambda context=context: context)
-        ((number, line),) = executors._make_task_mapper([task])([0])  # noqa: SLF001 - what Spark calls
+        ((number, result),) = executors._make_mapper([task])([0])  # noqa: SLF001 - what Spark calls
         assert number == 0
-        assert expected in line
+        assert expected in str(result)
     assert done == [1]
 
 

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.backfill import staging
-from jsplan.backfill.spark_runner import use_runner
 from jsplan.backfill.tasks import staging_sources
-from jsplan.backfill.tasks.promotion_scan import PromotionScan, scan_promotions
+from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, Row, numbered_rows
-from tests.backfill.thread_runner import run_then
+from tests.backfill.thread_runner import run_then, use_runner
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from jsplan.backfill.tasks.endpoints import Endpoint
     from jsplan.jetstream import DomainApi
     from jsplan.sandbox import Sandbox
 
@@ -310,13 +310,15 @@ def test_what_is_gone_before_it_is_compared(
     async def attach_nothing(api: DomainApi, stream: str, staged: Sequence[StagingStream]) -> None:
         await attach(api, stream, [] if not is_delivered else staged)
 
-    def delete_then_scan(tasks: Sequence[PromotionScan]) -> Iterator[dict[str, Any]]:
+    def delete_then_scan(
+        target: Endpoint, stream: str, first: int, staged: Sequence[tuple[str, int]]
+    ) -> Iterator[Arrived]:
         if is_delivered:
             pair.sandbox["hub"].wait_until(
                 lambda: pair.state("hub", "T")["last_seq"] >= 19, "receive all"
             )
         pair.ask("hub", "STREAM.PURGE.T")
-        return scan_promotions(tasks, patience=0.2)
+        return scan_promotions(target, stream, first, staged, patience=0.2)
 
     monkeypatch.setattr(staging_sources, "attach_staging_streams", attach_nothing)
     monkeypatch.setattr(staging, "scan_promotions", delete_then_scan)

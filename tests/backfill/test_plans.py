@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.spark_runner import use_runner
 from jsplan.errors import NotAvailableError
-from tests.backfill.thread_runner import ThreadRunner
+from tests.backfill.thread_runner import ThreadRunner, use_runner
 from tests.support.raw import Raw, publish, streams
 from tests.support.workspaces import hub_leaf_space
 

@@ -9,8 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
+from jsplan.config.model import Backfill, BackfillSide
 from jsplan.errors import UsageError
-from jsplan.planning.backfill.estimate import estimate_copy
+from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import OriginState
 from jsplan.render.backfill_preview_text import summary_line
 from jsplan.workflows import backfill
@@ -265,12 +266,15 @@ def test_estimates() -> None:
     past = OriginState(
         "leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0
     )
-    pairs = {("leaf", "hub")}
+    origins = (BackfillSide("leaf", "S"),)
+    entry = Backfill("x", origins, BackfillSide("hub", "T"))
+    other = Backfill("x", origins, BackfillSide("store", "T"))
+    limited = Backfill("x", origins, BackfillSide("hub", "T"), rate=1 << 20)
 
-    stated = estimate_copy("snapshot", 1_500_000, 1 << 20, None, pairs, [past])
-    measured = estimate_copy("spark", 10_000, 1 << 20, None, pairs, [past])
-    elsewhere = estimate_copy("spark", 600_000, 1 << 20, None, {("leaf", "store")}, [past])
-    slow = estimate_copy("spark", 10_000, 1 << 30, 1 << 20, pairs, [past])
+    stated = estimate_backfill(entry, "snapshot", 1_500_000, 1 << 20, [past])
+    measured = estimate_backfill(entry, "spark", 10_000, 1 << 20, [past])
+    elsewhere = estimate_backfill(other, "spark", 600_000, 1 << 20, [past])
+    slow = estimate_backfill(limited, "spark", 10_000, 1 << 30, [past])
 
     assert (stated.seconds, stated.basis) == (10.0, "assuming 150,000 messages/s and 100.0 MiB/s")
     assert measured.seconds == 12.0

@@ -68,7 +68,7 @@ def test_connections_for_other_machines(tmp_path: Path, monkeypatch: pytest.Monk
         assert (connection.declared == "") == (key in SECRETS), key
         assert SECRET not in connection.declared, key
         if key in DECLARED:
-            there = endpoints._resolve_settings(key, json.loads(connection.declared))  # noqa: SLF001
+            there = endpoints.resolve_declared(key, json.loads(connection.declared))
             here = resolve_settings(replace(connection, folder=None), os.environ)
             assert there == here, key
 
@@ -89,7 +89,7 @@ def test_executors_read_secrets_from_their_environment(clean_hub_leaf: Sandbox) 
     )
     assert done.stdout.strip() == b"io.nats.jetstream.api.v1.account_info_response"
     for one, problem in (
-        (endpoint, "the environment variable THERE_PASSWORD is not set on the worker"),
+        (endpoint, "the environment variable THERE_PASSWORD is not set in this process"),
         (replace(endpoint, declared=""), "JSPLAN_ENDPOINT_there is not set in the environment"),
     ):
         with pytest.raises(ConnectError, match=f"connection there: {problem}"):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from msgspec.structs import replace
 
 from jsplan.backfill.spark.pipeline import split_rows
 from jsplan.backfill.spark_runner import SparkRunner
-from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
+from jsplan.backfill.tasks.partition_writer import PartitionResult, PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (
     PARTITIONED_SCHEMA,
     PartitionPlan,
@@ -29,7 +31,15 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.spark_runner import Task
-    from jsplan.backfill.tasks.archive_writer import ExportChunk
+    from jsplan.options import Observer
+
+
+@contextmanager
+def use_runner(runner: Callable[[Observer, str | None], SparkRunner]) -> Iterator[None]:
+    """Run tasks with another runner than Spark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.backfill.run.SparkRunner", runner)
+        yield
 
 
 class ThreadRunner(SparkRunner):
@@ -72,23 +82,17 @@ class ThreadRunner(SparkRunner):
         """Return 2."""
         return 2
 
-    async def run_one(self, task: Task, name: str) -> list[dict[str, Any]]:
+    async def run_one(self, task: Task, name: str) -> list[Any]:
         """Run one task."""
         return (await self.run([task], name))[0]
 
-    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - as above
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[Any]]:  # noqa: ARG002 - as above
         """Run each task to its end, one after the other."""
         return [await asyncio.to_thread(_run_task, task) for task in tasks]
 
-    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - as above
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[Any]:  # noqa: ARG002 - as above
         """Copy in partitions, with a writer for each."""
         return await asyncio.to_thread(run_partitions, plan)
-
-    async def run_export(
-        self, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
-    ) -> list[dict[str, Any]]:
-        """Refuse: SQL and functions need Spark."""
-        raise NotImplementedError
 
 
 def run_then(action: Callable[[], None]) -> type[ThreadRunner]:
@@ -96,12 +100,12 @@ def run_then(action: Callable[[], None]) -> type[ThreadRunner]:
     pending = [action]
 
     class Runner(ThreadRunner):
-        async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
+        async def run(self, tasks: Sequence[Task], name: str) -> list[list[Any]]:
             found = await super().run(tasks, name)
             await self._act()
             return found
 
-        async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+        async def run_partitions(self, plan: PartitionPlan, name: str) -> list[Any]:
             found = await super().run_partitions(plan, name)
             await self._act()
             return found
@@ -118,7 +122,7 @@ class DyingRunner(ThreadRunner):
 
     last = 0
 
-    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[Any]:
         """Copy the first messages, then die."""
         tasks = tuple(
             replace(task, spans=(SeqRange(task.spans[0].first, self.last),))
@@ -128,11 +132,11 @@ class DyingRunner(ThreadRunner):
         raise SimulatedKill
 
 
-def _run_task(task: Task) -> list[dict[str, Any]]:
+def _run_task(task: Task) -> list[Any]:
     return list(task())
 
 
-def run_partitions(plan: PartitionPlan) -> list[dict[str, Any]]:
+def run_partitions(plan: PartitionPlan) -> list[PartitionResult]:
     """Run a plan that needs neither SQL nor a function, with several writers at the same time."""
     assert plan.transforms.where is None
     assert plan.transforms.transform is None
@@ -156,7 +160,7 @@ def _read_rows(plan: PartitionPlan) -> Iterator[pa.RecordBatch]:
             yield add_partition_numbers(plan, numbers, rows)
 
 
-def _write_partition(plan: PartitionPlan, number: int, rows: pa.Table) -> dict[str, Any]:
+def _write_partition(plan: PartitionPlan, number: int, rows: pa.Table) -> PartitionResult:
     writer = PartitionWriter(plan, number)
     try:
         for batch in rows.filter(pc.field("partition_number") == number).to_batches():

@@ -73,31 +73,19 @@ class ParquetOrigin(Struct):
         }
 
 
-def list_parquet_origins(archive: Archive) -> list[ParquetOrigin]:
-    """List the origins of an archive."""
-    return [ParquetOrigin(archive, content) for content in archive.origins]
-
-
 async def load_parquet_origin(context: Context, origin_state: OriginState) -> ParquetOrigin:
     """Load the archive of an origin, if it is complete. Raises ArchiveError."""
     archive = await _load_complete_archive(context, origin_state.archive)
-    found = next(
-        (
-            parquet_origin
-            for parquet_origin in list_parquet_origins(archive)
-            if (resolve_origin_key(context, parquet_origin.origin), parquet_origin.origin.created)
-            == (origin_state.origin, origin_state.created)
-        ),
-        None,
+    for content in archive.origins:
+        key = resolve_origin_key(context, content.origin), content.origin.created
+        if key == (origin_state.origin, origin_state.created):
+            domain = origin_state.origin_address.domain
+            return ParquetOrigin(archive, content, domain in context.workspace.domains)
+    raise ArchiveError(
+        f"the archive {archive.store} has no message of {origin_state.origin} "
+        f"of {origin_state.created}, whose range was pinned",
+        hint="Run it with --reset-range to pin the current content.",
     )
-    if found is None:
-        raise ArchiveError(
-            f"the archive {archive.store} has no message of {origin_state.origin} "
-            f"of {origin_state.created}, whose range was pinned",
-            hint="Run it with --reset-range to pin the current content.",
-        )
-    found.has_declared_domain = origin_state.origin_address.domain in context.workspace.domains
-    return found
 
 
 async def _load_complete_archive(context: Context, text: str) -> Archive:
@@ -110,28 +98,21 @@ async def pin_parquet_origins(
     context: Context, text: str, target: str, info: dict[str, Any]
 ) -> list[OriginState]:
     """Pin everything in an archive for the stream with this STREAM.INFO. Raises ArchiveError."""
-    pinned = []
-    for parquet_origin in list_parquet_origins(await _load_complete_archive(context, text)):
-        files = [file for _, file in parquet_origin.files]
-        first, last = (
-            (min(file.first_seq for file in files), max(file.last_seq for file in files))
-            if files
-            else (1, 0)
+    archive = await _load_complete_archive(context, text)
+    return [
+        OriginState(
+            resolve_origin_key(context, content.origin),
+            target,
+            content.origin.created,
+            min((file.first_seq for file in content.files), default=1),
+            max((file.last_seq for file in content.files), default=0),
+            [],
+            info["created"],
+            int(info["state"]["last_seq"]) + 1,
+            archive=text,
         )
-        pinned.append(
-            OriginState(
-                resolve_origin_key(context, parquet_origin.origin),
-                target,
-                parquet_origin.origin.created,
-                first,
-                last,
-                [],
-                info["created"],
-                int(info["state"]["last_seq"]) + 1,
-                archive=text,
-            )
-        )
-    return pinned
+        for content in archive.origins
+    ]
 
 
 def resolve_origin_key(context: Context, origin: ArchivedOrigin) -> str:

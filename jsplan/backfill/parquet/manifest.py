@@ -320,19 +320,19 @@ class Archive(Struct, frozen=True):
         """Raise ArchiveError for a place that has no complete archive."""
         if not self.origins:
             raise ArchiveError(f"{self.store} is not an archive, or it is still empty")
-        problem = next((f"{name} is missing" for name in self.find_missing_files()), None)
-        problem = problem or next(
-            (f"{each.pending[0].name} is not written yet" for each in self.origins if each.pending),
-            None,
-        )
         names = {str(each.origin) for each in self.origins}
-        problem = problem or next(
-            (f"it has no message of {name} yet" for name in self.expected if name not in names),
-            None,
-        )
-        if problem is not None:
+        problems = [
+            *(f"{name} is missing" for name in self.find_missing_files()),
+            *(
+                f"{chunk.name} is not written yet"
+                for each in self.origins
+                for chunk in each.pending
+            ),
+            *(f"it has no message of {name} yet" for name in self.expected if name not in names),
+        ]
+        if problems:
             raise ArchiveError(
-                f"the archive {self.store} is not complete: {problem}",
+                f"the archive {self.store} is not complete: {problems[0]}",
                 hint="Run the backfill that writes it. It completes the archive.",
             )
 

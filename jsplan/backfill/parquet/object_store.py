@@ -260,15 +260,14 @@ class _NewObject(Struct):
     """Object that is being uploaded."""
 
     writer: Any
-    is_open: bool = True
+    closed: bool = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> object:
         with explain_errors():
-            self.writer.write(data)
-        return memoryview(data).nbytes
+            return self.writer.write(data)
 
     def close(self) -> None:
-        if self.is_open:
-            self.is_open = False
+        if not self.closed:
+            self.closed = True
             with explain_errors():
                 self.writer.close()

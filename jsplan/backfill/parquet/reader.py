@@ -43,23 +43,21 @@ def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
             )
 
 
-def read_batches(
-    files: Sequence[LocatedFile], span: SeqRange | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of the files in the columns of `MESSAGE_SCHEMA`.
+def read_batches(files: Sequence[LocatedFile], span: SeqRange) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range in the columns of `MESSAGE_SCHEMA`.
 
     Files are in order of their sequences, and their ranges do not overlap.
-
-    With `span`, only its messages.
     """
     for placed in files:
-        file = placed[1]
-        if span is not None and (file.last_seq < span.first or file.first_seq > span.last):
+        place, file = placed
+        if file.last_seq < span.first or file.first_seq > span.last:
             continue
-        for rows in _read_file(placed):
-            wanted = rows if span is None else _filter_range(rows, span)
-            if wanted.num_rows:
-                yield wanted
+        with _explain_read_errors(placed):
+            for rows in read_file(place, file.name):
+                seq = rows["seq"].to_numpy()
+                inside = (seq >= span.first) & (seq <= span.last)
+                if inside.any():
+                    yield rows if inside.all() else rows.filter(pa.array(inside))
 
 
 def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
@@ -74,15 +72,9 @@ def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
 
 
 def _read_seqs_and_times(placed: LocatedFile) -> pa.Table:
-    with _explain_read_errors(placed), _open_file(placed) as file:
-        return file.read(columns=["seq", "time"])
-
-
-@contextlib.contextmanager
-def _open_file(placed: LocatedFile) -> Iterator[pq.ParquetFile]:
     place, file = placed
-    with place.open(file.name) as opened, pq.ParquetFile(opened) as found:
-        yield found
+    with _explain_read_errors(placed), place.open(file.name) as opened:
+        return pq.ParquetFile(opened).read(columns=["seq", "time"])
 
 
 @contextlib.contextmanager
@@ -97,11 +89,6 @@ def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
         require_unchanged_files([placed])
         place, file = placed
         raise ArchiveError(f"{place.locate(file.name)} cannot be read: {error}") from None
-
-
-def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
-    with _explain_read_errors(placed):
-        yield from read_file(placed[0], placed[1].name)
 
 
 def read_file(place: ArchiveStore, name: str) -> Iterator[pa.RecordBatch]:
@@ -170,9 +157,3 @@ def _to_messages(rows: pa.RecordBatch) -> pa.RecordBatch:
         rows["data"],
     ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
-
-
-def _filter_range(rows: pa.RecordBatch, span: SeqRange) -> pa.RecordBatch:
-    seq = rows["seq"].to_numpy()
-    inside = (seq >= span.first) & (seq <= span.last)
-    return rows if inside.all() else rows.filter(pa.array(inside))

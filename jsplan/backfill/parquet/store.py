@@ -22,10 +22,14 @@ class ArchiveError(JsplanError):
 
 
 class NewFile(Protocol):
-    """File that is being written."""
+    """File that is being written. `closed` is as in files of Python."""
 
-    def write(self, data: bytes) -> int:
-        """Write data, and return its number of bytes. Raises OSError."""
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+
+    def write(self, data: bytes) -> object:
+        """Write data. Raises OSError."""
 
     def close(self) -> None:
         """Make the file durable and visible. Raises OSError."""
@@ -167,11 +171,15 @@ class _NewFile(Struct, frozen=True):
 
     file: BinaryIO
 
-    def write(self, data: bytes) -> int:
+    @property
+    def closed(self) -> bool:
+        return self.file.closed
+
+    def write(self, data: bytes) -> object:
         return self.file.write(data)
 
     def close(self) -> None:
-        if not self.file.closed:
+        if not self.closed:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()

@@ -75,3 +75,15 @@ def find_tails(column: pa.BinaryArray, byte: int, count: int) -> Positions:
     return np.where(
         np.diff(counts) >= count, places[np.maximum(counts[1:] - count, 0)], offsets[1:]
     )
+
+
+def group_rows(column: pa.Array) -> list[tuple[Any, Positions]]:
+    """Return each value of a column with the places of its rows, in order."""
+    encoded = pc.dictionary_encode(column)
+    codes = encoded.indices.to_numpy()
+    places = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[places], np.arange(len(encoded.dictionary) + 1))
+    return [
+        (value, places[cuts[code] : cuts[code + 1]])
+        for code, value in enumerate(encoded.dictionary.to_pylist())
+    ]

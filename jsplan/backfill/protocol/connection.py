@@ -144,9 +144,7 @@ class RawConnection:
     def _read_info(self, stream: socket.socket, end: float) -> None:
         data = b""
         while b"\r\n" not in data:
-            if len(data) > RECEIVE_BYTES:
-                raise OSError(NOT_NATS_MESSAGE)
-            if not (more := _receive(stream, end)):
+            if not (more := _receive(stream, end, data)):
                 raise OSError("the server closed the connection at once")
             data += more
         if not data.startswith(b"INFO "):
@@ -162,21 +160,13 @@ class RawConnection:
     def _await_pong(self, stream: socket.socket, end: float) -> None:
         data = b""
         while b"PONG\r\n" not in data:
-            if b"-ERR" in data and b"\r\n" in data[data.index(b"-ERR") :]:
-                text = (
-                    data[data.index(b"-ERR") + 5 :]
-                    .split(b"\r\n")[0]
-                    .decode(errors="replace")
-                    .strip("'")
-                )
-                raise self._build_error(
-                    "the server refused the credentials"
-                    if "uthorization" in text or "uthentication" in text
-                    else text
-                )
-            if len(data) > RECEIVE_BYTES:
-                raise OSError(NOT_NATS_MESSAGE)
-            if not (more := _receive(stream, end)):
+            _, refused, rest = data.partition(b"-ERR")
+            if refused and b"\r\n" in rest:
+                text = rest[1:].split(b"\r\n")[0].decode(errors="replace").strip("'")
+                if "uthorization" in text or "uthentication" in text:
+                    text = "the server refused the credentials"
+                raise self._build_error(text)
+            if not (more := _receive(stream, end, data)):
                 raise self._build_error("the server closed the connection during the greeting")
             data += more
         self.pushed_back = data[data.index(b"PONG\r\n") + 6 :]
@@ -276,13 +266,7 @@ class RawConnection:
         for the next reader. Returns an answer with an error. Raises NoRespondersError,
         ApiTimeoutError and ApiError.
         """
-        body = (
-            payload
-            if isinstance(payload, bytes)
-            else json.dumps(payload).encode()
-            if payload is not None
-            else b""
-        )
+        body = json.dumps(payload).encode() if isinstance(payload, dict) else payload or b""
         self._request_count += 1
         reply = f"{self.inbox}.r.{self._request_count}".encode()
         size = len(headers) + len(body)
@@ -343,6 +327,9 @@ def _seconds_left(end: float) -> float:
     return remaining
 
 
-def _receive(stream: socket.socket, end: float) -> bytes:
+def _receive(stream: socket.socket, end: float, data: bytes) -> bytes:
+    """Receive what follows `data` of a greeting. Raises OSError where that is too long for one."""
+    if len(data) > RECEIVE_BYTES:
+        raise OSError(NOT_NATS_MESSAGE)
     stream.settimeout(_seconds_left(end))
     return stream.recv(RECEIVE_BYTES)

@@ -7,7 +7,8 @@ Arrow kernel for the whole buffer. All functions are pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -35,13 +36,16 @@ MESSAGE_SCHEMA: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-#: Position of the stream sequence in an ack subject, by its number of tokens: without and with
-#: domain and account. The consumer sequence, the time (ns) and the pending count follow it.
-_SEQ_TOKENS: Final = {9: 5, 11: 7, 12: 7}
-
-_MERGED_REPLY_PATTERN: Final = (
-    r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
+#: Position of the delivery count in an ack subject, by its number of tokens: without and with
+#: domain and account. The sequences of stream and consumer, the time (ns) and the pending count
+#: follow it.
+_COUNT_TOKENS: Final = {9: 4, 11: 6, 12: 6}
+#: Between servers the subject follows the reply and an `@`. Servers before 2.11 cut at the last
+#: `@`, even if it is part of the subject, so the first part of the subject is left in the reply.
+_MERGED_REPLY: Final = (
+    r"^(H?MSG) ([^ ]*) ([^ ]*) ((?:[^. ]+\.){8}(?:(?:[^. ]+\.){2,3})?[0-9]+)@([^ ]*) "
 )
+_SEPARATED_REPLY: Final = r"\1 \5@\2 \3 \4 "
 _H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), ord("@"), ord(".")
 #: Bytes of the shortest head of a message, `MSG s 1 0`.
 _MIN_HEAD_BYTES: Final = 9
@@ -268,77 +272,38 @@ def parse_deliveries(messages: MessageColumns) -> DeliveredMessages:
 
 
 def _parse_deliveries(messages: MessageColumns) -> DeliveredMessages:
-    spaces, counts = find_byte(messages.line, _SPACE)
+    lines = messages.line
+    if len(find_byte(lines, _AT)[0]):
+        lines = pc.replace_substring_regex(lines, _MERGED_REPLY, _SEPARATED_REPLY)
+    spaces, counts = find_byte(lines, _SPACE)
     # MSG subject sid reply size
-    if len(find_byte(messages.line, _AT)[0]) or (np.diff(counts) < 4).any():
-        return _parse_deliveries_slowly(messages)
     first, second, third, fourth = (spaces[counts[:-1] + number] for number in range(4))
-    head = _reply_prefix(split_tokens(messages.line[0].as_py())[3])
+    tokens = split_tokens(lines[0].as_py())[3].split(b".")
+    head = b"".join(token + b"." for token in tokens[: _COUNT_TOKENS[len(tokens)]])
     begins = third + 1 + len(head)
-    if (begins > fourth).any():
-        return _parse_deliveries_slowly(messages)
+    if (np.diff(counts) < 4).any() or (begins > fourth).any():
+        raise ValueError("a message without an ack subject")
     subject, before, tail = cut_columns(
-        messages.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth
+        lines.buffers()[2], first + 1, second, third + 1, begins, begins, fourth
     )
-    cuts = _cut_numbers(tail) if pc.all(pc.equal(before, head)).as_py() else None
-    if cuts is None:
-        return _parse_deliveries_slowly(messages)
-    seq, number, time = (parse_numbers(piece) for piece in cuts)
+    if not pc.all(pc.equal(before, head)).as_py():
+        raise ValueError("messages of several consumers")
+    seq, number, time = (parse_numbers(piece) for piece in _cut_numbers(tail))
     columns = [pa.array(seq), pa.array(time), subject, messages.headers, messages.data]
     return DeliveredMessages(
         pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
         number,
-        int(tail[-1].as_py().split(b".")[3]),
+        int(tail[-1].as_py().split(b".")[4]),
     )
 
 
-def _cut_numbers(tail: pa.BinaryArray) -> list[pa.BinaryArray] | None:
-    """Cut the first three numbers, each followed by a dot, or return None if there are fewer."""
+def _cut_numbers(tail: pa.BinaryArray) -> list[pa.BinaryArray]:
+    """Cut the three numbers after the delivery count. Raises ValueError if there are fewer."""
     dots, counts = find_byte(tail, _DOT)
-    if (np.diff(counts) < 3).any():
-        return None
-    _, offsets = get_buffers(tail)
-    first, second, third = (dots[counts[:-1] + number] for number in range(3))
-    return cut_columns(tail.buffers()[2], offsets[:-1], first, first + 1, second, second + 1, third)
-
-
-def _reply_prefix(reply: bytes) -> bytes:
-    """Return the part of an ack subject before its numbers. It is the same for one consumer."""
-    tokens = reply.split(b".")
-    return b"".join(token + b"." for token in tokens[: _SEQ_TOKENS[len(tokens)]])
-
-
-def _parse_deliveries_slowly(messages: MessageColumns) -> DeliveredMessages:
-    """Parse deliveries whose replies differ in more than their numbers."""
-    words = pc.split_pattern(messages.line.view(pa.string()), " ")
-    reply, subject = _split_merged_replies(pc.list_element(words, 3), pc.list_element(words, 1))
-    place = _SEQ_TOKENS[reply[0].as_py().count(".") + 1]
-    parts = pc.split_pattern(reply, ".")
-    seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
-    columns = [seq, time, subject.view(BYTES), messages.headers, messages.data]
-    return DeliveredMessages(
-        pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
-        number.to_numpy(),
-        int(parts[-1].as_py()[place + 3]),
-    )
-
-
-def _split_merged_replies(
-    reply: pa.StringArray, subject: pa.StringArray
-) -> tuple[pa.StringArray, pa.StringArray]:
-    """Separate replies and subjects that a server merged.
-
-    Between servers the subject follows the reply and an `@`. Servers before 2.11 cut at the last
-    `@`, even if it is part of the subject.
-    """
-    found = pc.extract_regex(reply.view(BYTES), pattern=_MERGED_REPLY_PATTERN)
-    meant, rest = pc.struct_field(found, "reply"), pc.struct_field(found, "rest")
-    whole = pc.if_else(
-        pc.is_valid(rest),
-        concat_rows(pc.coalesce(rest, b""), b"@", subject.view(BYTES)),
-        subject.view(BYTES),
-    )
-    return pc.coalesce(meant, reply.view(BYTES)).view(pa.string()), whole.view(pa.string())
+    if (np.diff(counts) < 4).any():
+        raise ValueError("an ack subject that is too short")
+    first, second, third, fourth = (dots[counts[:-1] + number] for number in range(4))
+    return cut_columns(tail.buffers()[2], first + 1, second, second + 1, third, third + 1, fourth)
 
 
 def concat_rows(*pieces: pa.BinaryArray | pa.BinaryScalar | bytes) -> pa.BinaryArray:
@@ -391,7 +356,8 @@ def build_frames(
     """
     require_valid_subjects(subject)
     pieces = _append_lines(headers, lines) if lines else [headers]
-    block = _sum_sizes(pieces)
+    sizes = (len(one) if isinstance(one, bytes) else pc.binary_length(one) for one in pieces)
+    block = reduce(pc.add, sizes)
     answer = [] if reply is None else [reply]
     words = [
         b"HPUB " + prefix,
@@ -406,11 +372,3 @@ def build_frames(
     rows = concat_rows(*words, *pieces, data, b"\r\n")
     offsets = get_buffers(rows)[1]
     return memoryview(rows.buffers()[2]), offsets
-
-
-def _sum_sizes(pieces: Iterable[pa.BinaryArray | bytes]) -> pa.Array:
-    """Return the total bytes of the pieces of each row."""
-    total: Any = 0
-    for piece in pieces:
-        total = pc.add(total, len(piece) if isinstance(piece, bytes) else pc.binary_length(piece))
-    return total

@@ -29,7 +29,12 @@ from jsplan.backfill.protocol.frames import (
     scan_small_frames,
     split_tokens,
 )
-from jsplan.backfill.protocol.stream_info import expect_shape, require_same_stream
+from jsplan.backfill.protocol.stream_info import (
+    by_filters,
+    expect_shape,
+    request_api,
+    require_same_stream,
+)
 from jsplan.errors import (
     ApiError,
     ApiTimeoutError,
@@ -169,37 +174,28 @@ def _delete_consumer(
 def _read_in_order(
     connection: RawConnection, request: ReadRequest, first: int
 ) -> Iterator[pa.RecordBatch]:
-    with contextlib.closing(_receive_frames(connection)) as arriving:
-        yield from _read_contiguous(connection, request, first, arriving)
-
-
-def _read_contiguous(
-    connection: RawConnection, request: ReadRequest, first: int, arriving: Iterator[MessageColumns]
-) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the range while the consumer sequences have no gap."""
     expected = 1
-    for frames in arriving:
-        delivered = _drop_status_messages(connection, frames)
-        if delivered is None:
-            if _is_idle(frames, expected):
+    with contextlib.closing(_receive_frames(connection)) as arriving:
+        for frames in arriving:
+            delivered = _drop_status_messages(connection, frames)
+            if delivered is None:
+                if _is_idle(frames, expected):
+                    return
+                continue
+            seqs = delivered.consumer_seqs
+            good = seqs == np.arange(expected, expected + len(seqs))
+            rows = delivered.rows if good.all() else delivered.rows.slice(0, int(np.argmin(good)))
+            _require_ascending(rows, first)
+            rows, over = _limit_rows(rows, request.last)
+            if rows.num_rows:
+                first = rows.column(0)[-1].as_py() + 1
+                yield rows
+            if not good.all():
+                raise _ConsumerLostError("messages were lost")
+            expected += len(seqs)
+            if over or delivered.pending == 0:
                 return
-            continue
-        if not np.array_equal(
-            delivered.consumer_seqs, np.arange(expected, expected + len(delivered.consumer_seqs))
-        ):
-            delivered, whole = _contiguous_prefix(delivered, expected), False
-        else:
-            whole = True
-        _require_ascending(delivered.rows, first)
-        rows, over = _limit_rows(delivered.rows, request.last)
-        if rows.num_rows:
-            first = rows.column(0)[-1].as_py() + 1
-            yield rows
-        if not whole:
-            raise _ConsumerLostError("messages were lost")
-        expected += len(delivered.consumer_seqs)
-        if over or delivered.pending == 0:
-            return
 
 
 def _create_consumer(
@@ -221,24 +217,14 @@ def _create_consumer(
         "inactive_threshold": 5 * SECOND,
         "headers_only": request.headers_only,
     }
-    if len(request.filters) == 1:
-        config["filter_subject"] = request.filters[0]
-    elif request.filters:
-        config["filter_subjects"] = list(request.filters)
-    subject = f"{request.api_prefix}.CONSUMER.CREATE.{request.stream}.{name}"
-    answer = connection.request(subject, {"stream_name": request.stream, "config": config})
-    with expect_shape(subject):
-        if "error" not in answer:
-            return bool(answer.get("num_pending")) or bool(
-                (answer.get("delivered") or {}).get("consumer_seq")
-            )
-        error = answer["error"]
-        text = (
-            f"{request.api_prefix} refused to read {request.stream}: "
-            f"{error.get('description')} ({error.get('err_code')})"
-        )
-        refused = ServerRefusedError.of(text, error)
-    raise refused
+    verb = f"CONSUMER.CREATE.{request.stream}.{name}"
+    asked = {"stream_name": request.stream, "config": config | by_filters(request.filters)}
+    answer = request_api(
+        connection, request.api_prefix, verb, asked, what=f"to read {request.stream}"
+    )
+    with expect_shape(f"{request.api_prefix}.{verb}"):
+        delivered = answer.get("delivered") or {}
+        return bool(answer.get("num_pending") or delivered.get("consumer_seq"))
 
 
 def _receive_frames(connection: RawConnection) -> Generator[MessageColumns, None, None]:
@@ -347,13 +333,6 @@ def _header_value(block: bytes, name: bytes) -> bytes | None:
         if key == name:
             return value.strip()
     return None
-
-
-def _contiguous_prefix(found: DeliveredMessages, expected: int) -> DeliveredMessages:
-    """Return the messages before the first gap."""
-    good = found.consumer_seqs == np.arange(expected, expected + len(found.consumer_seqs))
-    count = len(good) if good.all() else int(np.argmin(good))
-    return DeliveredMessages(found.rows.slice(0, count), found.consumer_seqs[:count], found.pending)
 
 
 def _require_ascending(rows: pa.RecordBatch, first: int) -> None:

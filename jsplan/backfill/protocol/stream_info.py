@@ -43,19 +43,20 @@ def request_api(
     api_prefix: str,
     verb: str,
     payload: dict[str, Any] | None = None,
-    timeout: float | None = None,
+    *,
+    what: str = "",
 ) -> dict[str, Any]:
     """Send a JetStream request, and return the answer.
 
-    Raises ServerRefusedError with the error of the server, and the errors of
-    `RawConnection.request`.
+    Raises ServerRefusedError with the error of the server, which says that it refused `what` (the
+    verb), and the errors of `RawConnection.request`.
     """
-    answer = connection.request(f"{api_prefix}.{verb}", payload, timeout)
+    answer = connection.request(f"{api_prefix}.{verb}", payload)
     if "error" in answer:
         with expect_shape(f"{api_prefix}.{verb}"):
             error = answer["error"]
             refused = ServerRefusedError.of(
-                f"{api_prefix} refused {verb}: "
+                f"{api_prefix} refused {what or verb}: "
                 f"{error.get('description')} ({error.get('err_code')})",
                 error,
             )
@@ -137,15 +138,16 @@ def count_pending(
     filters: tuple[str, ...] = (),
 ) -> int:
     """Count the messages from a sequence on, on subjects that match `filters` (none: all)."""
-    config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
-    if filters:
-        config |= (
-            {"filter_subject": filters[0]}
-            if len(filters) == 1
-            else {"filter_subjects": list(filters)}
-        )
+    config = {"deliver_policy": "by_start_sequence", "opt_start_seq": first, **by_filters(filters)}
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
         return int(_probe_consumer(connection, api_prefix, stream, config).get("num_pending") or 0)
+
+
+def by_filters(filters: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings of a consumer that delivers only these subjects (none: all)."""
+    if len(filters) == 1:
+        return {"filter_subject": filters[0]}
+    return {"filter_subjects": list(filters)} if filters else {}
 
 
 def _probe_consumer(

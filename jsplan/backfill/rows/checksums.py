@@ -11,72 +11,62 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
 
-from jsplan.backfill.rows.message_rows import NO_ORIGIN
+from jsplan.backfill.rows.message_rows import AT_TARGET, EXPECTED, NO_ORIGIN
 
 #: Origin sequences per checksum.
 BLOCK_SEQUENCES: Final = 1 << 16
+#: Batches whose messages are added up together.
+_BATCHES: Final = 64
 #: Multipliers of splitmix64.
 _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-_NUMBER_COLUMNS: Final = ("origin_number", "side", "seq", "time", "digest", "place", "mark")
+#: A key is the number of an origin, and in its low bits that of a block.
+_BLOCK_BITS: Final = 47
+_SUMS: Final = pa.schema([("key", pa.int64()), ("count", pa.int64()), ("total", pa.uint64())])
 NumberArray = np.ndarray[Any, Any]
-#: Side, number of the origin, and number of the block of sequences.
-BlockKey = tuple[int, int, int]
 
 
-def sum_blocks(side: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[dict[str, Any]]:
-    """Sum up one side.
+class BlockSums(Struct):
+    """The number of messages of each block, and the sum of their mixed bits; other messages.
 
     `plain`: no message is out of order, repaired, skipped, or delivered by a source of the target.
-    Raises the errors of the side.
     """
-    blocks: dict[BlockKey, list[int]] = {}
-    plain, others = True, 0
+
+    side: int
+    blocks: pa.Table
+    plain: bool
+    others: int
+
+
+def sum_blocks(side: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[BlockSums]:
+    """Sum up one side. Raises the errors of the side."""
+    parts, plain, number, others = [_SUMS.empty_table()], True, EXPECTED, 0
     for rows in side():
-        origins, side_numbers, seq, time, digest, place, mark = (
-            rows[name].to_numpy() for name in _NUMBER_COLUMNS
-        )
-        plain &= not mark.any() and bool((time[origins != NO_ORIGIN] > 0).all())
-        others += int(place[origins == NO_ORIGIN].sum())
-        for number in np.unique(origins[origins != NO_ORIGIN]).tolist():
-            selected = origins == number
-            _add_rows(
-                blocks,
-                (int(side_numbers[0]), number),
-                seq[selected],
-                time[selected],
-                digest[selected],
-            )
-    yield {
-        "plain": plain,
-        "others": others,
-        "blocks": [[*key, *total] for key, total in sorted(blocks.items())],
-    }
+        number = rows["side"][0].as_py()
+        is_known = pc.not_equal(rows["origin_number"], NO_ORIGIN)
+        known = rows.filter(is_known)
+        others += pc.sum(rows["place"].filter(pc.invert(is_known)), min_count=0).as_py()
+        seq, time, digest = (known[name].to_numpy() for name in ("seq", "time", "digest"))
+        plain &= not rows["mark"].to_numpy().any() and bool((time > 0).all())
+        mixed = _mix_bits(seq.astype(np.uint64)) ^ time.astype(np.uint64)
+        mixed = _mix_bits(_mix_bits(mixed) ^ digest.view(np.uint64))
+        origins = known["origin_number"].to_numpy().astype(np.int64)
+        keys = (origins << _BLOCK_BITS) + seq // BLOCK_SEQUENCES
+        columns = [pa.array(keys), pa.array(np.ones(len(seq), dtype=np.int64)), pa.array(mixed)]
+        parts.append(pa.Table.from_arrays(columns, schema=_SUMS))
+        if len(parts) > _BATCHES:
+            parts = [_add_up(parts)]
+    yield BlockSums(number, _add_up(parts), plain, others)
 
 
-def _add_rows(
-    blocks: dict[BlockKey, list[int]],
-    key: tuple[int, int],
-    seqs: NumberArray,
-    times: NumberArray,
-    digests: NumberArray,
-) -> None:
-    mixed = _mix_bits(
-        _mix_bits(_mix_bits(seqs.astype(np.uint64)) ^ times.astype(np.uint64))
-        ^ digests.view(np.uint64)
-    )
-    block_numbers, inverse, counts = np.unique(
-        seqs // BLOCK_SEQUENCES, return_inverse=True, return_counts=True
-    )
-    sums = np.zeros(len(block_numbers), dtype=np.uint64)
-    np.add.at(sums, inverse, mixed)
-    for block, count, total in zip(
-        block_numbers.tolist(), counts.tolist(), sums.tolist(), strict=True
-    ):
-        sums_of_block = blocks.setdefault((*key, block), [0, 0])
-        sums_of_block[0] += count
-        sums_of_block[1] = (sums_of_block[1] + total) % (1 << 64)
+def _add_up(parts: Iterable[pa.Table]) -> pa.Table:
+    """Add up the messages of each block; sums are modulo 2^64."""
+    rows = pa.concat_tables(parts).group_by("key", use_threads=False)
+    found = rows.aggregate([("count", "sum"), ("total", "sum")])
+    return found.select(["key", "count_sum", "total_sum"]).rename_columns(_SUMS.names)
 
 
 def _mix_bits(numbers: NumberArray) -> NumberArray:
@@ -91,33 +81,28 @@ def _mix_bits(numbers: NumberArray) -> NumberArray:
     return found
 
 
-def compare_checksums(sums: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def compare_checksums(sums: Iterable[BlockSums]) -> list[dict[str, Any]] | None:
     """Compare the results of `sum_blocks` of each side.
 
     Returns the result of a full comparison, `{origin_number, kind, count}`, or None where the sums
     do not prove that all messages are equal.
     """
     results = list(sums)
-    sides: tuple[dict[tuple[int, int], list[int]], ...] = ({}, {})
-    for side, number, block, count, total in (
-        block_sums for result in results for block_sums in result["blocks"]
-    ):
-        known = sides[side].setdefault((number, block), [0, 0])
-        known[:] = known[0] + count, (known[1] + total) % (1 << 64)
-    if not all(result["plain"] for result in results) or sides[0] != sides[1]:
+    expected, stored = (
+        _add_up([_SUMS.empty_table(), *(one.blocks for one in results if one.side == side)])
+        for side in (EXPECTED, AT_TARGET)
+    )
+    equal = expected.sort_by("key").equals(stored.sort_by("key"))
+    if not equal or not all(result.plain for result in results):
         return None
-    counts: dict[int, int] = {}
-    for (number, _), (count, _) in sides[0].items():
-        counts[number] = counts.get(number, 0) + count
-    others = {
-        "origin_number": NO_ORIGIN,
-        "kind": "others",
-        "count": sum(result["others"] for result in results),
-    }
+    origins = pc.shift_right(expected["key"], _BLOCK_BITS)
+    blocks = pa.table({"origin_number": origins, "count": expected["count"]})
+    counts = blocks.group_by("origin_number", use_threads=False).aggregate([("count", "sum")])
+    others = sum(result.others for result in results)
     return [
         *(
-            {"origin_number": number, "kind": "equal", "count": count}
-            for number, count in counts.items()
+            {"origin_number": row["origin_number"], "kind": "equal", "count": row["count_sum"]}
+            for row in counts.to_pylist()
         ),
-        others,
+        {"origin_number": NO_ORIGIN, "kind": "others", "count": others},
     ]

@@ -26,11 +26,12 @@ from jsplan.backfill.rows.order import OrderTracker
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.hashes import (
     encode_canonical,
-    parse_origin_header,
+    parse_origins,
     parse_source_seqs,
     split_last_line,
     strip_transport_headers,
 )
+from jsplan.backfill.tasks.origin_task import select_inside
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER, SOURCE_HEADER
 
@@ -79,10 +80,14 @@ class ComparedOrigin(Struct, frozen=True):
     created_at: int
     last_possible_seq: int
     source_names: tuple[str, ...] = ()
-    ignores_dropped_headers: bool = False
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
+
+    @property
+    def name(self) -> bytes:
+        """Its name as in `Jsplan-Origin`: `domain/stream`."""
+        return f"{self.domain}/{self.stream}".encode()
 
     def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
         """Return which times (ns) are those of messages of this stream, not of another one."""
@@ -103,7 +108,7 @@ def to_stored_rows(
         mark = np.where(np.isin(seq, np.array(sorted(origin.skipped), dtype=np.int64)), SKIPPED, 0)
     hashes = _hash_messages(
         rows["subject"],
-        _expected_headers(rows["headers"], origin.ignores_dropped_headers),
+        _normalize_headers(origin, neutralize_headers(rows["headers"])),
         rows["data"],
     )
     return build_rows(origin.number, seq, side, rows["time"].to_numpy(), hashes, place, mark)
@@ -113,7 +118,7 @@ def extract_copied_rows(
     origin: ComparedOrigin, rows: pa.RecordBatch, order: OrderTracker
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that were copied from this origin."""
-    copied = pc.match_substring(rows["headers"], build_origin_prefix(origin))
+    copied = pc.match_substring(rows["headers"], origin.name + b"/")
     if not pc.any(copied).as_py():
         return None
     if not pc.all(copied).as_py():
@@ -121,8 +126,8 @@ def extract_copied_rows(
     if (uniform := _parse_uniform_headers(origin, rows["headers"])) is not None:
         seqs, texts, names, headers = uniform
     else:
-        seqs, texts = parse_origin_header(rows["headers"], origin.domain, origin.stream)
-        copied = pc.is_valid(seqs)
+        claimed, seqs, texts = parse_origins(rows["headers"])
+        copied = pc.equal(claimed, origin.name)
         rows, seqs, texts = rows.filter(copied), seqs.filter(copied), texts.filter(copied)
         names, _ = _parse_source_details(rows["headers"])
         names = pc.if_else(pc.starts_with(names, STAGING_PREFIX), names, "")
@@ -134,20 +139,14 @@ def extract_copied_rows(
         mask, time = pa.array(inside), time[inside]
         rows, seqs, names, headers = (one.filter(mask) for one in (rows, seqs, names, headers))
     seq = seqs.to_numpy()
-    marks = order.mark_rows(names, seq, rows["subject"]) | _mark_impossible(origin, seq)
+    impossible = (seq > origin.last_possible_seq) | select_inside(seq, origin.gaps)
+    marks = order.mark_rows(names, seq, rows["subject"]) | np.where(impossible, IMPOSSIBLE, 0)
     wanted = ((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)
-    hashes = _hash_messages(
-        rows["subject"], _normalize_headers(headers, origin.ignores_dropped_headers), rows["data"]
-    )
+    hashes = _hash_messages(rows["subject"], _normalize_headers(origin, headers), rows["data"])
     return _filter_rows(
         build_rows(origin.number, seq, AT_TARGET, time, hashes, rows["seq"].to_numpy(), marks),
         wanted,
     )
-
-
-def build_origin_prefix(origin: ComparedOrigin) -> bytes:
-    """Return the prefix of `Jsplan-Origin` in messages that were copied from the origin."""
-    return f"{origin.domain}/{origin.stream}/".encode()
 
 
 def _parse_uniform_headers(
@@ -160,7 +159,7 @@ def _parse_uniform_headers(
     """
     staged = split_last_line(headers, f"\r\n{SOURCE_HEADER}: {STAGING_PREFIX}".encode(), ends=3)
     tagged = (
-        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + build_origin_prefix(origin))
+        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + origin.name + b"/")
         if staged is not None
         else None
     )
@@ -193,15 +192,12 @@ def extract_sourced_rows(
         return None
     rows, seq = rows.filter(sourced), seqs.filter(sourced).to_numpy()
     _, subjects = _parse_source_details(rows["headers"])
-    tagged, _ = parse_origin_header(rows["headers"], origin.domain, origin.stream)
-    wanted = (
-        (seq >= origin.first)
-        & (seq <= origin.last)
-        & ~pc.is_valid(tagged).to_numpy(zero_copy_only=False)
-    )
+    tagged = pc.fill_null(pc.equal(parse_origins(rows["headers"])[0], origin.name), False)
+    wanted = (seq >= origin.first) & (seq <= origin.last)
+    wanted &= ~tagged.to_numpy(zero_copy_only=False)
     hashes = _hash_messages(
         pc.coalesce(subjects, rows["subject"]),
-        _expected_headers(strip_transport_headers(rows["headers"]), origin.ignores_dropped_headers),
+        _normalize_headers(origin, neutralize_headers(strip_transport_headers(rows["headers"]))),
         rows["data"],
     )
     return _filter_rows(
@@ -222,22 +218,9 @@ def _parse_source_details(headers: pa.BinaryArray) -> tuple[pa.Array, pa.BinaryA
     return pc.fill_null(name.view(pa.string()), ""), subject.view(BYTES)
 
 
-def _mark_impossible(origin: ComparedOrigin, seqs: SeqArray) -> np.ndarray[Any, Any]:
-    marks = np.where(seqs > origin.last_possible_seq, IMPOSSIBLE, 0)
-    if origin.gaps:
-        firsts, lasts = np.array(origin.gaps, dtype=np.int64).T
-        place = np.searchsorted(firsts, seqs, side="right") - 1
-        marks = np.where((place >= 0) & (seqs <= lasts[np.maximum(place, 0)]), IMPOSSIBLE, marks)
-    return marks
-
-
-def _expected_headers(headers: pa.BinaryArray, ignores_dropped: bool) -> pa.BinaryArray:
-    """Return header blocks as in a copy, without the origin header."""
-    return _normalize_headers(neutralize_headers(headers), ignores_dropped)
-
-
-def _normalize_headers(headers: pa.BinaryArray, ignores_dropped: bool) -> pa.BinaryArray:
-    if ignores_dropped and contains_bytes(headers, KEPT_PREFIX.encode()):
+def _normalize_headers(origin: ComparedOrigin, headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Return header blocks as in a copy, without the origin header and what a source drops."""
+    if origin.source_names and contains_bytes(headers, KEPT_PREFIX.encode()):
         headers = pc.replace_substring_regex(headers, pattern=_DROPPED_HEADERS, replacement="")
     return pc.if_else(
         pc.equal(headers, pa.scalar(_EMPTY_BLOCK, BYTES)), pa.scalar(b"", BYTES), headers

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from jsplan.backfill.protocol.arrow_split import group_rows
 from jsplan.backfill.seq_arrays import SeqArray
 
 #: After a later message of the same attempt, and after a later message of an earlier attempt.
@@ -36,7 +36,7 @@ class OrderTracker(Struct):
             return self._mark_subject(b"", names, seqs)
         marks = np.zeros(len(seqs), dtype=np.int64)
         if self.order == "subject":
-            for subject, places in _group_rows(subjects):
+            for subject, places in group_rows(subjects):
                 marks[places] = self._mark_subject(
                     subject, names.take(pa.array(places)), seqs[places]
                 )
@@ -47,7 +47,7 @@ class OrderTracker(Struct):
     ) -> np.ndarray[Any, Any]:
         marks = np.zeros(len(seqs), dtype=np.int64)
         before_copies = self._advance((subject, None), seqs)
-        for name, places in _group_rows(names):
+        for name, places in group_rows(names):
             before = before_copies[places]
             if name:
                 before = self._advance((subject, name), seqs[places])
@@ -60,15 +60,3 @@ class OrderTracker(Struct):
         highest = np.maximum.accumulate(np.concatenate([[self.highest.get(key, 0)], seqs]))
         self.highest[key] = int(highest[-1])
         return highest[:-1]
-
-
-def _group_rows(column: pa.Array) -> list[tuple[Any, np.ndarray[Any, Any]]]:
-    """Return each value of a column with the places of its rows, in order."""
-    encoded = pc.dictionary_encode(column)
-    codes = encoded.indices.to_numpy()
-    places = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[places], np.arange(len(encoded.dictionary) + 1))
-    return [
-        (value, places[cuts[code] : cuts[code + 1]])
-        for code, value in enumerate(encoded.dictionary.to_pylist())
-    ]

@@ -23,9 +23,9 @@ from jsplan.backfill.rows.message_rows import (
 )
 from jsplan.backfill.rows.order import LATE, OrderTracker
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.hashes import parse_origins
 from jsplan.backfill.tasks.origin_task import OriginTask, read_messages
 from jsplan.backfill.tasks.partitioning import PartitionPlan
-from jsplan.backfill.tasks.target_scan import group_by_origin
 
 #: Reads rows of one side, in batches of `ROW_SCHEMA`. May raise JsplanError.
 SideReader = Callable[[], Iterator[pa.RecordBatch]]
@@ -99,9 +99,9 @@ def _extract_rows(
     rows: pa.RecordBatch, origins: Sequence[ComparedOrigin], trackers: dict[int, OrderTracker]
 ) -> Iterator[pa.RecordBatch]:
     # One search for all names costs less than one for each of many origins, and more than one.
-    names = group_by_origin(rows["headers"]) if len(origins) > 1 else None
+    names = parse_origins(rows["headers"])[0].unique().to_pylist() if len(origins) > 1 else None
     for origin in origins:
         batches = [extract_sourced_rows(origin, rows, name) for name in origin.source_names]
-        if names is None or f"{origin.domain}/{origin.stream}" in names:
+        if names is None or origin.name in names:
             batches.append(extract_copied_rows(origin, rows, trackers[origin.number]))
         yield from (batch for batch in batches if batch is not None and batch.num_rows)

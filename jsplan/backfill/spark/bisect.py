@@ -5,7 +5,7 @@ Spark does not report the row. This only reads the messages again, in ever small
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -44,26 +44,15 @@ def _split_after(
     spans: list[tuple[int, SeqRange]], count: int
 ) -> tuple[list[tuple[int, SeqRange]], list[tuple[int, SeqRange]]]:
     """Split the ranges after the first `count` sequences."""
-    first: list[tuple[int, SeqRange]] = []
-    rest = iter(spans)
-    for number, span in rest:
-        if span.size > count:
-            left, right = (
-                SeqRange(span.first, span.first + count - 1),
-                SeqRange(span.first + count, span.last),
-            )
-            return [*first, *_yield_nonempty(number, left)], [
-                *_yield_nonempty(number, right),
-                *rest,
-            ]
-        first.append((number, span))
+    first, second = list[tuple[int, SeqRange]](), list[tuple[int, SeqRange]]()
+    for number, span in spans:
+        cut = span.first + max(0, min(count, span.size))
+        if cut > span.first:
+            first.append((number, SeqRange(span.first, cut - 1)))
+        if cut <= span.last:
+            second.append((number, SeqRange(cut, span.last)))
         count -= span.size
-    return first, []
-
-
-def _yield_nonempty(number: int, span: SeqRange) -> Iterator[tuple[int, SeqRange]]:
-    if span.size > 0:
-        yield number, span
+    return first, second
 
 
 def _restrict_plan(plan: PartitionPlan, spans: list[tuple[int, SeqRange]]) -> PartitionPlan:

@@ -59,15 +59,12 @@ def find_archive(
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _delete_old(folder)
-        return ClassArchive(folder / f"classes-{_identify(java, spark)}.jsa")
+        # an archive fits only one version of Java and of Spark
+        versions = " ".join(f"{one.resolve()} {one.stat().st_mtime_ns}" for one in (java, spark))
+        key = hashlib.sha256(versions.encode()).hexdigest()[:16]
+        return ClassArchive(folder / f"classes-{key}.jsa")
     except OSError:
         return None
-
-
-def _identify(*programs: Path) -> str:
-    """Identify the versions of these files: an archive fits only one Java and one Spark."""
-    text = " ".join(f"{path.resolve()} {path.stat().st_mtime_ns}" for path in programs)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _delete_old(folder: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
+from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.spark.pushdown import HAS_FILTERS, PushedBounds, push_filters
 from jsplan.backfill.spark.sink import JetStreamWriter, make_stream_writer
 from jsplan.backfill.spark.source_ranges import (
@@ -56,7 +56,7 @@ class JetStream(DataSource):
         """Return the columns."""
         return SCHEMA
 
-    @plain_errors
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Create a reader of a range of each stream."""
         options = Options.parse(self.options)
@@ -66,12 +66,12 @@ class JetStream(DataSource):
             raise UsageError("option pushdown needs Spark 4.1", hint="Leave it out.")
         return PushdownReader(options)
 
-    @plain_errors
+    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Create a streaming reader."""
         return make_stream_reader(Options.parse(self.options))
 
-    @plain_errors
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Create a writer of messages to a stream.
 
@@ -79,7 +79,7 @@ class JetStream(DataSource):
         """
         return JetStreamWriter(_parse_target(self.options, schema, overwrite=overwrite))
 
-    @plain_errors
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Create a writer that stores each row of a query once. Raises as `writer` does."""
         return make_stream_writer(_parse_target(self.options, schema, overwrite=overwrite))
@@ -109,15 +109,13 @@ class JetStreamReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._pushed = PushedBounds(filters=options.filters)
+        self._pushed = PushedBounds(filters=options.texts("filterSubjects"))
 
-    @plain_errors
+    @plain_errors()
     def partitions(self) -> list[RangePartition]:
         """Return the ranges of the tasks, for the current streams."""
-        count, found = (
-            self._options.number("partitions") or DEFAULT_PARTITIONS,
-            list[RangePartition](),
-        )
+        count = self._options.number("partitions") or DEFAULT_PARTITIONS
+        found: list[RangePartition] = []
         for source in Source(self._options).find().require_answers():
             with source.open(self._options) as (connection, info):
                 first, last = find_range(connection, self._options, source, info, self._pushed)
@@ -125,12 +123,12 @@ class JetStreamReader(DataSourceReader):
             found += split_range(source, first, last, count, known)
         return found if not self._pushed.is_empty else []
 
-    @plain_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one task."""
-        for messages in read_partition(self._options, partition, self._pushed.filters):
-            assert isinstance(partition, RangePartition)
-            yield to_rows(partition.source, messages)
+        with plain_errors():
+            for messages in read_partition(self._options, partition, self._pushed.filters):
+                assert isinstance(partition, RangePartition)
+                yield to_rows(partition.source, messages)
 
 
 class PushdownReader(JetStreamReader):

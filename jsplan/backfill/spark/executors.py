@@ -1,23 +1,41 @@
-"""Run tasks on the executors of Spark.
+"""Run tasks on the executors of Spark, and say what an error of Spark means.
 
 Each task reads and writes in one process: only its results enter the JVM, no message does.
 """
 
 from __future__ import annotations
 
-import json
+import base64
+import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+from msgspec import Struct
 
 from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.planning.backfill.deadline import DeadlinePassedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-#: Task that yields results for JSON. May raise JsplanError.
-Task = Callable[[], Iterator[dict[str, Any]]]
+    from jsplan.backfill.tasks.partitioning import TransformSpec
+
+#: Task that yields results, which can be pickled. May raise JsplanError.
+Task = Callable[[], Iterator[Any]]
+
+#: Pattern of a transported error in the message of Spark.
+_ERROR_PATTERN: Final = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
+#: Bytes of a batch from Spark to Python, where the release supports the setting.
+_BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+#: Spark's names of errors in the user's SQL.
+_SQL_ERRORS: Final = (
+    "ArithmeticException", "NumberFormatException", "DateTimeException",
+    "ArrayIndexOutOfBoundsException", "SparkRuntimeException",
+)  # fmt: skip
 
 
 class TaskFailedError(ApiError):
@@ -31,9 +49,40 @@ class WorkerDiedError(TaskFailedError):
     """Error of a task that ended without a result: its worker or Spark died, or a bug."""
 
 
-def run_tasks(
-    session: SparkSession, tasks: Sequence[Task], name: str
-) -> list[list[dict[str, Any]]]:
+class UserFunctionError(RefusedError):
+    """Error of a user's function while it ran."""
+
+
+class Failure(Struct, frozen=True):
+    """An error of jsplan as the result of a task."""
+
+    text: str
+    hint: str | None
+    is_permanent: bool
+    is_late: bool
+
+    @classmethod
+    def of(cls, error: JsplanError) -> Failure:
+        """Convert an error."""
+        is_late = isinstance(error, DeadlinePassedError)
+        return cls(str(error), error.hint, isinstance(error, RefusedError), is_late)
+
+    def throw(self) -> NoReturn:
+        """Raise RefusedError, DeadlinePassedError or TaskFailedError."""
+        if self.is_late:
+            raise DeadlinePassedError(self.text, hint=self.hint)
+        raise (RefusedError if self.is_permanent else TaskFailedError)(self.text, hint=self.hint)
+
+
+class CarriedError(Exception):
+    """Error of jsplan that Spark transports from a reader to the driver."""
+
+    def __init__(self, error: JsplanError) -> None:
+        text = base64.b64encode(msgspec.json.encode(Failure.of(error))).decode()
+        super().__init__(f"jsplan-said:{text}:")
+
+
+def run_tasks(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[Any]]:
     """Run each task once, in parallel on the available cores; return the results in order.
 
     Raises the error of the first failed task: RefusedError for a permanent one, else
@@ -41,40 +90,24 @@ def run_tasks(
     """
     context = session.sparkContext
     # not a DataFrame: SQL takes longer to start than most small copies
-    lines = context.parallelize(range(len(tasks)), len(tasks)).mapPartitions(
-        _make_task_mapper(list(tasks))
-    )
-    results: list[list[dict[str, Any]]] = [[] for _ in tasks]
-    for number, line in collect_rows(session, lines, name):
-        results[number].append(json.loads(line))
+    numbers = context.parallelize(range(len(tasks)), len(tasks))
+    results: list[list[Any]] = [[] for _ in tasks]
+    for number, result in collect(session, numbers.mapPartitions(_make_mapper([*tasks])), name):
+        results[number].append(result)
     for task_results in results:
         raise_failure(task_results)
     return results
 
 
-def collect_rows(session: SparkSession, frame: DataFrame | RDD[Any], name: str) -> list[Any]:
-    """Collect the rows of a small frame; `name` appears in the job list of Spark.
-
-    Raises WorkerDiedError.
-    """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
-
-    session.sparkContext.setJobDescription(name)
-    try:
-        return frame.collect()
-    except (PySparkException, Py4JError) as error:
-        raise_worker_death(error)
-
-
-def _make_task_mapper(
-    tasks: list[Task],
-) -> Callable[[Iterable[int]], Iterator[tuple[int, str]]]:
-    def run_all(numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
+def _make_mapper(tasks: list[Task]) -> Callable[[Iterable[int]], Iterator[tuple[int, Any]]]:
+    def run_all(numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
         retry = is_retry()
         for number in numbers:
-            for result in _run_task(refuse_retry if retry else tasks[number]):
-                yield number, json.dumps(result)
+            try:
+                for result in (refuse_retry if retry else tasks[number])():
+                    yield number, result
+            except JsplanError as error:
+                yield number, Failure.of(error)
 
     return run_all
 
@@ -90,7 +123,7 @@ def is_retry() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def refuse_retry() -> Iterator[dict[str, Any]]:
+def refuse_retry() -> Iterator[Any]:
     """Raise ApiError instead of a task that Spark runs again."""
     raise ApiError(
         "Spark ran a task again, because its first run died or is slow",
@@ -98,47 +131,107 @@ def refuse_retry() -> Iterator[dict[str, Any]]:
     )
 
 
-def _run_task(task: Task) -> Iterator[dict[str, Any]]:
-    try:
-        yield from task()
-    except JsplanError as error:
-        yield error_to_result(error)
-
-
-def error_to_result(error: JsplanError) -> dict[str, Any]:
-    """Convert an error to a result of a task, for `raise_failure`."""
-    closed = isinstance(error, DeadlinePassedError)
-    return {
-        "error": str(error),
-        "hint": error.hint,
-        "for_good": isinstance(error, RefusedError),
-        "closed": closed,
-    }
-
-
-def raise_failure(results: list[dict[str, Any]]) -> None:
-    """Raise the first error among the results.
-
-    It is a RefusedError, DeadlinePassedError or TaskFailedError.
-    """
+def raise_failure(results: Iterable[Any]) -> None:
+    """Raise the first error among the results, as `Failure.throw` does."""
     for result in results:
-        if "error" in result:
-            if result["closed"]:
-                raise DeadlinePassedError(result["error"], hint=result["hint"])
-            raise (RefusedError if result["for_good"] else TaskFailedError)(
-                result["error"], hint=result["hint"]
-            )
+        if isinstance(result, Failure):
+            result.throw()
 
 
-def raise_worker_death(error: Exception) -> NoReturn:
-    """Raise WorkerDiedError for an error of Spark that has no other meaning."""
+def map_batches(
+    frame: DataFrame,
+    mapper: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Map the batches of a frame to others with this schema."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - a slow import
+
+    return frame.mapInArrow(mapper, from_arrow_schema(schema))
+
+
+def map_numbers(
+    session: SparkSession,
+    count: int,
+    tasks: int,
+    read: Callable[[int], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Return the rows that `read` yields for each number, in tasks that share the numbers."""
+
+    def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            try:
+                yield from read(number)
+            except JsplanError as error:
+                raise CarriedError(error) from None
+
+    return map_batches(session.range(0, count, 1, max(1, tasks)), read_all, schema)
+
+
+def collect(
+    session: SparkSession,
+    rows: RDD[Any] | DataFrame,
+    name: str,
+    transforms: TransformSpec | None = None,
+) -> list[Any]:
+    """Collect a few rows; `name` appears in the job list of Spark.
+
+    Raises what an error of Spark means: an error of jsplan, of the user's function or SQL, or
+    WorkerDiedError.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
+
+    session.sparkContext.setJobDescription(name)
+    try:
+        return rows.collect()
+    except (PySparkException, Py4JError) as error:
+        _raise_meaning(error, transforms)
+
+
+def collect_frame(
+    session: SparkSession, frame: DataFrame, transforms: TransformSpec, name: str
+) -> list[Any]:
+    """Collect the rows of a frame, with larger batches. Raises as `collect`."""
+    before = session.conf.get(_BATCH_BYTES, None)
+    try:
+        session.conf.set(_BATCH_BYTES, str(8 << 20))
+        return collect(session, frame, name, transforms)
+    finally:
+        with contextlib.suppress(Exception):  # the session may have stopped
+            if before is None:
+                session.conf.unset(_BATCH_BYTES)
+            else:
+                session.conf.set(_BATCH_BYTES, before)
+
+
+def _raise_meaning(error: Exception, transforms: TransformSpec | None) -> NoReturn:
+    text, function = str(error), transforms.transform if transforms is not None else None
+    if (match := _ERROR_PATTERN.search(text)) is not None:
+        msgspec.json.decode(base64.b64decode(match[1]), type=Failure).throw()
+    _, traceback, rest = text.partition("Traceback (most recent call last)")
+    if function is not None and traceback and function.path in text:
+        raise UserFunctionError(f"transform {function}: {_last_line(rest)}") from None
+    if transforms is not None and transforms.needs_rows and type(error).__name__ in _SQL_ERRORS:
+        problem = f"{type(error).__name__} {first_error_line(error)}"
+        if function is not None:
+            raise UserFunctionError(f"transform {function}: {problem}") from None
+        raise RefusedError(f"where: {problem}. Nothing of this attempt was copied") from None
     raise WorkerDiedError(
-        f"a worker died: {_first_error_line(error)}", hint="The next attempt resumes it."
+        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
     ) from None
 
 
-def _first_error_line(error: Exception) -> str:
+def _last_line(traceback: str) -> str:
+    """Return the error at the end of a traceback."""
+    pattern = r"[A-Za-z_.]+(Error|Exception|Interrupt)?: "
+    lines = (line.strip() for line in traceback.splitlines())
+    return next((line for line in lines if re.match(pattern, line)), "it failed")[:300]
+
+
+def first_error_line(error: BaseException) -> str:
+    """Return the message of an error, without the text that Spark adds."""
     java = getattr(error, "java_exception", None)  # py4j's own text says nothing about the cause
     text = str(error) if java is None else str(java.getMessage())
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

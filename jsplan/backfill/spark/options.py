@@ -7,48 +7,26 @@ credentials and TLS files are those of the executors.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from jsplan.config.model import Connection, Tls
-from jsplan.disk import expand_user
+from jsplan.backfill.protocol import RawConnection
+from jsplan.backfill.tasks.endpoints import resolve_declared
 from jsplan.errors import UsageError
-from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.units import parse_instant
 
-CONNECTION_OPTIONS: Final = (
-    "url",
-    "context",
-    "user",
-    "password",
-    "token",
-    "creds",
-    "nkey",
-    "tlsCa",
-    "tlsCert",
-    "tlsKey",
-    "tlsFirst",
-    "inboxPrefix",
-    "timeout",
-)
+_PLAIN_OPTIONS: Final = ("url", "context", "user", "password", "token", "creds", "nkey")
+#: Options of TLS, and their names in a connection of the files.
+_TLS_OPTIONS: Final = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key"}
+CONNECTION_OPTIONS: Final = (*_PLAIN_OPTIONS, *_TLS_OPTIONS, "tlsFirst", "inboxPrefix", "timeout")
 LOCATION_OPTIONS: Final = ("domain", "apiPrefix", "stream")
 WORKSPACE_OPTIONS: Final = ("workspace", "streams")
 READ_OPTIONS: Final = (
-    "startSeq",
-    "endSeq",
-    "startTime",
-    "endTime",
-    "filterSubjects",
-    "headersOnly",
-    "partitions",
-    "maxMessagesPerBatch",
-    "pushdown",
-    "failOnDataLoss",
+    *("startSeq", "endSeq", "startTime", "endTime", "filterSubjects", "headersOnly"),
+    *("partitions", "maxMessagesPerBatch", "pushdown", "failOnDataLoss"),
 )
 WRITE_OPTIONS: Final = ("dedupe", "subjectPrefix")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -69,16 +47,8 @@ class Options(Struct, frozen=True):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Check the names, and that no secret is in plain text."""
-        known = {
-            name.lower(): name
-            for name in (
-                *CONNECTION_OPTIONS,
-                *LOCATION_OPTIONS,
-                *WORKSPACE_OPTIONS,
-                *READ_OPTIONS,
-                *WRITE_OPTIONS,
-            )
-        }
+        place = (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *WORKSPACE_OPTIONS)
+        known = {name.lower(): name for name in (*place, *READ_OPTIONS, *WRITE_OPTIONS)}
         values = {
             known.get(name.lower(), name): str(value)
             for name, value in given.items()
@@ -121,17 +91,9 @@ class Options(Struct, frozen=True):
         """Prefix of the JetStream API."""
         return self["apiPrefix"] or (f"$JS.{self.domain}.API" if self.domain else "$JS.API")
 
-    @property
-    def filters(self) -> tuple[str, ...]:
-        """Subjects of which a message must match one; none: all."""
-        return tuple(
-            part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip()
-        )
-
-    @property
-    def globs(self) -> tuple[str, ...]:
-        """The addresses of `streams`, with wildcards."""
-        return tuple(part.strip() for part in (self["streams"] or "").split(",") if part.strip())
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return the texts between the commas of an option."""
+        return tuple(part.strip() for part in (self[name] or "").split(",") if part.strip())
 
     def number(self, name: str) -> int | None:
         """Return a whole number. Raises UsageError."""
@@ -155,42 +117,20 @@ class Options(Struct, frozen=True):
         except ValueError as error:
             raise UsageError(f"option {name}: {error}") from None
 
-    def target(self) -> ConnectionSettings:
-        """Return the connection settings, resolved in the environment of this process.
+    def connect(self) -> RawConnection:
+        """Connect, with `${env.NAME}` resolved in the environment of this process.
 
         Raises UsageError and ConnectError.
         """
-        resolved = {
-            name: _fill_references(name, self.values[name])
-            for name in CONNECTION_OPTIONS
-            if self.values.get(name)
-        }
-
-        def path(name: str) -> Path | None:
-            return expand_user(resolved[name]) if name in resolved else None
-
-        tls = Tls(
-            path("tlsCa"),
-            path("tlsCert"),
-            path("tlsKey"),
-            resolved.get("tlsFirst", "").lower() == "true",
-        )
-        connection = Connection(
-            key="jetstream",
-            url=resolved.get("url"),
-            context=resolved.get("context"),
-            user=resolved.get("user"),
-            password=resolved.get("password"),
-            token=resolved.get("token"),
-            creds=path("creds"),
-            nkey=path("nkey"),
-            inbox_prefix=resolved.get("inboxPrefix"),
-            tls=tls,
-            timeout=int(float(resolved["timeout"]) * 1_000_000_000)
-            if "timeout" in resolved
-            else None,
-        )
-        return resolve_settings(connection, os.environ)
+        values = {name: value for name, value in self.values.items() if value}
+        declared: dict[str, Any] = {name: values[name] for name in _PLAIN_OPTIONS if name in values}
+        tls = {key: values[name] for name, key in _TLS_OPTIONS.items() if name in values}
+        declared["tls"] = tls | {"handshake_first": self.flag("tlsFirst")}
+        if "inboxPrefix" in values:
+            declared["inbox_prefix"] = values["inboxPrefix"]
+        if "timeout" in values:
+            declared["timeout"] = f"{values['timeout']}s"
+        return RawConnection(resolve_declared("jetstream", declared))
 
 
 def _require_location(values: Mapping[str, str]) -> None:
@@ -209,16 +149,3 @@ def _require_location(values: Mapping[str, str]) -> None:
             f"option {given[0]} has no meaning with workspace",
             hint="Connections, domains and prefixes are those of the workspace.",
         )
-
-
-def _fill_references(name: str, text: str) -> str:
-    def from_environment(match: re.Match[str]) -> str:
-        value = os.environ.get(match[1])
-        if value is None:
-            raise UsageError(
-                f"option {name}: the environment variable {match[1]} is not set in this process",
-                hint="Set it on every executor.",
-            )
-        return value
-
-    return _FROM_ENVIRONMENT.sub(from_environment, text)

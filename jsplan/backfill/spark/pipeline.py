@@ -7,10 +7,10 @@ all readers have finished, so no partition continues where another reader failed
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +18,14 @@ import pyarrow.compute as pc
 from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, parse_headers, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.spark.bisect import find_failing_message
-from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_frame
 from jsplan.backfill.spark.executors import (
-    error_to_result,
+    CarriedError,
+    Failure,
+    UserFunctionError,
+    collect_frame,
     is_retry,
+    map_batches,
+    map_numbers,
     raise_failure,
     refuse_retry,
     run_tasks,
@@ -29,38 +33,23 @@ from jsplan.backfill.spark.executors import (
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
 from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
-from jsplan.backfill.tasks.partitioning import PartitionPlan, add_partition_numbers, read_chunk
+from jsplan.backfill.tasks.partitioning import (
+    PARTITIONED_SCHEMA,
+    PartitionPlan,
+    add_partition_numbers,
+    read_chunk,
+)
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jsplan.backfill.tasks.archive_writer import ExportChunk
-
-#: Spark types of the columns that readers make: those of users, and two for what SQL keeps.
-_COLUMN_TYPES: Final = {
-    "domain": "STRING",
-    "stream": "STRING",
-    "seq": "BIGINT",
-    "time": "BIGINT",
-    "subject": "STRING",
-    "headers": "ARRAY<STRUCT<name: STRING, value: STRING>>",
-    "data": "BINARY",
-    "origin": "STRING",
-    "_origin_number": "INT",
-    "_block": "BINARY",
-}
 _MESSAGE_COLUMNS: Final = ("_origin_number", "seq", "time", "subject", "_block", "data")
+#: Columns that readers make: those of users, and two for what SQL keeps.
 _READ_SCHEMA: Final = pa.schema(
     [*TABLE_SCHEMA, ("_origin_number", pa.int32()), ("_block", pa.binary())]
 )
-#: The columns of `PARTITIONED_SCHEMA`, which are written.
-_ROWS_DDL: Final = (
-    "partition_number INT, origin_number INT, seq BIGINT, time BIGINT, subject BINARY, "
-    "headers BINARY, data BINARY"
-)
-_BLOCKS_DDL: Final = "partition_number INT, origin_number INT, seq BIGINT, block BINARY"
 _BLOCK_SCHEMA: Final = pa.schema(
     [
         ("partition_number", pa.int32()),
@@ -69,88 +58,57 @@ _BLOCK_SCHEMA: Final = pa.schema(
         ("block", pa.binary()),
     ]
 )
-_RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
+#: A result of a writer, pickled.
+_RESULT_SCHEMA: Final = pa.schema([("result", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 BatchMapper = Callable[[Batches], Batches]
 
 
-class RowWriter(Protocol):
-    """Writer of a partition, or of a chunk of an archive."""
-
-    def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
-        """Write rows of an origin."""
-
-    def finish(self) -> dict[str, Any]:
-        """Return what was written."""
-
-    def close(self) -> None:
-        """Close the writer."""
+#: Creates the writer of the partition, or chunk of an archive, with a number.
+WriterFactory = Callable[[int], PartitionWriter | ChunkWriter]
 
 
-#: Creates the writer of the partition, or chunk, with a number.
-WriterFactory = Callable[[int], RowWriter]
+def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[Any]:
+    """Run a plan, and return the result of each partition or chunk with messages.
 
-
-def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
-    """Run a plan, and return the result of each partition with messages.
-
-    Raises RefusedError, and TaskFailedError for an error that another attempt may avoid.
+    With SQL alone, one task reads, filters and writes each chunk of an archive, which is finished
+    with the task. A function may return rows in any order, so they are sorted again. Raises
+    RefusedError, and TaskFailedError for an error that another attempt may avoid.
     """
     if plan.is_fused or plan.has_single_reader:
         numbers = range(len(plan.partitions)) if plan.is_fused else [None]
         tasks = [partial(copy_partitions, plan, number) for number in numbers]
         return [result for of_task in run_tasks(session, tasks, name) for result in of_task]
-    return _write_sorted(session, plan, partial(PartitionWriter, plan), name)
-
-
-def run_export(
-    session: SparkSession, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
-) -> list[dict[str, Any]]:
-    """Write chunks of an archive from the results of SQL and function.
-
-    Returns the results of the chunks with messages. With SQL alone, one task reads, filters and
-    writes each chunk, which is finished with the task. A function may return rows in any order, so
-    they are sorted again. Raises the errors of `run_plan`.
-    """
-
-    def begin(number: int) -> RowWriter:
-        return ChunkWriter(plan, chunks[number])
-
+    write = _make_writer(partial(ChunkWriter if plan.chunks else PartitionWriter, plan))
     if plan.transforms.transform is not None:
-        return _write_sorted(session, plan, begin, name)
-    frame = build_rows(session, plan, _make_writer(begin), "said STRING")
-    return _collect_results(session, plan, frame, name)
+        return _write_sorted(session, plan, build_rows(session, plan), write, name)
+    if plan.chunks:
+        frame = build_rows(session, plan, write, _RESULT_SCHEMA)
+        return _collect_results(session, plan, frame, name)
+    blocks = build_rows(session, plan, _pack_blocks, _BLOCK_SCHEMA)
+    return _write_sorted(session, plan, blocks, write, name)
 
 
 def _write_sorted(
-    session: SparkSession, plan: PartitionPlan, begin: WriterFactory, name: str
-) -> list[dict[str, Any]]:
+    session: SparkSession, plan: PartitionPlan, rows: DataFrame, write: BatchMapper, name: str
+) -> list[Any]:
     """Write each partition in order, in its own Spark partition."""
-    rows = (
-        build_rows(session, plan)
-        if plan.transforms.transform is not None
-        else build_rows(session, plan, _pack_blocks, _BLOCKS_DDL)
-    )
-    frame = (
-        _repartition(rows, plan.writer_count)
-        .sortWithinPartitions("partition_number", "origin_number", "seq")
-        .mapInArrow(_make_writer(begin), "said STRING")
-    )
-    return _collect_results(session, plan, frame, name)
+    parts = _repartition(rows, len(plan.chunks) or len(plan.partitions))
+    ordered = parts.sortWithinPartitions("partition_number", "origin_number", "seq")
+    return _collect_results(session, plan, map_batches(ordered, write, _RESULT_SCHEMA), name)
 
 
 def _collect_results(
     session: SparkSession, plan: PartitionPlan, frame: DataFrame, name: str
-) -> list[dict[str, Any]]:
+) -> list[Any]:
     try:
-        results = [
-            json.loads(row.said) for row in collect_frame(session, frame, plan.transforms, name)
-        ]
+        rows = collect_frame(session, frame, plan.transforms, name)
     except UserFunctionError as error:
         origin = find_failing_message(plan, partial(_function_fails, session, name))
         raise RefusedError(
             f"{error}{f', at {origin}' if origin else ''}. Nothing of this attempt was copied"
         ) from None
+    results = [pickle.loads(row.result) for row in rows]  # noqa: S301 - of our own tasks
     raise_failure(results)
     return results
 
@@ -173,7 +131,7 @@ def build_rows(
     session: SparkSession,
     plan: PartitionPlan,
     then: BatchMapper | None = None,
-    schema: str = _ROWS_DDL,
+    schema: pa.Schema = PARTITIONED_SCHEMA,
 ) -> DataFrame:
     """Build the messages to store, after SQL, function and subject transform.
 
@@ -188,14 +146,14 @@ def build_rows(
         frame, convert = apply_function(frame, transforms.transform), check_returned_rows
     else:
         frame, convert = _read_selected(session, plan, transforms.where), _convert_rows
-    return frame.mapInArrow(_make_converter(partial(convert, plan), then), schema)
+    return map_batches(frame, _make_converter(partial(convert, plan), then), schema)
 
 
 def _read_selected(session: SparkSession, plan: PartitionPlan, where: str | None) -> DataFrame:
     """Read the messages that match the SQL, with raw header blocks."""
     if where is None:
         return _read_chunks(session, plan, _MESSAGE_COLUMNS)
-    names = [name for name in _COLUMN_TYPES if name != "headers" or name in where.lower()]
+    names = [name for name in _READ_SCHEMA.names if name != "headers" or name in where.lower()]
     return filter_rows(_read_chunks(session, plan, names), where).select(*_MESSAGE_COLUMNS)
 
 
@@ -222,24 +180,20 @@ def _read_chunks(session: SparkSession, plan: PartitionPlan, names: Sequence[str
     """Read each chunk as messages, with these columns. Many chunks share a task."""
     cores = session.sparkContext.defaultParallelism
     chunks = plan.split_into_chunks(2 * cores)
+    schema = pa.schema([_READ_SCHEMA.field(name) for name in names])
 
-    def read_all(batches: Batches) -> Batches:
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            try:
-                for rows in read_chunk(plan, chunks[number], cores):
-                    yield _select_columns(plan, chunks[number].origin_number, rows, names)
-            except JsplanError as error:
-                raise CarriedError(error) from None
+    def read(number: int) -> Batches:
+        origin = chunks[number].origin_number
+        for rows in read_chunk(plan, chunks[number], cores):
+            yield _select_columns(plan, origin, rows, schema)
 
-    return session.range(0, len(chunks), 1, max(1, min(len(chunks), 4 * cores))).mapInArrow(
-        read_all, ", ".join(f"{name} {_COLUMN_TYPES[name]}" for name in names)
-    )
+    return map_numbers(session, len(chunks), min(len(chunks), 4 * cores), read, schema)
 
 
 def _select_columns(
-    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, names: Sequence[str]
+    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Convert messages to these columns.
+    """Convert messages to the columns of a schema.
 
     `origin` is their origin at the target, also for messages that were copied before.
     """
@@ -251,13 +205,12 @@ def _select_columns(
         "_origin_number": pa.array([origin_number] * count, pa.int32()),
         "_block": rows["headers"],
     }
-    if "headers" in names:
+    if "headers" in schema.names:
         columns["headers"] = parse_headers(rows["headers"])
-    if "origin" in names:
+    if "origin" in schema.names:
         origins = format_origins(task.domain, task.stream, rows["seq"], rows["time"])
         columns["origin"] = origins.view(pa.string())
-    fields = [_READ_SCHEMA.field(name) for name in names]
-    return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _repartition(frame: DataFrame, count: int) -> DataFrame:
@@ -275,14 +228,10 @@ def _pack_blocks(batches: Batches) -> Batches:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
             stream.write_batch(rows)
-        block = [partition, origin, rows["seq"][0].as_py(), sink.getvalue().to_pybytes()]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([value], kind.type)
-                for value, kind in zip(block, _BLOCK_SCHEMA, strict=True)
-            ],
-            schema=_BLOCK_SCHEMA,
-        )
+        block = sink.getvalue().to_pybytes()
+        values = partition, origin, rows["seq"][0].as_py(), block
+        row = dict(zip(_BLOCK_SCHEMA.names, values, strict=True))
+        yield pa.RecordBatch.from_pylist([row], schema=_BLOCK_SCHEMA)
 
 
 def _unpack_blocks(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
@@ -292,7 +241,10 @@ def _unpack_blocks(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordB
 
 
 def split_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    """Split rows of `PARTITIONED_SCHEMA` into runs of a partition and an origin."""
+    """Split rows of `PARTITIONED_SCHEMA`, or blocks, into runs of a partition and an origin."""
+    if "block" in batch.schema.names:
+        yield from _unpack_blocks(batch)
+        return
     for partition, of_partition in _split_runs(batch, "partition_number"):
         for origin, part in _split_runs(of_partition, "origin_number"):
             columns = [to_bytes(part[name]) for name in MESSAGE_SCHEMA.names]
@@ -315,8 +267,7 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
     def write(batches: Batches) -> Batches:
         writer, current = None, -1
         try:
-            parts = (part for batch in batches for part in _list_parts(batch))
-            for number, origin, rows in parts:
+            for number, origin, rows in (part for batch in batches for part in split_rows(batch)):
                 if is_retry():
                     refuse_retry()
                 if number != current:
@@ -329,7 +280,7 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
             if writer is not None:
                 yield _to_result_batch(writer.finish())
         except JsplanError as error:
-            yield _to_result_batch(error_to_result(error))
+            yield _to_result_batch(Failure.of(error))
         finally:
             if writer is not None:
                 writer.close()
@@ -337,9 +288,5 @@ def _make_writer(begin: WriterFactory) -> BatchMapper:
     return write
 
 
-def _list_parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    return _unpack_blocks(batch) if "block" in batch.schema.names else split_rows(batch)
-
-
-def _to_result_batch(result: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"said": [json.dumps(result)]}, schema=_RESULT_SCHEMA)
+def _to_result_batch(result: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})

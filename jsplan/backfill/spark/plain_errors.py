@@ -6,47 +6,26 @@ Spark sends an exception of a Python worker to the driver as its formatted trace
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import NoReturn, ParamSpec, TypeVar
+from collections.abc import Iterator
 
 from jsplan.errors import JsplanError
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 class SourceError(JsplanError):
     """An error of the format `jetstream`, with what to do about it in its text."""
 
 
-def plain_errors(call: Callable[P, Result]) -> Callable[P, Result]:
-    """Let a method raise its JsplanErrors as SourceErrors, without a traceback in Spark."""
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise a JsplanError of the block, or of the decorated method, as a SourceError.
 
-    @functools.wraps(call)
-    def plain(*given: P.args, **named: P.kwargs) -> Result:
-        try:
-            return call(*given, **named)
-        except JsplanError as error:
-            _raise_plain(error)
-
-    return plain
-
-
-def plain_rows(call: Callable[P, Iterator[Result]]) -> Callable[P, Iterator[Result]]:
-    """Do what `plain_errors` does, for a method that yields."""
-
-    @functools.wraps(call)
-    def plain(*given: P.args, **named: P.kwargs) -> Iterator[Result]:
-        try:
-            yield from call(*given, **named)
-        except JsplanError as error:
-            _raise_plain(error)
-
-    return plain
-
-
-def _raise_plain(error: JsplanError) -> NoReturn:
-    os.environ["SPARK_HIDE_TRACEBACK"] = "true"
-    raise SourceError(error.full_text) from None
+    Spark then shows no traceback. A method that yields needs the block: a decorator ends with the
+    call, before the first row.
+    """
+    try:
+        yield
+    except JsplanError as error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "true"
+        raise SourceError(error.full_text) from None

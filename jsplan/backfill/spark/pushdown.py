@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,65 +52,50 @@ def push_filters(
     for candidate in filters:
         narrowed = _narrow(pushed, candidate)
         pushed = narrowed if narrowed is not None else pushed
-        if narrowed is None or _filter_column(candidate) not in ("seq", None):
+        if narrowed is None or _filter_column(candidate) != "seq":
             remaining.append(candidate)
     return replace(pushed, is_empty=pushed.is_empty or pushed.first > pushed.last), remaining
 
 
-def _filter_column(candidate: Filter) -> str | None:
+def _filter_column(candidate: Filter) -> str:
     path: tuple[str, ...] = getattr(candidate, "attribute", ())
     return str(path[0]) if len(path) == 1 else ""
 
 
 def _narrow(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
-    match _filter_column(candidate), candidate:
-        case "seq", IsNotNull():
-            return pushed
-        case "seq", _:
-            return _narrow_sequence(pushed, candidate)
-        case "time", _:
-            return _narrow_time(pushed, candidate)
-        case "subject", _:
-            return _narrow_subject(pushed, candidate)
-    return None
+    """Return the bounds with one filter more; None if it does not narrow them."""
+    column, bounds = _filter_column(candidate), _find_bounds(candidate)
+    if column == "subject":
+        return _narrow_subject(pushed, candidate)
+    if column == "seq" and isinstance(candidate, IsNotNull):
+        return pushed
+    if bounds is None or column not in ("seq", "time"):
+        return None
+    low, high = bounds
+    if column == "seq":
+        return replace(pushed, first=max(pushed.first, low), last=min(pushed.last, high))
+    since, until = pushed.since, pushed.until
+    if low > -MAX_BOUND:
+        since = max(since or 0, low - MAX_CLOCK_SKEW)
+    if high < MAX_BOUND:
+        until = min(MAX_BOUND if until is None else until, high + MAX_CLOCK_SKEW)
+    return replace(pushed, since=since, until=until)
 
 
-def _narrow_sequence(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
+def _find_bounds(candidate: Filter) -> tuple[int, int] | None:
+    """Return the lowest and the highest whole number that a filter selects."""
     match candidate:
         case EqualTo(value=int(value)):
-            return replace(pushed, first=max(pushed.first, value), last=min(pushed.last, value))
+            return value, value
         case GreaterThan(value=int(value)):
-            return replace(pushed, first=max(pushed.first, value + 1))
+            return value + 1, MAX_BOUND
         case GreaterThanOrEqual(value=int(value)):
-            return replace(pushed, first=max(pushed.first, value))
+            return value, MAX_BOUND
         case LessThan(value=int(value)):
-            return replace(pushed, last=min(pushed.last, value - 1))
+            return -MAX_BOUND, value - 1
         case LessThanOrEqual(value=int(value)):
-            return replace(pushed, last=min(pushed.last, value))
+            return -MAX_BOUND, value
     return None
-
-
-def _narrow_time(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
-    match candidate:
-        case (
-            GreaterThan(value=int(value))
-            | GreaterThanOrEqual(value=int(value))
-            | EqualTo(value=int(value))
-        ):
-            pushed = replace(pushed, since=max(pushed.since or 0, value - MAX_CLOCK_SKEW, 0))
-    match candidate:
-        case (
-            LessThan(value=int(value))
-            | LessThanOrEqual(value=int(value))
-            | EqualTo(value=int(value))
-        ):
-            pushed = replace(
-                pushed,
-                until=min(
-                    pushed.until if pushed.until is not None else MAX_BOUND, value + MAX_CLOCK_SKEW
-                ),
-            )
-    return pushed
 
 
 def _narrow_subject(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
@@ -123,16 +108,12 @@ def _narrow_subject(pushed: PushedBounds, candidate: Filter) -> PushedBounds | N
         case In(value=values) if values and all(
             isinstance(v, str) and _is_literal(v) for v in values
         ):
-            return replace(pushed, filters=_unique(values))
+            return replace(pushed, filters=tuple(dict.fromkeys(values)))
         case StringStartsWith(value=str(value)) if (
             parent := value.rpartition(".")[0]
         ) and _is_literal(parent):
             return replace(pushed, filters=(f"{parent}.>",))
     return None
-
-
-def _unique(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
 
 
 def _is_literal(subject: str) -> bool:

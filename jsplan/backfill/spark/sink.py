@@ -78,14 +78,14 @@ class JetStreamWriter(DataSourceArrowWriter):
             raise UsageError(f"option dedupe is {options['dedupe']!r}, not none or origin")
         self._deduplicates = options["dedupe"] == "origin"
 
-    @plain_errors
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task.
 
         Raises SourceError for a row that is no message, for another stream or domain than that of
         the options, and for duplicates without `dedupe`.
         """
-        with contextlib.closing(RawConnection(self._options.target())) as connection:
+        with contextlib.closing(self._options.connect()) as connection:
             publish(
                 connection,
                 (self._with_origin(batch) for batch in iterator if batch.num_rows),
@@ -140,11 +140,11 @@ class StreamSink:
         if options["dedupe"] is not None:
             raise UsageError("option dedupe is for frames: a streaming query stores each row once")
 
-    @plain_errors
+    @plain_errors()
     def store(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task that are not stored yet. Raises SourceError."""
         task, seen = _current_task(), Counter[bytes]()
-        with contextlib.closing(RawConnection(self._options.target())) as connection:
+        with contextlib.closing(self._options.connect()) as connection:
             stored = self._find_stored(connection, task)
             rows = (_to_columns(self._options, batch) for batch in batches if batch.num_rows)
             new = (_new_rows(task, columns, seen, stored) for columns in rows)
@@ -177,7 +177,7 @@ class StreamSink:
             begin = max(info.first, end - size + 1, 1)
             request = ReadRequest(options.api_prefix, options.stream, begin, end, headers_only=True)
             earlier = False
-            for batch in read(lambda: RawConnection(options.target()), request):
+            for batch in read(options.connect, request):
                 ids, is_earlier = _find_ids(batch["headers"], task)
                 found.update(ids)
                 earlier |= is_earlier

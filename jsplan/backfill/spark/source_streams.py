@@ -44,9 +44,7 @@ class SourceStream:
 
     def connect(self, options: Options) -> RawConnection:
         """Open a connection. Raises ConnectError and UsageError."""
-        if self.endpoint is not None:
-            return self.endpoint.open()
-        return RawConnection(options.target())
+        return self.endpoint.open() if self.endpoint is not None else options.connect()
 
 
 class SourceStreams(NamedTuple):
@@ -81,7 +79,7 @@ class Source:
 
     def _globs_of(self, domain: Domain) -> list[str]:
         """Return the globs that select streams of a domain."""
-        globs = self._options.globs
+        globs = self._options.texts("streams")
         return [glob for glob in globs if matches(glob.partition("/")[0], domain.key)]
 
     def get(self, key: str) -> SourceStream:

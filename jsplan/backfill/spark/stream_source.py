@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_time
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors, plain_rows
+from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.spark.pushdown import PushedBounds
 from jsplan.backfill.spark.source_ranges import (
     DEFAULT_PARTITIONS,
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader):
         """The streams of the query. Only the driver needs them."""
         return Source(self._options)
 
-    @plain_errors
+    @plain_errors()
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the first message of each stream, or the position of the options."""
         return {source.key: _position(info, first) for source, info, first, _ in self._look({})}
@@ -111,9 +111,7 @@ class StreamReader(DataSourceStreamReader):
         """Raise RefusedError for lost messages, with their range where that is known."""
         if not self._fails:
             return
-        lost = find_loss(known, info, self._options.number("startSeq"))
-        if lost is not None:
-            raise _loss(source.stream, lost.what, int(known["seq"]), lost.last)
+        _require_nothing_lost(source.stream, known, info, self._options.number("startSeq"))
         end = int(known.get("end") or 0)
         if _went_back(connection, source, known, info):
             raise RefusedError(
@@ -139,16 +137,14 @@ class StreamReader(DataSourceStreamReader):
         """Return the ends of the streams, which the progress of a query has as `latestOffset`."""
         return self._newest
 
-    @plain_errors
+    @plain_errors()
     def partitions(self, start: Offset, end: Offset) -> list[RangePartition]:
         """Return the ranges of the tasks. A recreated stream is read from its beginning.
 
         Raises SourceError for lost messages, with their range.
         """
-        count, found = (
-            self._options.number("partitions") or DEFAULT_PARTITIONS,
-            list[RangePartition](),
-        )
+        count = self._options.number("partitions") or DEFAULT_PARTITIONS
+        found: list[RangePartition] = []
         for key, after in sorted(end.items()):
             before = start.get(key)
             if before == after:
@@ -181,12 +177,14 @@ class StreamReader(DataSourceStreamReader):
             return end
         return begin if before is None or before["created"] == after["created"] else 1
 
-    @plain_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one task. Raises SourceError for what expired meanwhile."""
-        if not isinstance(partition, RangePartition):
-            return
-        source, filters = partition.source, self._options.filters
+        if isinstance(partition, RangePartition):
+            with plain_errors():
+                yield from self._read(partition)
+
+    def _read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        source, filters = partition.source, self._options.texts("filterSubjects")
         missing = partition.first if filters else None
         position = partition.first
         for messages in read_partition(self._options, partition, filters):
@@ -241,23 +239,18 @@ def _supersedes(info: StreamInfo) -> bool:
     return int(config.get("max_msgs_per_subject") or 0) > 0 or bool(config.get("allow_rollup_hdrs"))
 
 
-class Loss(NamedTuple):
-    """The loss of a stream in words, and the last sequence that is lost; None: unknown."""
-
-    what: str
-    last: int | None = None
-
-
-def find_loss(known: Position, info: StreamInfo, start_seq: int | None) -> Loss | None:
-    """Return what deleted messages after a position before they were read; None for nothing."""
+def _require_nothing_lost(
+    stream: str, known: Position, info: StreamInfo, start_seq: int | None
+) -> None:
+    """Raise RefusedError for messages after a position that were deleted before they were read."""
     begin = int(known["seq"])
     if not _is_same(known, info):
-        return Loss("was recreated")
+        raise _loss(stream, "was recreated", begin)
     if info.first > begin and not _supersedes(info):
-        return Loss(f"begins at sequence {info.first:,}", info.first - 1)
+        raise _loss(stream, f"begins at sequence {info.first:,}", begin, info.first - 1)
     # a position is after the end only if the user wants that
-    is_after_end = info.last + 1 < begin != start_seq
-    return Loss(f"ends at sequence {info.last:,}") if is_after_end else None
+    if info.last + 1 < begin != start_seq:
+        raise _loss(stream, f"ends at sequence {info.last:,}", begin)
 
 
 def _loss(stream: str, what: str, first: int, last: int | None = None) -> RefusedError:
@@ -280,7 +273,7 @@ class _UnlimitedReader(StreamReader):
         super().__init__(options)
         self._last: Offset = {}
 
-    @plain_errors
+    @plain_errors()
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         """Return the ends of the streams."""
         self._last = self._advance(self._last, None)
@@ -298,7 +291,7 @@ if HAS_LIMITS:
     class _LimitedReader(StreamReader, SupportsTriggerAvailableNow):
         """A reader whose batches have limits."""
 
-        @plain_errors
+        @plain_errors()
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
             """Stop at the current ends of the streams."""
             found = self._look({})
@@ -310,7 +303,7 @@ if HAS_LIMITS:
                 self._options.number("maxMessagesPerBatch") or DEFAULT_BATCH_MESSAGES
             )
 
-        @plain_errors
+        @plain_errors()
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
             """Return the ends of the next batch."""
             most = getattr(limit, "max_rows", None) or DEFAULT_BATCH_MESSAGES

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.backfill.spark import register
+from jsplan.backfill.spark.executors import first_error_line
 from jsplan.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def filter_rows(frame: DataFrame, where: str) -> DataFrame:
         plan: Any = filtered._jdf.queryExecution().analyzed()  # noqa: SLF001 - the only way
         is_deterministic = bool(plan.deterministic())
     except PySparkException as error:
+        columns = [name for name in frame.columns if not name.startswith("_")]
         raise RefusedError(
             f"where: {first_error_line(error)}",
-            hint=f"Write a condition over {', '.join(_user_columns(frame))}.",
+            hint=f"Write a condition over {', '.join(columns)}.",
         ) from None
     if not is_deterministic:
         raise RefusedError(
@@ -101,10 +103,6 @@ def load_function(function: TransformFunction) -> Callable[[DataFrame], Any]:
     return found
 
 
-def _user_columns(frame: DataFrame) -> list[str]:
-    return [name for name in frame.columns if not name.startswith("_")]
-
-
 def _describe_error_line(error: Exception, function: TransformFunction) -> str:
     """Return the line of the user's file where the error happened."""
     trace, line = error.__traceback__, 0
@@ -112,9 +110,3 @@ def _describe_error_line(error: Exception, function: TransformFunction) -> str:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == function.path else line
         trace = trace.tb_next
     return f" (line {line})" if line else ""
-
-
-def first_error_line(error: BaseException) -> str:
-    """Return the message of an error, without the text that Spark adds."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip()[:300] if lines else type(error).__name__

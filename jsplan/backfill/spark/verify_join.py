@@ -20,27 +20,23 @@ from jsplan.backfill.rows.message_rows import (
     IMPOSSIBLE,
     NO_ORIGIN,
     PRESENT,
+    ROW_SCHEMA,
     SKIPPED,
     to_stored_rows,
 )
 from jsplan.backfill.rows.order import LATE, REPAIRED
-from jsplan.backfill.spark.errors import CarriedError, collect_frame
-from jsplan.backfill.spark.executors import run_tasks
+from jsplan.backfill.spark.executors import collect_frame, map_numbers, run_tasks
 from jsplan.backfill.spark.pipeline import build_rows, split_rows
 from jsplan.backfill.tasks.partitioning import TransformSpec
-from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from jsplan.backfill.rows.message_rows import ComparedOrigin
-    from jsplan.backfill.rows.readers import Comparison, SideReader
+    from jsplan.backfill.rows.readers import Comparison
 
 Batches = Iterator[pa.RecordBatch]
 OTHERS: Final = "others"
-_ROW_DDL: Final = (
-    "origin_number INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT"
-)
 _EQUAL_KINDS: Final = ("equal", "expired", "repaired", "skipped", OTHERS)
 
 
@@ -77,24 +73,12 @@ def compare_sides(
 def _read_rows(session: SparkSession, comparison: Comparison) -> DataFrame:
     """Read the rows of both sides, each reader in its own task."""
     readers, plan = list(comparison.readers), comparison.plan
-    rows = session.range(0, len(readers), 1, max(1, len(readers))).mapInArrow(
-        _make_side_mapper(readers), _ROW_DDL
-    )
+    count = len(readers)
+    rows = map_numbers(session, count, count, lambda number: readers[number](), ROW_SCHEMA)
     if plan is None:
         return rows
-    expected = build_rows(session, plan, _make_expected_mapper(comparison.origins), _ROW_DDL)
+    expected = build_rows(session, plan, _make_expected_mapper(comparison.origins), ROW_SCHEMA)
     return rows.unionByName(expected)
-
-
-def _make_side_mapper(readers: list[SideReader]) -> Callable[[Batches], Batches]:
-    def read_all(batches: Batches) -> Batches:
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            try:
-                yield from readers[number]()
-            except JsplanError as error:
-                raise CarriedError(error) from None
-
-    return read_all
 
 
 def _make_expected_mapper(origins: list[ComparedOrigin]) -> Callable[[Batches], Batches]:

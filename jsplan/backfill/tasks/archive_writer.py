@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, encode_headers, to_table
-from jsplan.backfill.parquet.manifest import DAMAGED_HINT, ArchiveFile, name_part
+from jsplan.backfill.parquet.manifest import DAMAGED_HINT, ArchiveFile, Chunk, name_part
 from jsplan.backfill.parquet.reader import describe_file
-from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, NewFile
+from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.tasks.hashes import BlockHasher
-from jsplan.backfill.tasks.partition_writer import build_duplicate_error
+from jsplan.backfill.tasks.partition_writer import require_ascending
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, read_chunk
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, JsplanError, RefusedError
-from jsplan.planning.backfill.model import SeqRange
 
 #: Columns of a file: those of the format `jetstream`, a standard timestamp, and header blocks that
 #: lists cannot represent exactly.
@@ -38,48 +35,44 @@ ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 16, 32 << 20
 _DICTIONARY_COLUMNS: Final = ["domain", "stream", "subject"]
 
 
-class ExportChunk(Struct, frozen=True):
-    """One chunk of an archive: its range, the name of its file, and the place."""
-
-    span: SeqRange
-    name: str
-    place: ArchiveStore
-
-
-def export_chunks(plan: PartitionPlan, chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-    """Export chunks of the only origin of a plan; yield the entry of each file in the manifest.
+def export_chunks(plan: PartitionPlan) -> Iterator[ArchiveFile]:
+    """Export the chunks of a plan; yield the entry of each file in the manifest.
 
     A chunk whose file is there is not read again. Raises the errors of `read_chunk`, and
     RefusedError where the folder is not writable.
     """
-    for chunk in chunks:
-        found = _describe_existing(chunk)
-        yield found if found is not None else _export_chunk(plan, chunk)
-
-
-def _export_chunk(plan: PartitionPlan, chunk: ExportChunk) -> dict[str, Any]:
     origin, transform = plan.origin_tasks[0], plan.transforms.compile_subjects()
-    with contextlib.closing(ChunkWriter(plan, chunk)) as writer:
-        for rows in read_chunk(plan, ReadChunk(0, (chunk.span,))):
-            writer.write(0, rename_subjects(rows, transform, origin.domain, origin.stream))
-        return writer.finish()
+    for number, chunk in enumerate(plan.chunks):
+        file = _describe_existing(_place(plan), chunk)
+        if file is None:
+            with contextlib.closing(ChunkWriter(plan, number)) as writer:
+                for rows in read_chunk(plan, ReadChunk(0, (chunk.span,))):
+                    writer.write(0, rename_subjects(rows, transform, origin.domain, origin.stream))
+                file = writer.finish()
+        yield file
+
+
+def _place(plan: PartitionPlan) -> ArchiveStore:
+    assert plan.store is not None, "a plan with chunks"
+    return plan.store
 
 
 class ChunkWriter:
     """Writer of one chunk. Rows arrive sorted by sequence; a repeated sequence is refused."""
 
-    def __init__(self, plan: PartitionPlan, chunk: ExportChunk) -> None:
-        self._plan, self._origin, self._chunk = plan, plan.origin_tasks[0], chunk
+    def __init__(self, plan: PartitionPlan, number: int) -> None:
+        self._plan, self._origin = plan, plan.origin_tasks[0]
+        self._place, self._chunk = _place(plan), plan.chunks[number]
         self._hasher = BlockHasher()
-        self._last = chunk.span.first - 1
+        self._last = self._chunk.first - 1
         self._size = self._buffered_bytes = self._buffered_rows = 0
         self._buffered: list[pa.RecordBatch] = []
-        self._part = name_part(chunk.name)
-        with _explain_write_errors(chunk):
-            self._sink = _Sink(chunk.place.open_new(self._part))
+        self._part = name_part(self._chunk.name)
+        with _explain_write_errors(self._place):
+            self._file = self._place.open_new(self._part)
         # Many small row groups are slow to read, large values in a dictionary slow to write.
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, "w"),
+            pa.PythonFile(self._file, "w"),
             SCHEMA,
             compression="zstd",
             use_dictionary=_DICTIONARY_COLUMNS,
@@ -93,16 +86,11 @@ class ChunkWriter:
         """
         if not rows.num_rows:
             return self._size
-        chunk, origin, seqs = self._chunk, self._origin, rows["seq"].to_numpy()
-        steps = np.diff(seqs, prepend=self._last)
-        if (steps <= 0).any():
-            seq = int(seqs[int(np.argmax(steps <= 0))])
-            raise build_duplicate_error(self._plan, 0, seq)
-        self._last = int(seqs[-1])
-        if self._last > chunk.span.last:
-            raise JsplanError(f"message {self._last:,} is not in the chunk {chunk.span}")
+        self._last = require_ascending(self._plan, 0, rows["seq"].to_numpy(), self._last)
+        if self._last > self._chunk.last:
+            raise JsplanError(f"message {self._last:,} is not in the chunk {self._chunk.span}")
         self._hasher.add(rows["subject"], rows["headers"], rows["data"])
-        self._buffered.append(to_file_schema(origin.domain, origin.stream, rows))
+        self._buffered.append(to_file_schema(self._origin.domain, self._origin.stream, rows))
         self._buffered_rows += rows.num_rows
         self._buffered_bytes += rows.nbytes
         if self._buffered_rows >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
@@ -111,11 +99,11 @@ class ChunkWriter:
         return self._size
 
     def _flush(self) -> None:
-        with _explain_write_errors(self._chunk):
+        with _explain_write_errors(self._place):
             self._writer.write_table(pa.Table.from_batches(self._buffered, SCHEMA))
         self._buffered, self._buffered_bytes, self._buffered_rows = [], 0, 0
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> ArchiveFile:
         """Write everything to disk, read it back, and name it, if no other process was first.
 
         Returns the entry of the file in the manifest. Raises RefusedError, and JsplanError where
@@ -123,10 +111,10 @@ class ChunkWriter:
         """
         if self._buffered:
             self._flush()
-        chunk, place = self._chunk, self._chunk.place
-        with _explain_write_errors(chunk):
+        chunk, place = self._chunk, self._place
+        with _explain_write_errors(place):
             self._writer.close()
-            self._sink.finish()
+            self._file.close()
             stored = BlockHasher()
             file = describe_file(place, self._part, chunk.name, stored.add)
             if (stored.count, stored.hashes()) != (self._hasher.count, self._hasher.hashes()):
@@ -137,8 +125,8 @@ class ChunkWriter:
                 )
             with contextlib.suppress(FileExistsError):
                 place.link(self._part, chunk.name)
-                return asdict(file)
-        found = _describe_existing(chunk)
+                return file
+        found = _describe_existing(place, chunk)
         if found is None:
             raise ApiError(f"another process deleted {place.locate(chunk.name)}")
         return found
@@ -148,32 +136,31 @@ class ChunkWriter:
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
         with contextlib.suppress(OSError):
-            self._sink.finish()
-            self._chunk.place.delete(self._part)
+            self._file.close()
+            self._place.delete(self._part)
 
 
-def _describe_existing(chunk: ExportChunk) -> dict[str, Any] | None:
+def _describe_existing(place: ArchiveStore, chunk: Chunk) -> ArchiveFile | None:
     """Return the entry of the file of a chunk; None if there is none. Raises ArchiveError."""
-    with _explain_write_errors(chunk):
+    with _explain_write_errors(place):
         try:
-            file: ArchiveFile = describe_file(chunk.place, chunk.name, chunk.name)
+            file = describe_file(place, chunk.name, chunk.name)
         except FileNotFoundError:
             return None
-    if file.rows and not chunk.span.first <= file.first_seq <= file.last_seq <= chunk.span.last:
+    if not replace(chunk, file=file).is_valid:
         raise ArchiveError(
-            f"{chunk.place.locate(chunk.name)} has other messages than its name says",
-            hint=DAMAGED_HINT,
+            f"{place.locate(chunk.name)} has other messages than its name says", hint=DAMAGED_HINT
         )
-    return asdict(file)
+    return file
 
 
 @contextlib.contextmanager
-def _explain_write_errors(chunk: ExportChunk) -> Iterator[None]:
+def _explain_write_errors(place: ArchiveStore) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise RefusedError(
-            f"cannot write to {chunk.place}: {error.strerror or error}", hint=chunk.place.hint
+            f"cannot write to {place}: {error.strerror or error}", hint=place.hint
         ) from None
 
 
@@ -184,30 +171,3 @@ def to_file_schema(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordB
     raw = pc.if_else(pc.equal(again, rows["headers"]), pa.scalar(None, BYTES), rows["headers"])
     stamps = pc.divide(rows["time"], 1000).cast(pa.timestamp("us", tz="UTC"))
     return pa.RecordBatch.from_arrays([*table.columns, stamps, raw], schema=SCHEMA)
-
-
-class _Sink:
-    """File of an archive as Parquet writers want it."""
-
-    def __init__(self, file: NewFile) -> None:
-        self._file = file
-        self._size = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        self._size += memoryview(data).nbytes
-        return self._file.write(data)
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        """Do nothing: `finish` writes everything."""
-
-    def close(self) -> None:
-        """Do nothing: `finish` closes the file."""
-
-    def finish(self) -> None:
-        """Write everything to disk."""
-        self._file.close()
-        self.closed = True

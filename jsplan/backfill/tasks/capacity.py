@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Struct
@@ -23,51 +24,44 @@ class CapacityProblem(Struct, frozen=True):
     deletes: bool
 
 
-def estimate_overhead(messages: int) -> int:
-    """Estimate the bytes that messages take at the target beyond those in their staging stream."""
-    return messages * _OVERHEAD_BYTES
-
-
 def find_capacity_problem(
     address: str, info: dict[str, Any], messages: int, size: int
 ) -> CapacityProblem | None:
     """Return the reason why a stream cannot take a copy, or None.
 
-    `info` is its STREAM.INFO. The copy has `messages` messages of `size` bytes together.
+    `info` is its STREAM.INFO. The copy has `messages` messages, of `size` bytes in their
+    staging streams.
     """
     config, state = info["config"], info["state"]
-    full = config.get("discard") == "new"
-    most, largest, each = (
-        int(config.get(name, -1)) for name in ("max_msgs", "max_bytes", "max_msgs_per_subject")
-    )
-    if 0 <= most < state["messages"] + messages:
-        has, keeps = (
+    size += messages * _OVERHEAD_BYTES
+    is_full = config.get("discard") == "new"
+    limits: tuple[tuple[str, int, str, Callable[[int], str]], ...] = (
+        (
+            "max_msgs",
+            state["messages"] + messages,
             f"has {state['messages']:,} messages, and {messages:,} will be copied",
-            f"{most:,} messages",
-        )
-    elif 0 <= largest < state["bytes"] + size:
-        has, keeps = (
+            lambda most: f"{most:,} messages",
+        ),
+        (
+            "max_bytes",
+            state["bytes"] + size,
             f"has {format_bytes(state['bytes'])}, and about {format_bytes(size)} will be copied",
-            format_bytes(largest),
-        )
-    elif each > 0 and messages:
-        return _build_subject_problem(
-            address, each, full=full and bool(config.get("discard_new_per_subject"))
-        )
-    else:
-        return None
-    if full:
-        return CapacityProblem(
-            f"{address} {has}. It accepts at most {keeps} (discard: new)", deletes=False
-        )
-    return CapacityProblem(
-        f"{address} {has}. It keeps {keeps} and would delete its oldest messages", deletes=True
+            format_bytes,
+        ),
     )
-
-
-def _build_subject_problem(address: str, each: int, *, full: bool) -> CapacityProblem:
+    for name, wanted, problem, show in limits:
+        if 0 <= (most := int(config.get(name, -1))) < wanted:
+            end = (
+                f"It accepts at most {show(most)} (discard: new)"
+                if is_full
+                else f"It keeps {show(most)} and would delete its oldest messages"
+            )
+            return CapacityProblem(f"{address} {problem}. {end}", deletes=not is_full)
+    each = int(config.get("max_msgs_per_subject", -1))
+    if each <= 0 or not messages:
+        return None
     limit = f"{count_text(each, 'message')} per subject"
-    if full:
+    if is_full and config.get("discard_new_per_subject"):
         return CapacityProblem(
             f"{address} accepts {limit} and refuses more (discard_new_per_subject), "
             "so a copy may stop before its end",

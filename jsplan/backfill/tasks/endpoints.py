@@ -10,10 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from jsplan.backfill.protocol import RawConnection
+import pyarrow as pa
+
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import expand_user
 from jsplan.errors import ConnectError
@@ -47,7 +51,7 @@ class Endpoint:
         if exported is not None:
             return RawConnection(ConnectionSettings(**json.loads(exported)))
         if self.declared:
-            return RawConnection(_resolve_settings(self.connection, json.loads(self.declared)))
+            return RawConnection(resolve_declared(self.connection, json.loads(self.declared)))
         raise ConnectError(
             f"connection {self.connection}: {variable_name(self.connection)} is not set "
             "in the environment of this process",
@@ -55,22 +59,30 @@ class Endpoint:
             "Write ${env.NAME} in the files, and set NAME on each machine.",
         )
 
+    def read(
+        self, stream: str, first: int, last: int, *, headers_only: bool = False
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the messages of a range of a stream. Raises as `protocol.read`."""
+        request = ReadRequest(self.api_prefix, stream, first, last, headers_only=headers_only)
+        return read(self.open, request)
 
-def _resolve_settings(key: str, declared: dict[str, Any]) -> ConnectionSettings:
-    """Resolve a declared connection in the environment of this process. Raises ConnectError."""
+
+def resolve_declared(key: str, declared: Mapping[str, Any]) -> ConnectionSettings:
+    """Resolve a connection as the files have it, in the environment of this process.
+
+    Raises ConnectError.
+    """
     tls = {name: _fill_references(key, value) for name, value in declared.get("tls", {}).items()}
-    texts = {
+    settings: dict[str, Any] = {
         name: _fill_references(key, value) for name, value in declared.items() if name != "tls"
     }
-    timeout = parse_duration(texts.pop("timeout")) if "timeout" in texts else None
-    files = {name: expand_user(texts.pop(name)) for name in ("creds", "nkey") if name in texts}
-    paths = {name: expand_user(tls[name]) for name in ("ca", "cert", "key") if name in tls}
-    settings: dict[str, Any] = (
-        texts
-        | files
-        | {"tls": Tls(**paths, handshake_first=bool(tls.get("handshake_first"))) if tls else None}
+    for fields, paths in ((settings, ("creds", "nkey")), (tls, ("ca", "cert", "key"))):
+        fields.update({name: expand_user(fields[name]) for name in paths if name in fields})
+    if "timeout" in settings:
+        settings["timeout"] = parse_duration(settings["timeout"])
+    return resolve_settings(
+        Connection(key, **settings, tls=Tls(**tls) if tls else None), os.environ
     )
-    return resolve_settings(Connection(key, **settings, timeout=timeout), os.environ)
 
 
 def _fill_references(key: str, value: Any) -> Any:
@@ -80,7 +92,7 @@ def _fill_references(key: str, value: Any) -> Any:
         resolved = os.environ.get(match[1])
         if resolved is None:
             raise ConnectError(
-                f"connection {key}: the environment variable {match[1]} is not set on the worker",
+                f"connection {key}: the environment variable {match[1]} is not set in this process",
                 hint="Set it for every worker.",
             )
         return resolved

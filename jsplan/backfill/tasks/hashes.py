@@ -27,6 +27,9 @@ from jsplan.resources.source_header import ORIGIN_HEADER, SOURCE_HEADER
 #: Messages per hash. A difference is then searched among these messages.
 BLOCK_MESSAGES: Final = 4096
 _CARRIAGE_RETURN: Final = ord("\r")
+_ORIGIN_PATTERN: Final = (
+    f"\r\n{ORIGIN_HEADER}: ?(?P<name>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"
+)
 _TRANSPORT_HEADERS: Final = f"\r\n(?:{SOURCE_HEADER}|Nats-Expected-Last-Sequence):[^\r]*"
 
 
@@ -95,18 +98,17 @@ class BlockHasher:
         return [*self._done, *([self._hash_block()] if self.count % self._size else [])]
 
 
-def parse_origin_header(
-    headers: pa.BinaryArray, domain: str, stream: str
-) -> tuple[pa.Array, pa.Array]:
-    """Return the origin sequence and time text of messages of this stream; null for all others."""
-    prefix = f"{domain}/{stream}/"
-    pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"
-    if not contains_bytes(headers, prefix.encode()):
-        return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
-    found = pc.extract_regex(headers, pattern=pattern)
-    return _to_numbers(pc.struct_field(found, "seq")), pc.struct_field(found, "time").view(
-        pa.string()
-    )
+def parse_origins(headers: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.Array, pa.BinaryArray]:
+    """Return the origin (`domain/stream`), sequence and time text of messages that a copy wrote.
+
+    They are null for all others.
+    """
+    if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
+        count = len(headers)
+        return pa.nulls(count, BYTES), pa.nulls(count, pa.int64()), pa.nulls(count, BYTES)
+    found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN)
+    name, seq, time = (pc.struct_field(found, part) for part in ("name", "seq", "time"))
+    return name, _to_numbers(seq), time
 
 
 def parse_source_seqs(headers: pa.BinaryArray, name: str) -> pa.Array:
@@ -193,17 +195,3 @@ def _to_numbers(texts: pa.Array) -> pa.Array:
 def escape_regex(text: str) -> str:
     """Escape text for the regular expressions of Arrow, which are those of RE2."""
     return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
-
-
-__all__ = [
-    "BLOCK_MESSAGES",
-    "BYTES",
-    "BlockHasher",
-    "encode_canonical",
-    "escape_regex",
-    "extract_sourced",
-    "parse_origin_header",
-    "parse_source_seqs",
-    "split_last_line",
-    "strip_transport_headers",
-]

@@ -6,7 +6,7 @@ It does not depend on Spark, and reads a stream or the files of an archive.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,6 @@ from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_un
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.row_check import find_unended_headers
-from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
 from jsplan.identity import KnownObject
@@ -80,10 +79,10 @@ class OriginTask(Struct, frozen=True):
 
 
 class RateLimiter:
-    """Limit the bytes sent per second to `rate`."""
+    """Limit the bytes sent per second to a share of `rate` (None: no limit)."""
 
-    def __init__(self, rate: int | None) -> None:
-        self._rate = rate
+    def __init__(self, rate: int | None, shares: int = 1) -> None:
+        self._rate = max(1, rate // shares) if rate else None
         self._started = time.monotonic()
         self.sent_bytes = 0
 
@@ -94,66 +93,31 @@ class RateLimiter:
             time.sleep(max(0.0, self.sent_bytes / self._rate - (time.monotonic() - self._started)))
 
 
-class OversizeFilter:
-    """Filter for messages that are too large for the target.
+def select_fitting(
+    task: OriginTask, rows: pa.RecordBatch, block: pa.BinaryArray, stream: str, max_payload: int
+) -> np.ndarray[Any, Any] | None:
+    """Return a mask of the rows that are not too large for the target; None: all of them.
 
-    `payload` is `max_payload` there in bytes.
+    `block` are their header blocks there, `stream` is the staging stream, and `max_payload` that of
+    the server, in bytes. Raises RefusedError for `oversize: error`.
     """
-
-    def __init__(self, task: OriginTask, staging_stream: str, payload: int) -> None:
-        self._task = task
-        self._payload = payload
-        self._added_bytes = SOURCE_HEADER_BYTES + len(staging_stream)
-        self._skipped = [np.empty(0, dtype=np.int64)]
-
-    def select_fitting(
-        self, rows: pa.RecordBatch, block: pa.BinaryArray
-    ) -> np.ndarray[Any, Any] | None:
-        """Return a mask of the rows that fit; None: all of them.
-
-        Raises RefusedError for `oversize: error`.
-        """
-        size = self._measure_at_target(rows, block)
-        fits = self._select_within(rows, size, self._payload)
-        if self._task.max_msg_size >= 0:
-            fits &= self._select_within(rows, size, self._task.max_msg_size)
-        if fits.all():
-            return None
-        self._skipped.append(rows["seq"].to_numpy()[~fits])
-        return fits
-
-    def _measure_at_target(
-        self, rows: pa.RecordBatch, block: pa.BinaryArray
-    ) -> np.ndarray[Any, Any]:
-        """Return the maximum size of messages there in bytes, with the header of the server."""
-        sizes = pc.add(
-            pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)),
-            pc.binary_length(rows["data"]),
-        )
-        measured: np.ndarray[Any, Any] = sizes.to_numpy().astype(np.int64) + self._added_bytes
-        return measured
-
-    def _select_within(
-        self, rows: pa.RecordBatch, size: np.ndarray[Any, Any], limit: int
-    ) -> np.ndarray[Any, Any]:
-        fits: np.ndarray[Any, Any] = size <= limit
-        if self._task.oversize == "error" and not fits.all():
-            place = int(np.argmin(fits))
-            raise self._refusal(int(rows["seq"][place].as_py()), int(size[place]), limit)
-        return fits
-
-    def list_skipped(self) -> list[SeqRange]:
-        """List the skipped sequences."""
-        return group_into_ranges(np.concatenate(self._skipped))
-
-    def _refusal(self, seq: int, size: int, limit: int) -> RefusedError:
-        return RefusedError(
-            f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the "
-            f"headers that the copy adds. The target accepts at most {limit:,}. "
-            "Nothing of this attempt was copied into it",
+    limit = min(max_payload, task.max_msg_size) if task.max_msg_size >= 0 else max_payload
+    columns = (rows["subject"], block, rows["data"])
+    size: Any = sum(pc.binary_length(column).to_numpy().astype(np.int64) for column in columns)
+    size += SOURCE_HEADER_BYTES + len(stream)
+    fits: np.ndarray[Any, Any] = size <= limit
+    if fits.all():
+        return None
+    if task.oversize == "error":
+        place = int(np.argmin(fits))
+        raise RefusedError(
+            f"message {rows['seq'][place].as_py():,} of stream {task.stream} may have "
+            f"{size[place]:,} bytes with the headers that the copy adds. The target accepts at "
+            f"most {limit:,}. Nothing of this attempt was copied into it",
             hint="Raise max_payload (or max_msg_size of the target). "
             "Or set `oversize: skip` to skip such messages.",
         )
+    return fits
 
 
 def build_target_headers(task: OriginTask, rows: pa.RecordBatch) -> pa.BinaryArray:
@@ -182,7 +146,9 @@ def read_messages(
     the window closes early.
     """
     require_unchanged_files(task.files)
-    for span, inside in _plan_reads(task.spans):
+    is_whole = len(task.spans) > MAX_READ_RANGES
+    spans = (SeqRange(task.spans[0].first, task.spans[-1].last),) if is_whole else task.spans
+    for span in spans:
         request = ReadRequest(
             task.source.api_prefix,
             task.stream,
@@ -195,7 +161,7 @@ def read_messages(
         for rows in (
             read_batches(task.files, span) if task.files else read(task.source.open, request)
         ):
-            wanted = _select_wanted(task, rows, inside)
+            wanted = _select_wanted(task, rows, is_whole=is_whole)
             if wanted is not None:
                 rows = rows.filter(pa.array(wanted))  # noqa: PLW2901 - the rest of the batch
             if task.deadline is not None:
@@ -204,24 +170,14 @@ def read_messages(
                 yield rows
 
 
-def _plan_reads(
-    spans: tuple[SeqRange, ...],
-) -> Iterator[tuple[SeqRange, tuple[SeqRange, ...] | None]]:
-    """Yield the ranges to read, each with the parts of it that are wanted (None: all)."""
-    if len(spans) <= MAX_READ_RANGES:
-        yield from ((span, None) for span in spans)
-    else:
-        yield SeqRange(spans[0].first, spans[-1].last), spans
-
-
 def _select_wanted(
-    task: OriginTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None
+    task: OriginTask, rows: pa.RecordBatch, *, is_whole: bool
 ) -> np.ndarray[Any, Any] | None:
-    """Return a mask of the rows to copy; None: all of them."""
+    """Return a mask of the rows to copy; None: all of them. `is_whole`: all ranges were read."""
     seq = rows["seq"].to_numpy()
     wanted = np.ones(len(seq), dtype=bool)
-    if inside is not None:
-        wanted &= select_inside(seq, inside)
+    if is_whole:
+        wanted &= select_inside(seq, task.spans)
     if len(task.existing.seq):
         wanted &= ~find_existing(task.existing, seq, rows["time"].to_numpy())
     for claim in task.coverage:
@@ -229,7 +185,9 @@ def _select_wanted(
     return None if wanted.all() else wanted
 
 
-def select_inside(seq: np.ndarray[Any, Any], spans: tuple[SeqRange, ...]) -> np.ndarray[Any, Any]:
+def select_inside(
+    seq: np.ndarray[Any, Any], spans: Sequence[tuple[int, int]]
+) -> np.ndarray[Any, Any]:
     """Return a mask of the sequences that are in one of these ranges, which are in order."""
     firsts, lasts = (np.array([span[end] for span in spans], dtype=np.int64) for end in (0, 1))
     place = np.searchsorted(firsts, seq, side="right") - 1

@@ -5,11 +5,9 @@ Rows come from a reader in the same process (`copy_partitions`) or from Spark.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +16,9 @@ from msgspec import Struct, field
 from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import wait_for_interest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
-from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
 from jsplan.backfill.tasks.hashes import BlockHasher
-from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
+from jsplan.backfill.tasks.origin_task import RateLimiter, build_target_headers, select_fitting
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
     choose_partitions,
@@ -29,31 +27,41 @@ from jsplan.backfill.tasks.partitioning import (
 )
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, RefusedError
+from jsplan.planning.backfill.model import SeqRange
 
 
-class _WrittenMessages(Struct):
-    """Messages of one origin that a partition has written."""
+class WrittenMessages(Struct):
+    """Messages of one origin that a partition has written; `steps` are their sequences, packed."""
 
     messages: int = 0
     size: int = 0
     last: int = 0
-    seqs: list[bytes] = field(default_factory=list)
+    steps: list[bytes] = field(default_factory=list)
 
     def add(self, seqs: SeqArray, size: int) -> None:
+        """Add messages of so many bytes."""
         self.messages += len(seqs)
         self.size += size
-        self.seqs.append(zlib.compress(np.diff(seqs, prepend=self.last).astype("<i8").tobytes(), 1))
+        steps = np.diff(seqs, prepend=self.last).astype("<i8")
+        self.steps.append(zlib.compress(steps.tobytes(), 1))
         self.last = int(seqs[-1])
 
+    @property
+    def seqs(self) -> SeqArray:
+        """The sequences of the messages."""
+        steps = [np.frombuffer(zlib.decompress(part), dtype="<i8") for part in self.steps]
+        found: SeqArray = np.cumsum(np.concatenate(steps)).astype(np.int64)
+        return found
 
-def decode_sequences(encoded: Sequence[str]) -> SeqArray:
-    """Decode the sequences that a partition reports for an origin."""
-    steps = [
-        np.frombuffer(zlib.decompress(base64.b64decode(part)), dtype="<i8") for part in encoded
-    ]
-    return (
-        np.cumsum(np.concatenate(steps)).astype(np.int64) if steps else np.empty(0, dtype=np.int64)
-    )
+
+class PartitionResult(Struct):
+    """Written messages of a partition, and those left out as too large, by origin number."""
+
+    partition: int
+    messages: int
+    hashes: list[str]
+    origins: dict[int, WrittenMessages]
+    skipped: dict[int, list[SeqRange]]
 
 
 class PartitionWriter:
@@ -68,13 +76,11 @@ class PartitionWriter:
         self._partition = plan.partitions[number]
         self._connection = self._partition.target.open()
         self._hasher = BlockHasher()
-        self._written_by_origin: dict[int, _WrittenMessages] = {}
-        self._oversize_by_origin: dict[int, OversizeFilter] = {}
+        self._written_by_origin: dict[int, WrittenMessages] = {}
+        self._skipped: dict[int, list[SeqArray]] = {}
         self._last_position = (-1, 0)
         self._publisher: FencedPublisher | None = None
-        self._rate_limiter = RateLimiter(
-            max(1, plan.rate // len(plan.partitions)) if plan.rate else None
-        )
+        self._rate_limiter = RateLimiter(plan.rate, len(plan.partitions))
 
     def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
         """Write rows of one origin in the columns of `MESSAGE_SCHEMA`, and return the bytes sent.
@@ -87,9 +93,12 @@ class PartitionWriter:
             task.deadline.require_open()
         self._require_order(origin_number, seqs)
         block = build_target_headers(task, rows)
-        fits = self._oversize_filter(origin_number).select_fitting(rows, block)
+        fits = select_fitting(
+            task, rows, block, self._partition.staging_stream, self._connection.max_payload
+        )
         columns = [rows["subject"], block, rows["data"]]
         if fits is not None:
+            self._skipped.setdefault(origin_number, []).append(seqs[~fits])
             columns, seqs = [column.filter(pa.array(fits)) for column in columns], seqs[fits]
         if not len(seqs):
             return 0
@@ -97,7 +106,7 @@ class PartitionWriter:
         self._publish(subject, headers, data)
         self._hasher.add(subject, headers, data)
         size = headers.nbytes + data.nbytes
-        self._written_by_origin.setdefault(origin_number, _WrittenMessages()).add(seqs, size)
+        self._written_by_origin.setdefault(origin_number, WrittenMessages()).add(seqs, size)
         self._rate_limiter.throttle(size)
         return int(size)
 
@@ -131,49 +140,41 @@ class PartitionWriter:
 
     def _require_order(self, origin_number: int, seqs: SeqArray) -> None:
         before = self._last_position[1] if self._last_position[0] == origin_number else 0
-        steps = np.diff(seqs, prepend=before)
-        if (steps <= 0).any():
-            seq = int(seqs[np.argmax(steps <= 0)])
-            raise build_duplicate_error(self._plan, origin_number, seq)
-        self._last_position = (origin_number, int(seqs[-1]))
+        self._last_position = (
+            origin_number,
+            require_ascending(self._plan, origin_number, seqs, before),
+        )
 
-    def _oversize_filter(self, origin_number: int) -> OversizeFilter:
-        if origin_number not in self._oversize_by_origin:
-            self._oversize_by_origin[origin_number] = OversizeFilter(
-                self._plan.origin_tasks[origin_number],
-                self._partition.staging_stream,
-                self._connection.max_payload,
-            )
-        return self._oversize_by_origin[origin_number]
-
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> PartitionResult:
         """Wait until all messages are stored, and return what was written."""
         if self._publisher is not None:
             self._publisher.finish()
-        origins = {
-            str(origin_number): {
-                "messages": written.messages,
-                "bytes": written.size,
-                "seqs": [base64.b64encode(encoded).decode() for encoded in written.seqs],
-            }
-            for origin_number, written in self._written_by_origin.items()
-        }
         skipped = {
-            str(origin_number): [list(span) for span in oversize.list_skipped()]
-            for origin_number, oversize in self._oversize_by_origin.items()
-            if oversize.list_skipped()
+            number: group_into_ranges(np.concatenate(parts))
+            for number, parts in self._skipped.items()
         }
-        return {
-            "partition": self._number,
-            "messages": self._hasher.count,
-            "hashes": self._hasher.hashes(),
-            "origins": origins,
-            "skipped": skipped,
-        }
+        return PartitionResult(
+            self._number,
+            self._hasher.count,
+            self._hasher.hashes(),
+            self._written_by_origin,
+            skipped,
+        )
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def require_ascending(plan: PartitionPlan, origin_number: int, seqs: SeqArray, before: int) -> int:
+    """Return the last of the sequences that are to be written after one of their origin.
+
+    Raises RefusedError for a sequence that is repeated.
+    """
+    steps = np.diff(seqs, prepend=before)
+    if (steps <= 0).any():
+        raise build_duplicate_error(plan, origin_number, int(seqs[np.argmax(steps <= 0)]))
+    return int(seqs[-1])
 
 
 def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> RefusedError:
@@ -188,7 +189,7 @@ def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> 
     )
 
 
-def copy_partitions(plan: PartitionPlan, number: int | None = None) -> Iterator[dict[str, Any]]:
+def copy_partitions(plan: PartitionPlan, number: int | None = None) -> Iterator[PartitionResult]:
     """Copy a partition that reads for itself, or without `number` all of them with one reader.
 
     Yields the result of each partition that has messages. One reader writes each batch to the

@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jsplan.backfill.parquet.manifest import Chunk
+from jsplan.backfill.parquet.store import ArchiveStore
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.seq_ranges import count_sequences, intersect
@@ -103,8 +105,7 @@ class PartitionPlan(Struct, frozen=True):
 
     `origin_tasks` say for each origin what to read and what to leave out.
     `assignments` are the partitions of the origins for `order: stream`. `rate` is bytes per second
-    of all partitions together. For an archive, `chunk_starts` replaces partitions: the first
-    sequence of each chunk.
+    of all partitions together. For an archive, `chunks` of it in `store` replace partitions.
     """
 
     partitions: tuple[Partition, ...]
@@ -112,12 +113,8 @@ class PartitionPlan(Struct, frozen=True):
     transforms: TransformSpec = TransformSpec()
     assignments: tuple[int, ...] = ()
     rate: int | None = None
-    chunk_starts: tuple[int, ...] = ()
-
-    @property
-    def writer_count(self) -> int:
-        """Number of writers."""
-        return len(self.chunk_starts) or len(self.partitions)
+    chunks: tuple[Chunk, ...] = ()
+    store: ArchiveStore | None = None
 
     @property
     def is_fused(self) -> bool:
@@ -148,18 +145,15 @@ class PartitionPlan(Struct, frozen=True):
         return (
             self.transforms.order == "subject"
             and len(self.origin_tasks) == 1
-            and not self.chunk_starts
+            and not self.chunks
             and not self.transforms.needs_rows
         )
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
         """Split the read into about `most` chunks of similar size, at least one for each origin."""
-        if self.chunk_starts:
-            return [
-                ReadChunk(number, spans)
-                for number, origin in enumerate(self.origin_tasks)
-                for spans in _split_at(origin.spans, self.chunk_starts)
-            ]
+        if self.chunks:
+            firsts = [chunk.first for chunk in self.chunks]
+            return [ReadChunk(0, spans) for spans in _split_at(self.origin_tasks[0].spans, firsts)]
         whole = sum(count_sequences(origin.spans) for origin in self.origin_tasks)
         step = max(20_000, -(-whole // max(1, most)))
         split = (
@@ -232,7 +226,7 @@ def read_chunk(plan: PartitionPlan, chunk: ReadChunk, readers: int = 1) -> Itera
 
     Subjects are not renamed yet. `readers` share the rate. Raises the errors of `read`.
     """
-    limiter = RateLimiter(max(1, plan.rate // readers) if plan.rate else None)
+    limiter = RateLimiter(plan.rate, readers)
     origin = plan.origin_tasks[chunk.origin_number]
     files = tuple(
         placed
@@ -265,8 +259,9 @@ def choose_partitions(
 ) -> np.ndarray[Any, Any]:
     """Return the partition of each message. The choice is deterministic."""
     seqs: SeqArray = seq.to_numpy()
-    if plan.chunk_starts:
-        return np.searchsorted(np.array(plan.chunk_starts, dtype=np.int64), seqs, side="right") - 1
+    if plan.chunks:
+        firsts = np.array([chunk.first for chunk in plan.chunks], dtype=np.int64)
+        return np.searchsorted(firsts, seqs, side="right") - 1
     count = len(plan.partitions)
     if plan.transforms.order == "subject":
         encoded = pc.dictionary_encode(subjects)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import (
-    BlockHasher,
-    extract_sourced,
-)
+from jsplan.backfill.tasks.hashes import BlockHasher, extract_sourced
 from jsplan.errors import ApiTimeoutError
 
 #: Seconds between two checks of an unchanged target, and until the scan gives up.
@@ -28,94 +24,75 @@ IDLE_TIMEOUT: Final = 120.0
 READ_STRIDE: Final = 200_000
 
 
-class PromotionScan(Struct, frozen=True):
-    """Read the messages that a target receives from a staging stream, until all have arrived.
+class Arrived(Struct):
+    """Messages of one staging stream that arrived: their number, and their hashes in order.
 
-    The staging stream has `messages` messages; the scan begins at sequence `first` of the target.
+    `reached` is the last sequence of the staging stream that arrived, `first` the first one there.
+    `twice` counts repeated messages.
     """
 
-    target: Endpoint
-    stream: str
-    first: int
-    staging_stream: str
-    messages: int
-
-
-class _PromotionProgress(Struct):
-    hasher: BlockHasher
-    last_staged_seq: int = 0
-    duplicates: int = 0
-    first_target_seq: int = 0
+    messages: int = 0
+    hashes: list[str] = field(default_factory=list)
+    twice: int = 0
+    reached: int = 0
+    first: int = 0
 
 
 def scan_promotions(
-    tasks: Sequence[PromotionScan], patience: float = IDLE_TIMEOUT
-) -> Iterator[dict[str, Any]]:
-    """Scan the target once for several staging streams that it receives at the same time.
+    target: Endpoint,
+    stream: str,
+    first: int,
+    staged: Sequence[tuple[str, int]],
+    patience: float = IDLE_TIMEOUT,
+) -> Iterator[Arrived]:
+    """Read a target from a sequence on until all messages of several staging streams are there.
 
-    Yields for each task the hashes of the arrived messages, in order. Ends without an error when
-    no message arrives for `patience` seconds. `messages` then says how many arrived, and `reached`
-    is the last sequence of the staging stream that arrived.
+    `staged` are their names and numbers of messages, which the target receives at the same time.
+    Yields what arrived of each. Ends without an error when nothing arrives for `patience` seconds.
     """
-    scans = [(task, _PromotionProgress(BlockHasher())) for task in tasks]
-    first, place, last_arrival = tasks[0], tasks[0].first, time.monotonic()
+    scans = [(name, count, Arrived(), BlockHasher()) for name, count in staged]
+    place, last_arrival = first, time.monotonic()
     while (
-        pending := sum(task.messages - progress.last_staged_seq for task, progress in scans)
+        pending := sum(count - arrived.reached for _, count, arrived, _ in scans)
     ) > 0 and time.monotonic() - last_arrival < patience:
-        end = _await_messages(first, place, min(READ_STRIDE, pending))
+        end = _await_messages(target, stream, place, min(READ_STRIDE, pending))
         if end < place:
             continue
-        for rows in read(
-            first.target.open, ReadRequest(first.target.api_prefix, first.stream, place, end)
-        ):
-            if any([_add_rows(task, rows, progress) for task, progress in scans]):  # noqa: C419 - each task has to see the rows
+        for rows in target.read(stream, place, end):
+            found = [_add_rows(name, rows, arrived, hasher) for name, _, arrived, hasher in scans]
+            if any(found):
                 last_arrival = time.monotonic()
         place = end + 1
-    yield from (_to_result(progress) for _, progress in scans)
+    for _, _, arrived, hasher in scans:
+        arrived.messages, arrived.hashes = hasher.count, hasher.hashes()
+        yield arrived
 
 
-def _to_result(progress: _PromotionProgress) -> dict[str, Any]:
-    return {
-        "messages": progress.hasher.count,
-        "hashes": progress.hasher.hashes(),
-        "twice": progress.duplicates,
-        "reached": progress.last_staged_seq,
-        "first": progress.first_target_seq,
-    }
-
-
-def _await_messages(task: PromotionScan, place: int, wanted: int) -> int:
+def _await_messages(target: Endpoint, stream: str, place: int, wanted: int) -> int:
     """Wait for messages, and return the last sequence of the target; 0 if it does not answer.
 
     Returns once `wanted` messages from `place` on are there, or when no more arrive for a moment.
     """
-    connection = task.target.open()
-    try:
-        end = fetch_stream_info(connection, task.target.api_prefix, task.stream).last
-        while end - place + 1 < wanted:
+    with contextlib.closing(target.open()) as connection:
+        try:
+            before, end = -1, fetch_stream_info(connection, target.api_prefix, stream).last
+            while end - place + 1 < wanted and end != before:
+                time.sleep(POLL_PAUSE)
+                before, end = end, fetch_stream_info(connection, target.api_prefix, stream).last
+        except ApiTimeoutError:
             time.sleep(POLL_PAUSE)
-            before, end = (
-                end,
-                fetch_stream_info(connection, task.target.api_prefix, task.stream).last,
-            )
-            if end == before:
-                break
-    except ApiTimeoutError:
-        time.sleep(POLL_PAUSE)
-        return 0
-    finally:
-        connection.close()
+            return 0
     return end
 
 
-def _add_rows(task: PromotionScan, rows: pa.RecordBatch, progress: _PromotionProgress) -> bool:
-    """Add the rows that came from the staging stream. Returns False if there are none."""
-    sourced, block, number = extract_sourced(rows, task.staging_stream)
+def _add_rows(name: str, rows: pa.RecordBatch, arrived: Arrived, hasher: BlockHasher) -> bool:
+    """Add the rows that came from a staging stream. Returns False if there are none."""
+    sourced, block, number = extract_sourced(rows, name)
     if not len(number):
         return False
-    progress.first_target_seq = progress.first_target_seq or int(sourced["seq"][0].as_py())
-    highest = np.maximum.accumulate(np.concatenate([[progress.last_staged_seq], number]))
-    progress.duplicates += int((number <= highest[:-1]).sum())
-    progress.last_staged_seq = int(highest[-1])
-    progress.hasher.add(sourced["subject"], block, sourced["data"])
+    arrived.first = arrived.first or int(sourced["seq"][0].as_py())
+    highest = np.maximum.accumulate(np.concatenate([[arrived.reached], number]))
+    arrived.twice += int((number <= highest[:-1]).sum())
+    arrived.reached = int(highest[-1])
+    hasher.add(sourced["subject"], block, sourced["data"])
     return True

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from jsplan.backfill.protocol import read
+from jsplan.backfill.protocol.arrow_split import group_rows
 from jsplan.backfill.protocol.publisher import FENCE_HEADER
-from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, strip_transport_headers
+from jsplan.backfill.tasks.hashes import BlockHasher, parse_origins, strip_transport_headers
 from jsplan.backfill.tasks.origin_task import (
     OriginTask,
-    OversizeFilter,
     build_target_headers,
     read_messages,
+    select_fitting,
 )
-from jsplan.backfill.tasks.target_scan import parse_origin_sequences
+
+#: What identifies an origin: its name, or its number in a plan.
+Name = TypeVar("Name", str, int)
 
 
 class StagedMessages(Struct):
@@ -51,11 +53,13 @@ class StagedMessages(Struct):
 def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) -> StagedMessages:
     """Read a whole staging stream. Raises the errors of `read`."""
     hasher, found, unproven = BlockHasher(), dict[str, list[SeqArray]](), 0
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
+    for rows in endpoint.read(staging_stream, 1, count):
         headers = strip_transport_headers(rows["headers"])
         hasher.add(rows["subject"], headers, rows["data"])
-        for name, seqs in parse_origin_sequences(headers):
-            found.setdefault(name, []).append(seqs)
+        names, seqs, _ = (column.drop_null() for column in parse_origins(headers))
+        for name, places in group_rows(names):
+            origin = name.decode(errors="surrogateescape")
+            found.setdefault(origin, []).append(seqs.to_numpy()[places])
         fenced = np.flatnonzero(
             pc.match_substring(rows["headers"], b"\r\n" + FENCE_HEADER).to_numpy(
                 zero_copy_only=False
@@ -67,7 +71,7 @@ def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) ->
     )
 
 
-def find_duplicate(partitions: Sequence[dict[str, SeqArray]]) -> tuple[str, int] | None:
+def find_duplicate(partitions: Sequence[dict[Name, SeqArray]]) -> tuple[Name, int] | None:
     """Return the origin and sequence of a message that the partitions have twice, or None."""
     for name in dict.fromkeys(name for partition in partitions for name in partition):
         seqs = np.sort(
@@ -86,14 +90,12 @@ def lacks_messages(
 
     `task` reads the ranges of the tail of a staging stream. Raises the errors of `read_messages`.
     """
-    connection = target.open()
-    try:
-        oversize = OversizeFilter(task, staging_stream, connection.max_payload)
-    finally:
-        connection.close()
+    with contextlib.closing(target.open()) as connection:
+        max_payload = connection.max_payload
     with contextlib.closing(read_messages(task)) as batches:
         for rows in batches:
-            fits = oversize.select_fitting(rows, build_target_headers(task, rows))
+            block = build_target_headers(task, rows)
+            fits = select_fitting(task, rows, block, staging_stream, max_payload)
             seqs = rows["seq"].to_numpy() if fits is None else rows["seq"].to_numpy()[fits]
             if not np.isin(seqs, present).all():
                 return True

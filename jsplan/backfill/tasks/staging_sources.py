@@ -40,11 +40,6 @@ def list_staging_sources(config: dict[str, Any]) -> list[str]:
     ]
 
 
-async def fetch_next_sequence(api: DomainApi, stream: str) -> int:
-    """Return the sequence of the next message of the stream. Raises ApiError."""
-    return int((await require_stream_info(api, stream))["state"]["last_seq"]) + 1
-
-
 async def attach_staging_streams(
     api: DomainApi, stream: str, staged: Sequence[StagingStream]
 ) -> None:
@@ -64,17 +59,16 @@ async def attach_staging_streams(
         )
 
 
-async def has_delivered(api: DomainApi, stream: str, staging: StagingStream, reached: int) -> bool:
-    """Check whether the server reports that the target has received a whole staging stream.
+def has_delivered(info: dict[str, Any], staging: StagingStream, reached: int) -> bool:
+    """Check whether STREAM.INFO says that the target has received a whole staging stream.
 
     `reached` is the last sequence of it that was seen there: before the first message, a source has
     lag 0 too. Servers since 2.15 report the last sequence as `seq`.
     """
-    found = (await require_stream_info(api, stream)).get("sources") or []
     return any(
         source.get("seq", 0) >= staging.messages
         or (reached > 0 and source.get("lag") == 0 and source.get("active", -1) >= 0)
-        for source in found
+        for source in info.get("sources") or []
         if source["name"] == staging.name
     )
 

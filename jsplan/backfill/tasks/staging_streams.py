@@ -45,7 +45,6 @@ class StagingStream(Struct, frozen=True):
     created: str
     messages: int
     bytes: int
-    sealed: bool
 
     @property
     def ingest_prefix(self) -> str:
@@ -64,7 +63,6 @@ def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
         info["created"],
         state["messages"],
         state["bytes"],
-        bool(config.get("sealed")),
     )
 
 
@@ -110,16 +108,12 @@ def _build_overlap_error(stream: str) -> RefusedError:
     )
 
 
-async def find(api: DomainApi, entry: str | None = None) -> list[StagingStream]:
-    """Return the staging streams of an entry, or all of them, oldest first. Raises ApiError."""
+async def find(api: DomainApi, entry: str) -> list[StagingStream]:
+    """Return the staging streams of an entry, oldest first. Raises ApiError."""
     names = [name for name in await api.stream_names() if name.startswith(STAGING_PREFIX)]
     infos = [info for name in names if (info := await api.stream_info(name)) is not None]
-    found = [
-        staging_stream
-        for staging_stream in map(_parse_staging_stream, infos)
-        if entry is None or staging_stream.entry == entry
-    ]
-    return sorted(found, key=lambda staging_stream: (staging_stream.created, staging_stream.name))
+    found = [staging for staging in map(_parse_staging_stream, infos) if staging.entry == entry]
+    return sorted(found, key=lambda staging: (staging.created, staging.name))
 
 
 async def refresh(api: DomainApi, staging_stream: StagingStream) -> StagingStream:
@@ -149,19 +143,13 @@ async def remove(api: DomainApi, staging_stream: StagingStream) -> None:
             raise
 
 
-async def require_exclusive_subject(
-    apis: dict[str, DomainApi], staging_stream: StagingStream
-) -> None:
-    """Raise RefusedError where another stream takes the subjects of the staging stream.
+async def require_exclusive_subject(api: DomainApi, staging_stream: StagingStream) -> None:
+    """Raise RefusedError where another stream takes the subjects of a staging stream.
 
     Such a stream takes every subject.
     """
-    for key, api in apis.items():
-        with contextlib.suppress(ApiError):
-            found = await api.request(
-                "STREAM.NAMES", {"subject": f"{staging_stream.ingest_prefix}x"}
-            )
-            if others := [
-                name for name in found.get("streams") or [] if name != staging_stream.name
-            ]:
-                raise _build_overlap_error(f"stream {others[0]} in domain {key}")
+    asked = {"subject": f"{staging_stream.ingest_prefix}x"}
+    with contextlib.suppress(ApiError):
+        found = (await api.request("STREAM.NAMES", asked)).get("streams") or []
+        if others := [name for name in found if name != staging_stream.name]:
+            raise _build_overlap_error(f"stream {others[0]} in domain {api.domain.key}")

@@ -26,17 +26,6 @@ _CALL_PATTERN = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}")
 _COMMA_PATTERN = re.compile(r",\s*")
 #: 32-bit FNV-1a, with which servers choose a partition.
 _FNV_BASIS, _FNV_PRIME, _WORD_MASK = 2166136261, 16777619, 0xFFFFFFFF
-KNOWN_FUNCTIONS: Final = (
-    "wildcard",
-    "partition",
-    "split",
-    "splitfromleft",
-    "splitfromright",
-    "slicefromleft",
-    "slicefromright",
-    "left",
-    "right",
-)
 
 
 class SubjectTransform(Struct, frozen=True):
@@ -138,16 +127,16 @@ def _has_tail_wildcard(mapping: SubjectTransform) -> bool:
 
 def _build_maker(part: str, wild: list[int]) -> TokenMaker:
     if part.startswith("$") and part[1:].isascii() and part[1:].isdigit():
-        return _build_token(_find_wildcard(int(part[1:]), part, wild))
+        place = _find_wildcard(int(part[1:]), part, wild)
+        return lambda parts: parts[place]
     if not (part.startswith("{{") and part.endswith("}}")):
         plain = part.encode(errors="surrogateescape")
         return lambda _: plain
     match = _CALL_PATTERN.fullmatch(part)
     name = match[1].lower() if match else ""
-    if match is None or name not in KNOWN_FUNCTIONS:
-        raise ValueError(
-            f"{part} is not a supported function; supported are {', '.join(KNOWN_FUNCTIONS)}"
-        )
+    known = ("wildcard", "partition", "split", *_TOKEN_FUNCTIONS)
+    if match is None or name not in known:
+        raise ValueError(f"{part} is not a supported function; supported are {', '.join(known)}")
     return _build_call(name, _COMMA_PATTERN.split(match[2]), part, wild)
 
 
@@ -159,9 +148,13 @@ def _build_call(name: str, given: list[str], part: str, wild: list[int]) -> Toke
         raise ValueError(f"{part} takes {count_text(wanted, 'argument')}")
     place = _find_wildcard(_parse_number(given[0], part), part, wild)
     if name == "wildcard":
-        return _build_token(place)
+        return lambda parts: parts[place]
     if name == "split":
-        return _build_split(place, given[1], part)
+        mark = given[1].encode()
+        if not mark or b" " in mark:
+            raise ValueError(f"{part} needs a separator without blanks")
+        # as servers do it: no empty parts, but where a token is nothing else
+        return lambda parts: b".".join(filter(None, parts[place].split(mark)))
     size, cut = _parse_number(given[1], part), _TOKEN_FUNCTIONS[name]
     return lambda parts: cut(parts[place], size)
 
@@ -176,10 +169,6 @@ def _find_wildcard(number: int, part: str, wild: list[int]) -> int:
     if not 1 <= number <= len(wild):
         raise ValueError(f"{part}: src has {len(wild)} `*`, so it has none with number {number}")
     return wild[number - 1]
-
-
-def _build_token(place: int) -> TokenMaker:
-    return lambda parts: parts[place]
 
 
 def _build_partition(numbers: list[int], part: str, wild: list[int]) -> TokenMaker:
@@ -199,57 +188,22 @@ def hash_fnv1a(key: bytes) -> int:
     return value
 
 
-def _build_split(place: int, mark: str, part: str) -> TokenMaker:
-    if not mark or " " in mark:
-        raise ValueError(f"{part} needs a separator without blanks")
-    at = mark.encode()
-    return lambda parts: _join_tokens(parts[place].split(at))
-
-
-def _join_tokens(pieces: list[bytes]) -> bytes:
-    """As servers do it: no empty parts, but where a token is nothing else."""
-    return b".".join(piece for piece in pieces if piece)
-
-
 def _split_left(token: bytes, at: int) -> bytes:
     return token[:at] + b"." + token[at:] if 0 < at < len(token) else token
 
 
-def _split_right(token: bytes, at: int) -> bytes:
-    return _split_left(token, len(token) - at)
-
-
-def _slice_left(token: bytes, size: int) -> bytes:
+def _slice_left(token: bytes, size: int, first: int = 0) -> bytes:
     if not 0 < size < len(token):
         return token
-    return b".".join(token[start : start + size] for start in range(0, len(token), size))
-
-
-def _slice_right(token: bytes, size: int) -> bytes:
-    if not 0 < size < len(token):
-        return token
-    first = len(token) % size
-    return b".".join(
-        [
-            *([token[:first]] if first else []),
-            *(token[at : at + size] for at in range(first, len(token), size)),
-        ]
-    )
-
-
-def _left(token: bytes, size: int) -> bytes:
-    return token[:size] if 0 < size < len(token) else token
-
-
-def _right(token: bytes, size: int) -> bytes:
-    return token[-size:] if 0 < size < len(token) else token
+    pieces = [token[at : at + size] for at in range(first, len(token), size)]
+    return b".".join(filter(None, (token[:first], *pieces)))
 
 
 _TOKEN_FUNCTIONS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "splitfromleft": _split_left,
-    "splitfromright": _split_right,
+    "splitfromright": lambda token, at: _split_left(token, len(token) - at),
     "slicefromleft": _slice_left,
-    "slicefromright": _slice_right,
-    "left": _left,
-    "right": _right,
+    "slicefromright": lambda token, size: _slice_left(token, size, len(token) % max(1, size)),
+    "left": lambda token, size: token[:size] if 0 < size < len(token) else token,
+    "right": lambda token, size: token[-size:] if 0 < size < len(token) else token,
 }

@@ -12,22 +12,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import contains_bytes, parse_times
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.arrow_split import group_rows
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import escape_regex
+from jsplan.backfill.tasks.hashes import escape_regex, parse_origins
 from jsplan.backfill.tasks.origin_task import ExistingMessages
 from jsplan.planning.backfill.model import SeqRange
-from jsplan.resources.source_header import ORIGIN_HEADER, SOURCE_HEADER, SourceName
+from jsplan.resources.source_header import SOURCE_HEADER, SourceName
 
-_ORIGIN_PATTERN: Final = (
-    f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"
-)
 _SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]{{1,18}})"
-
-
-_NO_SEQ: Final = 1 << 63
 
 
 class OriginQuery(Struct, frozen=True):
@@ -72,11 +65,14 @@ def scan_target(
         by_origin.setdefault(query.origin_name, []).append(number)
         for source in query.source_names:
             by_source.setdefault(source, []).append(number)
-    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
-    for rows in read(endpoint.open, request) if first <= last else ():
-        for name, seqs, times in parse_origins(rows["headers"]):
-            for number in by_origin.get(name, ()):
-                found[number].add(seqs, times)
+    for rows in endpoint.read(stream, first, last, headers_only=True):
+        names, seq, time = (column.drop_null() for column in parse_origins(rows["headers"]))
+        # A header with another time than a copy writes does not count: a user wrote it.
+        seqs, times = seq.to_numpy(), parse_times(time, invalid=-1)
+        for name, places in group_rows(names):
+            valid = places[times[places] >= 0]
+            for number in by_origin.get(name.decode(errors="surrogateescape"), ()):
+                found[number].add(seqs[valid], times[valid])
         for name, seqs, stored_at in _parse_sources(rows):
             for number in by_source.get(name, ()):
                 is_current = stored_at >= queries[number].created_at
@@ -89,44 +85,25 @@ def scan_target(
     return [messages.to_existing() for messages in found]
 
 
-class SourcedQuery(Struct, frozen=True):
-    """Find the first and last message of one source in a target.
+def find_sourced_range(
+    target: Endpoint, stream: str, span: SeqRange, source: SourceName, created_at: int
+) -> SeqRange | None:
+    """Return the lowest and highest origin sequence that a source brought, or None.
 
     The server resumes an earlier source after the last message that it delivered, even if the
     source says that it begins later. It finds that message by the name, filters and transforms of
-    the source.
-
-    Messages before `created_at` (ns) are of another stream of that name.
+    the source. Messages before `created_at` (ns) are of another stream of that name. Raises the
+    errors of `read`.
     """
-
-    target: Endpoint
-    stream: str
-    first: int
-    last: int
-    source: SourceName
-    created_at: int
-
-
-def find_sourced_range(task: SourcedQuery) -> SeqRange | None:
-    """Return the lowest and highest origin sequence, or None. Raises the errors of `read`."""
-    name, filters, destinations = (escape_regex(part) for part in task.source)
+    name, filters, destinations = (escape_regex(part) for part in source)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
-    lowest, highest = 0, 0
-    for rows in read(
-        task.target.open,
-        ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True),
-    ):
-        seq = pc.struct_field(
-            pc.extract_regex(
-                rows["headers"].filter(pc.greater_equal(rows["time"], task.created_at)),
-                pattern=pattern,
-            ),
-            "seq",
-        )
-        found = [int(text) for text in seq.drop_null().to_pylist()]
-        lowest = min([lowest or _NO_SEQ, *found]) if found else lowest
-        highest = max([highest, *found])
-    return SeqRange(lowest, highest) if highest else None
+    found: list[int] = []
+    for rows in target.read(stream, *span, headers_only=True):
+        headers = rows["headers"].filter(pc.greater_equal(rows["time"], created_at))
+        seqs = pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq").drop_null()
+        numbers = [*found, *(int(text) for text in seqs.to_pylist())]
+        found = [min(numbers), max(numbers)] if numbers else []
+    return SeqRange(*found) if found else None
 
 
 def build_existing(seqs: SeqArray, times: SeqArray) -> ExistingMessages:
@@ -149,53 +126,5 @@ def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArr
     times = rows["time"].filter(found.is_valid()).to_numpy()
     name, seq = (pc.struct_field(found.drop_null(), part) for part in ("name", "seq"))
     seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
-    for text, of_source in _split_by_name(name):
-        yield text, seqs[of_source], times[of_source]
-
-
-def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqArray]]:
-    """Yield each origin of messages with an origin header, in order.
-
-    Each comes as `domain/stream`, with the sequences and times (ns) there. A header with another
-    time than a copy writes does not count: a user wrote it.
-    """
-    if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
-        return
-    found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
-    name, seq, time = (pc.struct_field(found, part) for part in ("stream", "seq", "time"))
-    seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
-    times = parse_times(time, invalid=-1)
-    for text, of_origin in _split_by_name(name):
-        valid = of_origin & (times >= 0)
-        yield text, seqs[valid], times[valid]
-
-
-def parse_origin_sequences(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray]]:
-    """Yield each origin (`domain/stream`) of messages that a copy wrote, with the sequences."""
-    found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
-    name, seq = (pc.struct_field(found, part) for part in ("stream", "seq"))
-    seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
-    for text, of_origin in _split_by_name(name):
-        yield text, seqs[of_origin]
-
-
-def _split_by_name(names: pa.BinaryArray) -> Iterator[tuple[str, SeqArray]]:
-    """Yield each name with a mask of its rows."""
-    encoded = pc.dictionary_encode(names)
-    codes = encoded.indices.to_numpy()
-    for code, text in enumerate(encoded.dictionary.to_pylist()):
-        yield text.decode(errors="surrogateescape"), codes == code
-
-
-def group_by_origin(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:
-    """Return each origin (`domain/stream`) with a mask of its messages."""
-    if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
-        return {}
-    encoded = pc.dictionary_encode(
-        pc.struct_field(pc.extract_regex(headers, pattern=_ORIGIN_PATTERN), "stream")
-    )
-    names = [
-        (code, name) for code, name in enumerate(encoded.dictionary.to_pylist()) if name is not None
-    ]
-    codes = pc.fill_null(encoded.indices, -1)
-    return {name.decode(errors="surrogateescape"): pc.equal(codes, code) for code, name in names}
+    for text, places in group_rows(name):
+        yield text.decode(errors="surrogateescape"), seqs[places], times[places]

@@ -140,14 +140,7 @@ def build_verification(
             origin.counts[result["kind"]] += result["count"]
         else:
             place = None if result["kind"] == "missing" else result["place"]
-            origin.listed.append(
-                Difference(
-                    result["kind"],
-                    origin.origin,
-                    result["seq"],
-                    place,
-                )
-            )
+            origin.listed.append(Difference(result["kind"], origin.origin, result["seq"], place))
     for origin in verification.origins:
         origin.listed = sorted(
             origin.listed, key=lambda result: (result.origin_seq, result.target_seq or 0)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
-from jsplan.backfill.endpoints import Endpoints, require_same_stream, require_same_streams
+from jsplan.backfill.endpoints import Endpoints, require_same_stream
 from jsplan.backfill.entry import has_transforms, is_joint_copy
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.protocol import read, stream_info
+from jsplan.backfill.protocol import stream_info
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import ComparedOrigin
 from jsplan.backfill.rows.readers import (
@@ -26,9 +28,9 @@ from jsplan.backfill.rows.readers import (
     read_target_rows,
 )
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import parse_origin_header
+from jsplan.backfill.tasks.hashes import parse_origins
 from jsplan.backfill.tasks.origin_task import OriginTask
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformSpec
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.config.model import Backfill
@@ -58,49 +60,52 @@ async def build_comparison(
     origins = [
         await load_origin(context, pool, state, into_archive=into_archive) for state in states
     ]
-    if into_archive:
-        comparison, tasks = await _read_export(context, entry, origins)
-    elif origins:
-        comparison, tasks = await _read_copy(context, entry, origins, transforms)
-    else:
+    if not origins:
         return Comparison()
-    if tasks:
+    if is_joint_copy(entry):
+        require_distinct(entry.name, origins)
+    infos = [await origin.reader.fetch_info() for origin in origins]
+    for origin, info in zip(origins, infos, strict=True):
+        require_same_stream(origin.state.origin, KnownObject(origin.state.created, ""), info)
+    compare = _compare_archive if into_archive else _compare_stream
+    comparison = await compare(context, entry, origins, infos)
+    if has_transforms(entry):
+        tasks = tuple(
+            _build_task(origin, info) for origin, info in zip(origins, infos, strict=True)
+        )
         partition = Partition(tasks[0].source, "", "")
-        unordered = replace(transforms, order="none")
-        comparison.plan = PartitionPlan((partition,), tuple(tasks), unordered)
+        comparison.plan = PartitionPlan((partition,), tasks, replace(transforms, order="none"))
     return comparison
 
 
 # --- a stream as the target -----------------------------------------------------------------------
 
 
-async def _read_copy(
-    context: Context, entry: Backfill, origins: Sequence[CopyOrigin], transforms: TransformSpec
-) -> tuple[Comparison, list[OriginTask]]:
-    if is_joint_copy(entry):
-        require_distinct(entry.name, origins)
+async def _compare_stream(
+    context: Context, entry: Backfill, origins: Sequence[CopyOrigin], infos: Sequence[StreamInfo]
+) -> Comparison:
     endpoints = origins[0].endpoints
     target = await require_stream_info(endpoints.target, entry.target.stream)
-    comparison, tasks, infos = Comparison(), list[OriginTask](), list[StreamInfo]()
-    for number, origin in enumerate(origins):
-        info = await origin.reader.fetch_info()
-        require_same_streams(origin.state, info, target)
+    comparison = Comparison()
+    for number, (origin, info) in enumerate(zip(origins, infos, strict=True)):
+        known = KnownObject(origin.state.target_created, "")  # empty: a plan may not know it yet
+        require_same_stream(origin.state.target, known, target)
         names = PendingScan(origin, context.topology).list_source_names(target)
         comparison.origins.append(_build_compared_origin(number, origin, info, names))
         if origin.archive is not None:
             comparison.is_transformed |= origin.archive.origin.is_transformed
-        infos.append(info)
     comparison.origins = [
         _end_at_successor(each, comparison.origins) for each in comparison.origins
     ]
     restored = any(origin.state.strategy == "snapshot" for origin in origins)
-    comparison.readers = _read_target(endpoints, target, comparison, transforms.order, restored)
-    for origin, compared, info in zip(origins, comparison.origins, infos, strict=True):
-        tasks += _add_origin_side(comparison, entry, origin, compared, info)
+    comparison.readers = _read_target(endpoints, target, comparison, entry.order, restored)
+    comparison.readers += [
+        _read_origin(entry, *each) for each in zip(origins, comparison.origins, infos, strict=True)
+    ]
     if restored or any(target["config"].get(limit, -1) > 0 for limit in _EXPIRY_LIMITS):
-        is_unordered = bool(tasks) and transforms.order != "stream"
+        is_unordered = entry.order != "stream"
         comparison.find_floors = partial(_find_floors, comparison.origins, origins, is_unordered)
-    return comparison, tasks
+    return comparison
 
 
 def _end_at_successor(origin: ComparedOrigin, origins: Sequence[ComparedOrigin]) -> ComparedOrigin:
@@ -155,25 +160,22 @@ def _build_compared_origin(
         parse_instant(state.created),
         int(info["state"].get("last_seq", _NO_LAST_SEQ)),
         source_names,
-        bool(source_names),
         tuple((first, last) for first, last in gaps),
         tuple(state.skipped),
     )
 
 
-def _add_origin_side(
-    comparison: Comparison,
-    entry: Backfill,
-    origin: CopyOrigin,
-    compared: ComparedOrigin,
-    info: StreamInfo,
-) -> list[OriginTask]:
-    """Add the reader of an origin. Return the task that makes the expected messages, if any."""
+def _build_task(origin: CopyOrigin, info: StreamInfo) -> OriginTask:
     span = origin.state.seq_range
-    task = replace(origin.build_task((span,) if span.size > 0 else ()), known=_known(info))
-    is_presence = has_transforms(entry)
-    comparison.readers.append(partial(read_origin_rows, task, compared, is_presence=is_presence))
-    return [task] if is_presence else []
+    return replace(origin.build_task((span,) if span.size > 0 else ()), known=_known(info))
+
+
+def _read_origin(
+    entry: Backfill, origin: CopyOrigin, compared: ComparedOrigin, info: StreamInfo
+) -> SideReader:
+    """Return the reader of an origin: its messages, or which ones it has if a plan makes them."""
+    task, is_presence = _build_task(origin, info), has_transforms(entry)
+    return partial(read_origin_rows, task, compared, is_presence=is_presence)
 
 
 def _find_floors(
@@ -186,19 +188,11 @@ def _find_floors(
     If `is_unordered`, expired and missing messages cannot be distinguished.
     """
     endpoint, stream = origins[0].endpoints.target_endpoint, origins[0].state.target_address.stream
-    connection = endpoint.open()
-    try:
+    with contextlib.closing(endpoint.open()) as connection:
         target = stream_info.fetch_stream_info(connection, endpoint.api_prefix, stream)
-    finally:
-        connection.close()
     floors = {}
     for compared, origin in zip(compared_origins, origins, strict=True):
-        # restored messages have their sequences: below the first one everything has expired
-        floor = (
-            target.first
-            if origin.state.strategy == "snapshot"
-            else _find_expiry_floor(compared, origin.state, endpoint, target)
-        )
+        floor = _find_expiry_floor(compared, origin.state, endpoint, target)
         floors[compared.number] = compared.last + 1 if is_unordered and floor else floor
     return floors
 
@@ -213,24 +207,20 @@ def _find_expiry_floor(
 
     The target deletes its oldest messages because of its limits. 0: none.
     """
+    if origin_state.strategy == "snapshot":
+        return target.first  # restored messages have their sequences
+    if origin_state.status != "done":
+        return 0
     if target.config.get("max_msgs_per_subject", -1) > 0:
         # messages that such a limit deleted cannot be distinguished from other missing ones
-        return origin_state.last + 1 if origin_state.status == "done" else 0
-    if (
-        not any(target.config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
-        or target.first <= origin_state.target_next
-        or origin_state.status != "done"
-    ):
+        return origin_state.last + 1
+    is_limited = any(target.config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
+    if not is_limited or target.first <= origin_state.target_next:
         return 0
-    request = ReadRequest(
-        endpoint.api_prefix,
-        origin_state.target_address.stream,
-        target.first,
-        target.last,
-        headers_only=True,
-    )
-    for rows in read(endpoint.open, request) if target.first <= target.last else ():
-        seqs = parse_origin_header(rows["headers"], compared.domain, compared.stream)[0].drop_null()
+    stream = origin_state.target_address.stream
+    for rows in endpoint.read(stream, target.first, target.last, headers_only=True):
+        names, seqs, _ = parse_origins(rows["headers"])
+        seqs = seqs.filter(pc.equal(names, compared.name))
         if len(seqs):
             return int(seqs[0].as_py())
     return origin_state.last + 1
@@ -239,30 +229,21 @@ def _find_expiry_floor(
 # --- an archive as the target ---------------------------------------------------------------------
 
 
-async def _read_export(
-    context: Context, entry: Backfill, origins: Sequence[CopyOrigin]
-) -> tuple[Comparison, list[OriginTask]]:
-    comparison, tasks = Comparison(), list[OriginTask]()
-    store = resolve_store(context, entry.target.parquet or "")
+async def _compare_archive(
+    context: Context, entry: Backfill, origins: Sequence[CopyOrigin], infos: Sequence[StreamInfo]
+) -> Comparison:
+    comparison, store = Comparison(), resolve_store(context, entry.target.parquet or "")
     archive = await asyncio.to_thread(Archive.read, store)
     missing = await asyncio.to_thread(archive.find_missing_files)
-    for number, origin in enumerate(origins):
-        state = origin.state
-        info = await origin.reader.fetch_info()
-        require_same_stream(state.origin, KnownObject(state.created, ""), info)
+    for number, (origin, info) in enumerate(zip(origins, infos, strict=True)):
         compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
-        found = archive.find(
-            (origin.endpoints.origin_domain_name, state.origin_address.stream, state.created)
-        )
-        files = found.files if found is not None else []
-        placed = tuple((store, file) for file in files if file.name not in missing)
         comparison.origins.append(compared)
-        if placed:
-            task = replace(origin.build_task((state.seq_range,)), files=placed)
+        found = archive.find((compared.domain, compared.stream, origin.state.created))
+        files = found.files if found is not None else []
+        if placed := tuple((store, file) for file in files if file.name not in missing):
+            task = replace(_build_task(origin, info), files=placed)
             comparison.readers.append(partial(read_kept_rows, task, compared))
-        transformed = _add_origin_side(comparison, entry, origin, compared, info)
         # the archive may have messages that the entry did not select then
-        if transformed and found is not None and found.origin.where != entry.where:
-            comparison.readers.pop()
-        tasks += transformed
-    return comparison, tasks
+        if not has_transforms(entry) or found is None or found.origin.where == entry.where:
+            comparison.readers.append(_read_origin(entry, origin, compared, info))
+    return comparison

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.parts import Deferred
+from jsplan.documents.reading import convert
 from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
     BackfillState,
@@ -73,17 +75,11 @@ def plan_backfills(
 
 def defer_backfills(inputs: PlanInputs) -> list[Deferred]:
     """List the offline sides of open entries. An offline target defers the whole entry."""
-    waiting = (
-        (entry, side)
+    domains = inputs.live.domains
+    return [
+        Deferred(str(side), f"backfill {entry.name} waits: {domains[side.domain].offline_text}")
         for entry in list_open_entries(inputs)
         for side in _offline_sides(inputs, entry)
-    )
-    return [
-        Deferred(
-            str(side),
-            f"backfill {entry.name} waits: {inputs.live.domains[side.domain].offline_text}",
-        )
-        for entry, side in waiting
     ]
 
 
@@ -98,16 +94,11 @@ def _offline_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
 def _copyable_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
     """List the origins to copy now. With an offline side: those that are reachable and not done."""
     offline = _offline_sides(inputs, entry)
-    if not offline:
-        return list(entry.origins)
     if entry.target in offline:
         return []
-    record = find_stored_state(inputs.state.backfills, entry)
-    done = (
-        {state.origin for state in record.origins if state.status == "done"}
-        if record is not None
-        else set()
-    )
+    record = find_stored_state(inputs.state.backfills, entry) if offline else None
+    states = record.origins if record is not None else ()
+    done = {state.origin for state in states if state.status == "done"}
     return [side for side in entry.origins if side not in offline and str(side) not in done]
 
 
@@ -122,11 +113,11 @@ def _plan_entry(
     matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
     planned = [_plan_side(inputs, decisions, *pair) for pair in matched if pair[0] in sides]
     known = [amount for _, amount in planned if amount is not None]
-    messages, size = (
-        (sum(column) for column in zip((0, 0), *known, strict=True))
-        if len(known) == len(planned)
-        else (None, None)
-    )
+    messages = size = estimate = None
+    if len(known) == len(planned):
+        messages, size = (sum(column) for column in zip((0, 0), *known, strict=True))
+        past = list_past_copies(inputs.state)
+        estimate = asdict(estimate_backfill(entry, choice.strategy, messages, size, past))
     return {
         "name": entry.name,
         "from": [document for document, _ in planned],
@@ -136,26 +127,13 @@ def _plan_entry(
         "reason": choice.reason,
         "messages": messages,
         "bytes": size,
-        "estimate": _estimate_entry(inputs, entry, choice, messages, size),
+        "estimate": estimate,
     }
-
-
-def _estimate_entry(
-    inputs: PlanInputs,
-    entry: Backfill,
-    choice: StrategyChoice,
-    messages: int | None,
-    size: int | None,
-) -> dict[str, Any] | None:
-    if messages is None or size is None:
-        return None
-    past = list_past_copies(inputs.state)
-    return asdict(estimate_backfill(entry, choice.strategy, messages, size, past))
 
 
 def list_past_copies(state: State) -> list[OriginState]:
     """List the origin states of all earlier copies, newest last."""
-    records = [BackfillState.from_json(raw) for raw in state.backfills.values()]
+    records = [convert(raw, BackfillState) for raw in state.backfills.values()]
     return [
         state
         for record in sorted(records, key=lambda record: record.pinned_at)
@@ -184,33 +162,18 @@ def _build_traits(inputs: PlanInputs, side: BackfillSide) -> StreamTraits:
 def diagnose_impossible(inputs: PlanInputs) -> Iterable[Diagnostic]:
     """Yield an error for each entry whose strategy cannot copy it."""
     for entry in list_open_entries(inputs):
-        if (
-            not _offline_sides(inputs, entry)
-            and (choice := choose_entry_strategy(inputs, entry)).obstacle
-        ):
-            yield Diagnostic(
-                "error",
-                IMPOSSIBLE_CODE,
-                *explain_obstacle(entry, choice),
-                str(entry.target),
-                entry.range,
-            )
+        choice = choose_entry_strategy(inputs, entry)
+        if choice.obstacle and not _offline_sides(inputs, entry):
+            text, hint = explain_obstacle(entry, choice)
+            yield Diagnostic("error", IMPOSSIBLE_CODE, text, hint, str(entry.target), entry.range)
 
 
 def side_to_document(side: BackfillSide) -> dict[str, Any]:
     """Convert one side to the form of the documents."""
-    if side.parquet is not None:
-        return {"parquet": side.parquet}
-    bounds = {
-        "start_seq": side.start_seq,
-        "end_seq": side.end_seq,
-        "start_time": side.start_time,
-        "end_time": side.end_time,
-        "filter_subjects": list(side.filters) or None,
-    }
-    return {"domain": side.domain, "stream": side.stream} | {
-        key: value for key, value in bounds.items() if value is not None
-    }
+    found = {key: value for key, value in to_builtins(side).items() if value not in (None, "", ())}
+    if "filters" in found:
+        found["filter_subjects"] = list(found.pop("filters"))
+    return found
 
 
 def _plan_side(

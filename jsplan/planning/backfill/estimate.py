@@ -18,29 +18,13 @@ MIN_SAMPLE_MESSAGES: Final = 10_000
 def estimate_backfill(
     entry: Backfill, strategy: Strategy, messages: int, size: int, past: Iterable[OriginState]
 ) -> Estimate:
-    """Estimate the time of an entry for these messages and bytes."""
+    """Estimate the time of an entry for these messages and bytes; `past` are earlier copies."""
     pairs = {(side.domain, entry.target.domain) for side in entry.origins}
-    return estimate_copy(strategy, messages, size, entry.rate, pairs, past)
-
-
-def estimate_copy(
-    strategy: Strategy,
-    messages: int,
-    size: int,
-    rate: int | None,
-    pairs: set[tuple[str, str]],
-    past: Iterable[OriginState],
-) -> Estimate:
-    """Estimate the time for these messages and bytes.
-
-    `rate` is a limit in bytes per second, or None. `pairs` are the domains of origins and targets.
-    `past` are earlier copies.
-    """
     samples = [
         origin
         for origin in past
         if origin.strategy == strategy
-        and _domain_pair(origin) in pairs
+        and (origin.origin.partition("/")[0], origin.target.partition("/")[0]) in pairs
         and origin.copied >= MIN_SAMPLE_MESSAGES
         and origin.seconds > 0
     ]
@@ -48,19 +32,13 @@ def estimate_copy(
     if samples:
         last = samples[-1]
         per_second = max(1, round(last.copied / last.seconds))
-        seconds, basis = (
-            messages / per_second,
-            f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}",
-        )
+        seconds = messages / per_second
+        basis = f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}"
     else:
         seconds = max(messages / per_second, size / bytes_per_second)
         basis = f"assuming {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
+    rate = entry.rate
     if rate is not None and size / rate > seconds:
         seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
-    return Estimate(
-        round(seconds + start, 1), f"{basis}, and {start}s for Spark to start" if start else basis
-    )
-
-
-def _domain_pair(origin: OriginState) -> tuple[str, str]:
-    return origin.origin.partition("/")[0], origin.target.partition("/")[0]
+    basis += f", and {start}s for Spark to start" if start else ""
+    return Estimate(round(seconds + start, 1), basis)

@@ -78,17 +78,6 @@ class BackfillState(PinnedRangeShape):
         """True if a plan pinned it and no run has started."""
         return self.planned and not any(origin.status == "done" for origin in self.origins)
 
-    def to_json(self) -> dict[str, Any]:
-        """The value of `backfills[name]`."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> BackfillState:
-        """The reverse of `to_json`."""
-        found: BackfillState = convert(raw, cls)
-        return found
-
 
 def hash_config(entry: Backfill) -> str:
     """Hash an entry, without the keys that only change the speed of a copy."""
@@ -103,11 +92,8 @@ def find_stored_state(
 ) -> BackfillState | None:
     """Load the state of an entry, if the entry has not changed since."""
     raw = backfills.get(entry.name)
-    return (
-        BackfillState.from_json(raw)
-        if raw is not None and raw["entry_hash"] == hash_config(entry)
-        else None
-    )
+    is_same = raw is not None and raw["entry_hash"] == hash_config(entry)
+    return convert(raw, BackfillState) if raw is not None and is_same else None
 
 
 def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:

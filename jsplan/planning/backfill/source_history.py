@@ -22,7 +22,6 @@ from jsplan.resources.nested import origin_key
 from jsplan.units import count_text, instant_of, parse_instant
 
 if TYPE_CHECKING:
-    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
 
 LEFT_OUT_CODE: Final = "JS475"
@@ -171,14 +170,10 @@ def _describe_amount(
     messages, _ = estimate_between(live.state, 1, last)
     if not messages:
         return ""
-    most = "" if _is_exact(live, last) and not late.filters else "at most "
-    return f"{most}{count_text(messages, 'earlier message')}"
-
-
-def _is_exact(live: LiveObject, last: int) -> bool:
-    """Check whether the number of messages up to a sequence is known exactly."""
     first, highest = int(live.state["first_seq"]), int(live.state["last_seq"])
-    return last == highest or int(live.state["messages"]) == highest - first + 1
+    is_exact = last == highest or int(live.state["messages"]) == highest - first + 1
+    most = "" if is_exact and not late.filters else "at most "
+    return f"{most}{count_text(messages, 'earlier message')}"
 
 
 # --- what to do -----------------------------------------------------------------------------------

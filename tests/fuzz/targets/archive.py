@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.parquet.location import list_parquet_origins, resolve_origin_key
+from jsplan.backfill.parquet.location import ParquetOrigin, resolve_origin_key
 from jsplan.backfill.parquet.manifest import Archive, ArchiveFile
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.config import LoadOptions, load
@@ -90,10 +90,10 @@ def run(scene: DocumentRun) -> None:
     context = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
     GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
     archive = Archive.read(LocalFolder(scene.ws / "arc"))
-    for archived in list_parquet_origins(archive):
+    for content in archive.origins:
+        archived = ParquetOrigin(archive, content)
         resolve_origin_key(context, archived.origin)
         _ = archived.files, archived.stream_info
-        content = archived.content
         entries = [ArchiveFile(chunk.name, 1, 4, "0" * 64, 0, 0, 0, 0) for chunk in content.pending]
         done = content.complete(entries, [SeqRange(15, 16)])
         _call_may_refuse(archive.put(done).save)

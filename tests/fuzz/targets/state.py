@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import to_builtins
 
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from tests.fuzz.document_run import Violation
@@ -100,7 +101,9 @@ def _backfill() -> dict[str, Any]:
         gaps=[[2, 3]],
         skipped=[4],
     )
-    return BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z").to_json()
+    record = BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z")
+    found: dict[str, Any] = to_builtins(record)
+    return found
 
 
 def seeds() -> list[Document]:
