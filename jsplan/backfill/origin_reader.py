@@ -112,14 +112,15 @@ class StreamReader(Struct):
         return await asyncio.to_thread(self._ask, count)
 
     async def find_gone(self) -> list[SeqRange]:
-        """Find the sequences that are deleted at the origin."""
+        """Find the sequences that are deleted at the origin, of the pinned range where many are."""
         state = (await require_stream_info(self.endpoints.origin, self._stream))["state"]
         gone = [SeqRange(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
         deleted = int(state.get("num_deleted") or 0)
         if deleted > MAX_DELETED_DETAILS:
-            return subtract(
-                [SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present)
-            )
+            first = max(self.state.first, int(state["first_seq"]))
+            last = min(self.state.last, int(state["last_seq"]))
+            pinned = [SeqRange(first, last)] if first <= last else []
+            return gone + subtract(pinned, await asyncio.to_thread(self._list_present))
         if deleted:
             detailed = await self.endpoints.origin.request(
                 f"STREAM.INFO.{self._stream}", {"deleted_details": True}

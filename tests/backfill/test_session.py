@@ -157,3 +157,25 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "a = b c" in done.stderr
     assert find_java_home({"PATH": str(tmp_path)}, tmp_path / "cache") == home
+
+
+_AFTER_AN_ERROR = """
+import contextlib, sys
+from pathlib import Path
+from jsplan.backfill.spark.plain_errors import SourceError, plain_errors
+from jsplan.backfill.spark.session import start_session
+from jsplan.errors import UsageError
+
+with contextlib.suppress(SourceError), plain_errors():
+    raise UsageError("an option is wrong")
+session = start_session("test", cache=Path(sys.argv[1]), log=Path(sys.argv[2]))
+print(session._jvm.System.getenv("SPARK_HIDE_TRACEBACK"))
+"""
+
+
+@pytest.mark.soak
+def test_an_error_of_a_table_hides_no_error_of_a_later_jvm(tmp_path: Path) -> None:
+    """A session that begins after it says where a function of a user fails."""
+    words = [sys.executable, "-c", _AFTER_AN_ERROR, str(tmp_path), str(tmp_path / "log")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"

@@ -155,6 +155,8 @@ def start_session(
         _silence_logging()
         spark = Path(pyspark.__file__).parent
         archive = find_archive(java_home / "bin/java", spark, cache / "spark", os.environ)
+        # A table of this process may have set it: then a worker would not say where it failed.
+        os.environ.pop("SPARK_HIDE_TRACEBACK", None)
         with _explain_start_errors(log):
             gateway = _launch_gateway(conf, log, archive if is_local else None)
             SparkContext(conf=conf, gateway=gateway)
