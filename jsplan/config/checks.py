@@ -6,11 +6,14 @@ on the server or on live are in `planning.refusals`.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from jsplan.address import Address
 from jsplan.config.checks_origins import check_origins
 from jsplan.config.problem import Body, Checks, Problem, Problems
 from jsplan.config.transforms import transform_problem
+from jsplan.resources import buckets
 from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration
 
@@ -296,3 +299,23 @@ _STREAM_CHECKS: Final = Checks(
     (_async, frozenset(["persist_mode"])),
     (_lengths, frozenset(["metadata"])),
 )
+
+
+def check_bucket(address: Address, body: Mapping[str, Any]) -> Problems:
+    """Yield everything that the server is certain to refuse in the stream of a bucket.
+
+    Buckets are KV buckets and object stores.
+    """
+    kind, lowered = address.kind, buckets.lower(address, body)
+    lowered = {
+        "name": address.stream,
+        "discard": buckets.client_defaults(kind, lowered).get("discard"),
+    } | lowered
+    for problem in check_stream(lowered):
+        summary, detail = (
+            buckets.with_aliases(kind, problem.summary),
+            buckets.with_aliases(kind, problem.detail),
+        )
+        yield problem._replace(
+            field=buckets.alias_of(kind, problem.field), summary=summary, detail=detail
+        )

@@ -24,7 +24,7 @@ from jsplan.config import (
     lifecycle,
     parsing,
 )
-from jsplan.config.checks_buckets import check_bucket
+from jsplan.config.checks import check_bucket
 from jsplan.config.contents import ContentReaders
 from jsplan.config.copy_of import CopyOfResolver
 from jsplan.config.expand import DomainSelectors, choose_only_domain

@@ -5,17 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from jsplan import __version__
 from jsplan.address import Address, is_selected, matches_any
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.drift import Drift
+from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.parts import Deferred
+from jsplan.documents.plan_types import Severity
 from jsplan.drift.mutes import apply_mutes
-from jsplan.drift.replication_severity import with_severity
-from jsplan.drift.unmanaged import build_unmanaged_element
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, lacks_server
 from jsplan.facts.replicas import note_unread_replicas
@@ -201,3 +200,52 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
         live.unlisted and "unmanaged" in options.fail_on
     )
     return combine_exit_codes([ExitCode.ERROR] if unread else [])
+
+
+#: Retention policies with which a consumer decides which messages its stream keeps.
+_CONSUMING_RETENTIONS = ("workqueue", "interest")
+
+
+def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
+    """Build the element of `unmanaged` for one object; `live` has the managed streams."""
+    address, state = found.address, found.state
+    messages = state.get("messages", state.get("num_pending"))
+    return Unmanaged(
+        str(address),
+        address.kind,
+        messages,
+        state.get("bytes"),
+        found.created,
+        severity=_severity(found, live),
+        ephemeral=is_ephemeral(found),
+    )
+
+
+def is_ephemeral(found: LiveObject) -> bool:
+    """Return True for a consumer that the server removes when it is not used any more."""
+    return found.address.kind == "consumer" and not found.raw.get("durable_name")
+
+
+def _severity(found: LiveObject, live: Live) -> Severity:
+    """Return `functional` for a consumer that affects what a managed stream keeps."""
+    parent = found.address.parent
+    stream = live.get(parent) if parent is not None else None
+    return (
+        "functional"
+        if stream is not None and stream.raw.get("retention") in _CONSUMING_RETENTIONS
+        else "cosmetic"
+    )
+
+
+#: First words of causes that lose messages; the others only delay them.
+_LOSING_CAUSES: Final = ("origin re-created", "origin went back", "draining a workqueue")
+
+
+def with_severity(flow: dict[str, Any]) -> dict[str, Any]:
+    """Return an element of `replication`, with a severity unless it is healthy."""
+    if flow["healthy"] is not False:
+        return flow
+    severity: Severity = (
+        "destructive" if str(flow.get("cause") or "").startswith(_LOSING_CAUSES) else "functional"
+    )
+    return flow | {"severity": severity}

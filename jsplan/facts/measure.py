@@ -6,6 +6,7 @@ Uses only INFO, LIST, MSG.GET and DIRECT.GET, never a consumer, and never reads 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from jsplan.documents.deletions import DeletionRequest
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.measure_interest import measure_drained, measure_finished, measure_unwanted
 from jsplan.facts.measure_limits import measure_limits
-from jsplan.facts.measure_undelivered import measure_undelivered
 from jsplan.facts.measured_stream import MeasuredStream
 from jsplan.facts.measurement import (
     MEASURE_LIMIT,
@@ -25,10 +25,9 @@ from jsplan.facts.measurement import (
     MeasurementRequest,
     reduce_request,
 )
-from jsplan.facts.messages import open_reader
-from jsplan.facts.reset_count import ResetCount
-from jsplan.facts.reset_reads import count_reset
-from jsplan.facts.undelivered import FilterChange
+from jsplan.facts.messages import MessageReader, ReadLimitExceeded, open_reader
+from jsplan.facts.reset_count import RESET_CAUSE, RangeTally, ResetCount
+from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
 from jsplan.jetstream import DomainApi, Pool
 
 #: Concurrent measurements.
@@ -145,3 +144,54 @@ def _combine(stream: MeasuredStream, results: list[Measurement]) -> Measurement:
             acknowledged=first.acknowledged + other.acknowledged,
         )
     return first
+
+
+async def measure_undelivered(stream: MeasuredStream, change: FilterChange) -> Measurement:
+    """Measure what a changed filter leaves undelivered. Subjects show where that is nothing."""
+    try:
+        known = await stream.read_subject_counts()
+    except (ReadLimitExceeded, ApiError):
+        known = False
+    most = (
+        sum(n for subject, n in stream.counts.items() if change.may_count(subject))
+        if known
+        else stream.messages
+    )
+    walk, causes = UndeliveredWalk(change), ["filter", change.aspect]
+    if not most:
+        return stream.result((0, 0), None, causes)
+    try:
+        async for message in stream.reader.read_forward(
+            max(change.start, int(stream.state["first_seq"]))
+        ):
+            walk.visit(message)
+    except (ReadLimitExceeded, ApiError):
+        return stream.result((walk.sure.messages, most), (0, 0), causes)
+    return stream.result(
+        (walk.sure.messages, walk.sure.messages + walk.doubtful.messages), (0, 0), causes
+    )
+
+
+async def count_reset(
+    reader: MessageReader, count: ResetCount
+) -> tuple[tuple[int, int], tuple[int, int], list[str]]:
+    """Return the bounds of the messages, no bytes, and the causes of the measurement.
+
+    Where the limit of reads is too low or the server stops answering, the least is 0.
+    """
+    ranges = [(max(first, reader.first), min(last, reader.last)) for first, last in count.ranges]
+    most = [
+        max(0, last - first + 1) - sum(first <= gap <= last for gap in reader.gaps or ())
+        for first, last in ranges
+    ]
+    least, tally = most, RangeTally(count)
+    if count.filters or reader.gaps is None:
+        filled = [one for one in ranges if one[0] <= one[1]] or [(1, 0)]
+        reads = dataclasses.replace(reader, last=max(last for _, last in filled))
+        try:
+            async for message in reads.read_forward(min(first for first, _ in filled)):
+                tally.visit(message.seq, message.subject)
+            least = most = tally.found
+        except (ReadLimitExceeded, ApiError):
+            least = [0] * len(ranges)
+    return count.bounds(least, most), (0, 0), [RESET_CAUSE, count.kind]

@@ -6,7 +6,7 @@ What is alike in many domains is one line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan import units
 from jsplan.address import Address, compress_names
@@ -15,8 +15,7 @@ from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
-from jsplan.render.relocations_text import render_relocations
-from jsplan.units import count_text
+from jsplan.units import count_text, format_age, parse_instant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -436,3 +435,31 @@ def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
 
 def _sum_column(members: Iterable[Row], name: str) -> int:
     return sum(int(m[name] or 0) for m in members)
+
+
+_ROLE: Final = {"copying": "warn", "prepared": "good", "cut-over": "bad", "activated": "warn"}
+
+
+def render_relocations(
+    lines: Lines, found: Iterable[dict[str, Any]], now: int, width: int | None = None
+) -> None:
+    """Render one row for each: both sides, what the copy lacks, and the age of its last message.
+
+    `now` is ns since the epoch.
+    """
+    rows: list[list[grid.Cell]] = [
+        [
+            safe(item["from"]),
+            safe(item["to"]),
+            f"{item['lag']:,}",
+            format_age(now - parse_instant(item["last_message"])) if item["last_message"] else "",
+            (item["phase"], _ROLE.get(item["phase"], "warn")),
+        ]
+        for item in found
+    ]
+    if not rows:
+        return
+    lines.add(0, ("Relocations", "strong"))
+    head = ("from", "to", "behind", "newest", "state")
+    grid.add_table(lines, head, rows, left=2, width=width)
+    lines.blank()

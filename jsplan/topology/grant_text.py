@@ -1,8 +1,9 @@
-"""Grants as text: server configuration and `nsc` commands per account. Pure."""
+"""Grants and permissions as text: server configuration and `nsc` commands. Pure."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,7 @@ from msgspec import Struct, field
 
 from jsplan.subjects import is_subset
 from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG, Grant
+from jsplan.topology.app_permissions import VERBS, AppPermissions, Permission
 
 
 class Export(Struct):
@@ -186,3 +188,32 @@ def _quote_if_needed(name: str) -> str:
 
 def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def render_user_config(found: AppPermissions) -> str:
+    """Return a variable with the permissions, for `permissions:` of the user."""
+    name = re.sub(r"\W", "_", found.app.name).upper()
+    blocks = [_render_block(verb, found.allowed(verb)) for verb in VERBS]
+    return "\n".join((f"{name} = {{", *blocks, "}", ""))
+
+
+def _render_block(verb: str, allowed: Sequence[Permission]) -> str:
+    if not allowed:  # a server takes an empty list for everything
+        return f'  {verb}: {{deny: ">"}}'
+    lines = [f"    {json.dumps(each.text)}  # {_describe(each)}" for each in allowed]
+    return "\n".join((f"  {verb}: {{allow: [", *lines, "  ]}"))
+
+
+def _describe(permission: Permission) -> str:
+    why = ", ".join(permission.uses)
+    return f"{REPLY_FLAG}: {why}" if permission.optional else why
+
+
+def render_nsc_command(found: AppPermissions) -> str:
+    """Return the command that adds the user to its account."""
+    app = found.app
+    arguments = ["nsc", "add", "user", "--account", found.account or "ACCOUNT", "--name", app.user]
+    for flag, verb in zip(("--allow-pub", "--allow-sub"), VERBS, strict=True):
+        subjects = ",".join(each.text for each in found.allowed(verb))
+        arguments += [flag, subjects] if subjects else [flag.replace("allow", "deny"), ">"]
+    return shlex.join(arguments)

@@ -29,10 +29,11 @@ from jsplan.topology.grant_text import (
     collect_exports,
     list_accounts,
     render_account_config,
+    render_nsc_command,
     render_nsc_commands,
+    render_user_config,
 )
 from jsplan.topology.own_users import derive_own_users
-from jsplan.topology.permission_text import render_nsc_command, render_user_config
 
 #: Bytes of an earlier document that is compared with.
 MAX_DOCUMENT_BYTES: Final = 64 << 20

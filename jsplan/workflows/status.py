@@ -16,7 +16,7 @@ from jsplan.documents.status import Status
 from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.leaderless import name_silent_servers
+from jsplan.facts.domains import name_silent_servers
 from jsplan.facts.live import LiveObject
 from jsplan.facts.lost_messages import read_losses
 from jsplan.facts.reader import read_object

@@ -24,8 +24,8 @@ from jsplan.drift.service.alerts import (
     format_fields,
     group_unmanaged,
 )
+from jsplan.drift.service.checker import find_doubtful
 from jsplan.drift.service.endpoint import parse_listen_address
-from jsplan.drift.service.own_changes import find_doubtful
 from jsplan.drift.service.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry

@@ -16,6 +16,9 @@ from jsplan.documents.drift_causes import CAUSES, FAILING_CAUSES
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
+    from jsplan.cli.output import Output
+    from jsplan.documents.alert import AlertEvent
+    from jsplan.documents.plan import ResourceChange
     from jsplan.drift.service.schedule import Schedule
 
 #: The causes that the scheduled job can report besides: domains and failed checks.
@@ -153,7 +156,6 @@ def watch(
     Each alert is one line; with --format json, one JSON document.
     """
     settings, output = start(ctx)
-    from jsplan.cli.drift_watch_view import AlertPrinter, describe_changes
     from jsplan.drift.service.options import WatchOptions
     from jsplan.workflows import drift_service
 
@@ -181,3 +183,27 @@ def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
             hint="Changes are reported as they happen. The full check finds what was not received.",
         )
     return Cron(cron, jitter) if cron is not None else Interval(every or 300 * SECOND, jitter)
+
+
+class AlertPrinter:
+    """A printer of notifications on stdout: a line each, or a JSON document per line."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def notice(self, notice: AlertEvent) -> None:
+        """Print one notification."""
+        from jsplan.documents.base import dumps
+        from jsplan.render.escape import safe
+
+        if self._output.settings.json:
+            self._output.line(dumps(notice.to_json(), pretty=False).decode())
+        else:
+            self._output.line(f"{notice.timestamp} {notice.event}: {safe(notice.text)}")
+
+
+def describe_changes(resource: ResourceChange) -> tuple[str, ...]:
+    """Return the changed fields of a resource as text for people."""
+    from jsplan.render.drift_rows import details
+
+    return details(resource)

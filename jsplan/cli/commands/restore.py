@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsplan.cli.approval import Approval
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import approval_options, hazard_option, lock_timeout_option
 from jsplan.cli.run import start
@@ -13,6 +14,12 @@ from jsplan.cli.types import AbsolutePath, AddressGlob
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.console import Console
+
+    from jsplan.cli.output import Output
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
 
 QUESTION = "Do you want jsplan to restore this?"
 
@@ -84,7 +91,6 @@ def command(
 ) -> int:
     """Show what the backup in DIR holds, ask, and restore it. Nothing that exists is changed."""
     settings, output = start(ctx)
-    from jsplan.cli.restore_view import RestoreApproval, restore_result
     from jsplan.workflows.restore import RestoreOptions
     from jsplan.workflows.restore import restore as restore_workflow
 
@@ -97,3 +103,30 @@ def command(
         plan, result = restore_workflow(settings.load_options(), options, approve, output.progress)
     output.progress.stop()
     return restore_result(output, plan, result, shown=approval.shown)
+
+
+class RestoreApproval(Approval):
+    """An approval that prints what the backup holds before the plan."""
+
+    def print(self, plan: Plan, console: Console, *, refused: bool) -> None:
+        """Print what the backup holds, then the plan."""
+        from jsplan.render import restore_text
+
+        restore_text.render(plan, console)
+        super().print(plan, console, refused=refused)
+
+
+def restore_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
+    """Print the result of a restore; return its exit code."""
+
+    def text(console: Console) -> None:
+        from jsplan.render import apply_text, restore_text
+
+        if not shown:
+            restore_text.render(plan, console)
+        else:
+            console.print()
+        apply_text.render(result, console, restore_text.summary_line(plan, result))
+
+    output.result(result.to_json, text)
+    return int(result.exit_code)

@@ -32,7 +32,6 @@ from jsplan.drift.service.alerts import (
 from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.options import WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
-from jsplan.drift.service.own_changes import find_doubtful, has_changed_between
 from jsplan.drift.service.schedule import Schedule
 from jsplan.drift.service.worker import Worker
 from jsplan.drift.watermarks import WatermarkFile
@@ -419,3 +418,29 @@ def _unread_names(drift: Drift) -> set[str]:
     return {str(domain["domain"]) for domain in drift.offline} | {
         item.address for item in drift.deferred
     }
+
+
+def find_doubtful(before: State, after: State, *, is_running: bool) -> Callable[[str], bool]:
+    """Return a predicate for addresses, from the states before and after a check.
+
+    `is_running`: a process holds the lock. What it has begun is doubtful until it ends, or dies.
+    """
+    if has_changed_between(before, after):
+        return lambda _: True
+    busy = {*after.pending, *after.replacements} if is_running else set[str]()
+    return lambda address: address in busy or _parent_address(address) in busy
+
+
+def has_changed_between(before: State, after: State) -> bool:
+    """Return True if an apply changed the state between two reads, or began a step."""
+    return before.serial != after.serial or any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("resources", "pending", "replacements")
+    )
+
+
+def _parent_address(address: str) -> str:
+    try:
+        return str(Address.parse(address).parent)
+    except ValueError:
+        return ""
