@@ -19,6 +19,7 @@ from jsplan.applying.transfer.record import (
     ProgressWatch,
     TransferRecord,
     at,
+    delete_message,
     hop_of,
     is_drained,
     is_relocation,
@@ -353,7 +354,7 @@ async def _delete_extra(
     ]
     first, last = (int(copy.state.get(name) or 0) for name in ("first_seq", "last_seq"))
     for seq in sorted(seq for seq in theirs - ours if first <= seq <= last):
-        await context.send(there, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
+        await delete_message(context, there, seq)
 
 
 async def copy_by_snapshot(context: StepContext, step: Step) -> None:

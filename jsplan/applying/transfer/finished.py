@@ -12,13 +12,13 @@ from jsplan.applying.transfer.compare import compare_range
 from jsplan.applying.transfer.record import (
     TransferRecord,
     at,
+    delete_message,
     hop_of,
     is_workqueue,
     read_origin,
     require_record,
 )
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError
 from jsplan.planning.transfer.configs import is_quiesced
 
 
@@ -47,7 +47,7 @@ async def delete_finished(context: StepContext, step: Step) -> None:
     while first <= last:
         found = await compare_range(context, step, first, last)
         for seq in found.extra:
-            await _delete_message(context, step, seq)
+            await delete_message(context, at(step, hop_of(step).copy), seq)
         if not found.extra.omitted:
             return
 
@@ -69,14 +69,3 @@ async def _purge_before(context: StepContext, step: Step, seq: int) -> None:
     live = await context.read(target)
     if live is not None and live.state.get("messages") and int(live.state["first_seq"]) < seq:
         await context.send(at(step, target), f"STREAM.PURGE.{target.stream}", {"seq": seq})
-
-
-async def _delete_message(context: StepContext, step: Step, seq: int) -> None:
-    """Delete one message of the target, where a worker of the target has not finished it yet."""
-    target = at(step, hop_of(step).copy)
-    name = target.target_address.stream
-    try:
-        await context.send(target, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
-    except ServerRefusedError:
-        if await context.api(target).get_message(name, {"seq": seq}) is not None:
-            raise

@@ -18,7 +18,7 @@ from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.step_journal import gone_error
 from jsplan.documents.plan import Step
-from jsplan.errors import StateError
+from jsplan.errors import ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.transfer.configs import belongs_to_replacement
 
@@ -252,3 +252,16 @@ class ProgressWatch:
         if progress != self._before:
             self._before, self._since = progress, time.monotonic()
         return time.monotonic() - self._since > self.timeout
+
+
+async def delete_message(context: StepContext, there: Step, seq: int) -> None:
+    """Delete one message of the stream of a step, where it is still there.
+
+    It may expire meanwhile, or a worker may finish it. Raises as `StepContext.send` does.
+    """
+    name = there.target_address.stream
+    try:
+        await context.send(there, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
+    except ServerRefusedError:
+        if await context.api(there).get_message(name, {"seq": seq}) is not None:
+            raise

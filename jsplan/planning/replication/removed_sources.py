@@ -16,17 +16,19 @@ from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.merge import SOURCE_START_FIELDS
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key
 from jsplan.resources.source_header import source_name
+from jsplan.subjects import is_covered
 from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
 
 def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowRequest]:
-    """Return a request for each source or mirror that an update removes and nothing replaces."""
+    """Return a request for each source or mirror that an update removes and nothing continues."""
     updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
     return [
         request for decision in updated for request in _list_for_stream(inputs, decisions, decision)
@@ -37,7 +39,6 @@ def _list_for_stream(
     inputs: PlanInputs, decisions: Decisions, decision: ResourceDecision
 ) -> Iterable[FlowRequest]:
     live, after = decision.before, decision.planned
-    remaining = {(origin["name"], origin_api(origin)) for origin in after.get("sources") or ()}
     if (mirror := live.get("mirror")) and not after.get("mirror"):
         domain = origin_domain(inputs, decision.address, mirror)
         found = uncopied_measurement(decision.address, mirror, domain)
@@ -47,9 +48,26 @@ def _list_for_stream(
     for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
-        if (origin["name"], origin_api(origin)) not in remaining:
+        if not any(_continues(origin, other) for other in after.get("sources") or ()):
             domain = origin_domain(inputs, decision.address, origin)
             yield uncopied_measurement(decision.address, origin, domain)
+
+
+def _continues(origin: Config, other: Config) -> bool:
+    """Check whether a source after the plan brings what one of now has not copied.
+
+    It is the same one, or a new one that copies as much of the same stream from its beginning: to
+    the server a source with another filter is another one.
+    """
+    if origin_key(origin) == origin_key(other):
+        return True
+    is_same = (origin["name"], origin_api(origin)) == (other["name"], origin_api(other))
+    wide = subject_filters(other)
+    return (
+        is_same
+        and not any(other.get(name) for name in SOURCE_START_FIELDS)
+        and all(is_covered(subject, wide) for subject in subject_filters(origin))
+    )
 
 
 def uncopied_measurement(downstream: Address, origin: Config, domain: str | None) -> FlowRequest:
