@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.node import Source, to_plain
 from jsplan.config.read import parse_document
 from jsplan.errors import ConfigError
-from jsplan.topology import build_topology
+from jsplan.topology import build_topology, resolve
 from tests.config.conftest import HEAD, Loader
 
 DOMAINS = 'domains: {"d-{1..%d}": {}}\nconnections: {c: {url: u}}\n'
@@ -140,5 +139,5 @@ def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyP
         for address, after in build_topology(loaded).dependencies.items()
         if address.name.startswith("S")
     } == {30}
-    monkeypatch.setattr(sys.modules[build_topology.__module__], "MAX_DEPENDENCIES", 100)
+    monkeypatch.setattr(resolve, "MAX_DEPENDENCIES", 100)
     assert [d.code for d in build_topology(loaded).diagnostics] == ["JS148"]
