@@ -54,7 +54,7 @@ imports: setup-spark ## the imports between the packages
 	@$(BIN)/lint-imports --no-logo
 
 # What fails runs once more, alone: hundreds of servers on two cores answer late now and then. What fails twice fails, and both are printed.
-pytest: spark-classes ## the tests alone
+pytest: setup-spark ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) || \
 		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 

@@ -18,6 +18,7 @@ from hypothesis import settings
 from jsplan import secrets
 from jsplan.resources.server_features import REPLACE_LEVEL, find_level
 from jsplan.sandbox import Sandbox, binary, versions
+from tests.support.one_spark import OneSpark
 from tests.support.shared_servers import SharedServers
 from tools import spark_classes
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_timeout import Settings
+    from xdist.remote import Producer  # type: ignore[import-untyped]  # it has no stubs
 
     from jsplan.sandbox import Server
 
@@ -43,7 +45,7 @@ REPLACING = ("kills", "preserve", "relocate", "sequences")
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
-#: of the list and steals from its end, so that one worker runs them all and no second one starts a Spark.
+#: of the list and steals from its end, so that one worker runs most of them; of Spark all (`support/one_spark.py`).
 COSTLY = ("spark", "object_store", "_filled_server", "syntax_trees")
 #: How many cases of a test `make test` runs, by file and name.
 SAMPLED = Path(__file__).with_name("sampled.txt")
@@ -86,6 +88,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(
             "SPARK_SUBMIT_OPTS", spark_classes.USE_OPTION.format(spark_classes.archive_path())
         )
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSpark | None:
+    """Start Spark in one worker of `--dist worksteal`."""
+    return OneSpark(config, log) if config.getvalue("dist") == "worksteal" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,7 +22,7 @@ from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key
 from jsplan.resources.source_header import source_name
-from jsplan.subjects import is_covered
+from jsplan.subjects import intersect, is_covered
 from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
 
@@ -48,25 +48,37 @@ def _list_for_stream(
     for origin in live.get("sources") or ():
         if origin in decision.relocated_sources.values():
             continue  # it continues at the new address of its origin
-        if not any(_continues(origin, other) for other in after.get("sources") or ()):
-            domain = origin_domain(inputs, decision.address, origin)
-            yield uncopied_measurement(decision.address, origin, domain)
+        domain = origin_domain(inputs, decision.address, origin)
+        found = uncopied_measurement(decision.address, origin, domain)
+        stored = _list_stored(inputs, found.origin)
+        if not any(_continues(origin, other, stored) for other in after.get("sources") or ()):
+            yield found
 
 
-def _continues(origin: Config, other: Config) -> bool:
+def _list_stored(inputs: PlanInputs, stream: Address) -> list[str]:
+    """Return the subjects that a stream stores, as far as that is known; else every subject."""
+    live = inputs.live.get(stream)
+    config = live.compact if live is not None else inputs.topology.bodies.get(stream)
+    if config is None or config.get("mirror") or config.get("sources"):
+        return [">"]
+    return config.get("subjects") or [stream.stream]
+
+
+def _continues(origin: Config, other: Config, stored: Iterable[str]) -> bool:
     """Check whether a source after the plan brings what one of now has not copied.
 
-    It is the same one, or a new one that copies as much of the same stream from its beginning: to
-    the server a source with another filter is another one.
+    It is the same one, or a new one that copies as much of the same stream, which has the subjects
+    `stored`, from its beginning: to the server a source with another filter is another one.
     """
     if origin_key(origin) == origin_key(other):
         return True
     is_same = (origin["name"], origin_api(origin)) == (other["name"], origin_api(other))
+    both = (intersect(one, another) for one in subject_filters(origin) for another in stored)
     wide = subject_filters(other)
     return (
         is_same
         and not any(other.get(name) for name in SOURCE_START_FIELDS)
-        and all(is_covered(subject, wide) for subject in subject_filters(origin))
+        and all(is_covered(subject, wide) for subject in both if subject is not None)
     )
 
 
