@@ -47,6 +47,8 @@ LONGEST_IN_THE_MATRIX = 300
 #: Fixtures of a session that take seconds to make. Their tests come first: `--dist worksteal` gives each worker a stretch
 #: of the list and steals from its end, so that one worker runs most of them; of Spark all (`support/one_spark.py`).
 COSTLY = ("spark", "object_store", "_filled_server", "syntax_trees")
+#: An environment variable with which no case is left to the soak.
+WHOLE_TESTS = "JSPLAN_WHOLE_TESTS"
 #: How many cases of a test `make test` runs, by file and name.
 SAMPLED = Path(__file__).with_name("sampled.txt")
 STANDARD_ERROR = pytest.StashKey[int]()
@@ -121,7 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Refuse one of the matrix that is allowed more time, by its own mark or its file's.
     """
     items.sort(key=_cost_rank)
-    _leave_to_soak(items)
+    if not os.environ.get(WHOLE_TESTS):
+        _leave_to_soak(items)
     if find_level(binary.read_version(PROGRAM)) < REPLACE_LEVEL:
         left_out = [item for item in items if _needs_replacements(item)]
         config.hook.pytest_deselected(items=left_out)

@@ -51,7 +51,7 @@ def main() -> int:
         options = ["-q", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
         chosen = ["-m", f"not (soak or download or {beyond})"]
         command = [python, "-m", "pytest", *options, *chosen, *FILES]
-        environ = os.environ | {"PYSPARK_PYTHON": python}
+        environ = os.environ | {"PYSPARK_PYTHON": python, "JSPLAN_WHOLE_TESTS": "1"}
         failed |= subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode != 0
     return int(failed)
 

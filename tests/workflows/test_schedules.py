@@ -66,7 +66,7 @@ def is_unsupported(plan: Plan, level: int) -> bool:
     found = {d.code for d in plan.diagnostics if d.severity == "error"}
     assert found == {"JS413"}
     assert f"API level {level}" in str([d.summary for d in plan.diagnostics])
-    assert left_to_do(plan) == []
+    assert plan.steps == []
     return True
 
 
