@@ -541,15 +541,21 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
                 # and may count one pending message too many or too few.
                 assert lost == [] or (server_version < (2, 11) and result.exit_code == 6)
                 old = server_version < (2, 11)
+
+                def kept(info: dict[str, Any]) -> dict[str, Any]:
+                    """Return what a cluster restores: it may count deleted messages as pending."""
+                    found = positions(info, old=old)
+                    return {name: value for name, value in found.items() if name != "num_pending"}
+
                 expected = {
-                    name: positions(info, old=old)
+                    name: kept(info)
                     for name, info in before["consumers"].items()
                     if not (old and name == "FRESH")
                 }
 
                 def now() -> dict[str, Any]:
                     return {
-                        name: positions(info, old=old)
+                        name: kept(info)
                         for name, info in capture_stream(raw, "S", PLAIN)["consumers"].items()
                         if name in expected
                     }
