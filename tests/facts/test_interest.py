@@ -136,7 +136,7 @@ def test_turning_to_interest_under_a_lower_limit(
     _, hazard = change_trial.change(stream, body={"retention": "interest"} | limit)
 
     assert hazard is not None
-    assert set(hazard.causes) == ({"retention", *limit} if filled_server.level >= 2 else {*limit})
+    assert set(hazard.causes) == {"retention", *limit}
     check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.errors import PlanError
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space, left_to_do
+from tests.support.workspaces import Space, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def test_one_code_and_one_sentence(
     assert error.summary.startswith(f"{sentence}; ")
     assert f" runs {release}" in error.summary
     assert error.detail.startswith("Upgrade that server. Or ")
-    assert left_to_do(plan) == []
+    assert plan.steps == []
     configs = read_configs(clean_hub_leaf)
     with pytest.raises(PlanError):
         space.apply(**options)
