@@ -1,4 +1,4 @@
-"""How tests are dealt to workers: as `--dist worksteal` does, but Spark starts in one of them."""
+"""Deals tests to workers as `--dist worksteal` does, with Spark in one of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OneSpark(WorkStealingScheduling):  # type: ignore[misc]  # as above
         return [node for node in nodes if len(self.node2pending[node]) < MIN_PENDING]
 
     def _list_spare(self, node: WorkerController) -> list[int]:
-        """List what a worker has queued beyond what it needs to go on, without Spark."""
+        """List what a worker has queued beyond the next tests, without Spark."""
         first = self._count_spark()
         return [index for index in self.node2pending[node][MIN_PENDING:] if index >= first]
 
