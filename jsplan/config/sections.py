@@ -196,6 +196,17 @@ def name_check(pattern: re.Pattern[str], what: str) -> Check:
     return check
 
 
+def key_check(pattern: re.Pattern[str], text: str) -> Check:
+    """Return the check of a public key. `pattern` begins with its letter, `text` is the finding."""
+
+    def check(key: str, node: Node, reading: Reading) -> None:
+        if not pattern.fullmatch(key):
+            hint = f"Write the key that begins with {pattern.pattern[0]}."
+            reading.findings.error("JS130", node, text, hint)
+
+    return check
+
+
 # --- types ----------------------------------------------------------------------------------------
 
 Parser = Callable[[Node | None, str, Findings], Any]

@@ -33,8 +33,9 @@ from jsplan.jetstream import DomainApi, Pool, answer_schema
 from jsplan.jetstream.answers import ACCOUNT_INFO, USER_INFO
 from jsplan.jetstream.api import unreadable_answer_error
 from jsplan.jetstream.connection import Inbox, NatsConnection
+from jsplan.resources.account import PUBLIC_KEY
 from jsplan.subjects import is_literal, is_subset
-from jsplan.topology.access import PUBLIC_KEY, Grant, own_api_prefix
+from jsplan.topology.access import Grant, own_api_prefix
 
 #: Seconds until an undelivered request counts as missing: interest takes time to cross a leafnode.
 ANSWER_TIMEOUT: Final = 5.0

@@ -15,9 +15,9 @@ from msgspec import Struct
 from jsplan.diagnostics import quote_shell
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import UsageError
+from jsplan.resources.account import user_claims
 
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
-_UNLIMITED: Final = -1
 #: The owner of a key, and how its seed begins.
 ACCOUNT: Final = ("an account", "SA")
 OPERATOR: Final = ("an operator", "SO")
@@ -74,17 +74,10 @@ def sign_user(
     """
     nats: dict[str, Any] = {"type": "user", "version": 2}
     if allowed is not None:
-        publish, subscribe = (_permission(subjects) for subjects in allowed)
-        nats |= {"pub": publish, "sub": subscribe}
-        nats |= dict.fromkeys(("subs", "data", "payload"), _UNLIMITED)
+        nats |= user_claims(*allowed)
     if key.public != account:
         nats["issuer_account"] = account
     return key.sign({"name": name, "sub": public, "nats": nats}, issued_at)
-
-
-def _permission(subjects: Sequence[str]) -> dict[str, list[str]]:
-    """Return the claim: a server takes an empty list for everything."""
-    return {"allow": list(subjects)} if subjects else {"deny": [">"]}
 
 
 def _encode(data: bytes) -> str:

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
-from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG
+from jsplan.resources.account import PUBLIC_KEY
+from jsplan.topology.access import REPLY_FLAG
 from jsplan.units import count_text
 
 if TYPE_CHECKING:

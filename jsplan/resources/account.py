@@ -2,17 +2,20 @@
 
 Claims have exports, imports and scoped signing keys (roles) as objects. Here each is a line of
 words, since a subject has no blanks: `service $JS.API.INFO from SHOP as JS.SHOP.API.INFO`. An
-account of the files has its name there, another one its public key. The rest of the claims, and what another tool added to these, is left alone: entries of jsplan begin with a
-mark in their name.
+account of the files has its name there, another one its public key. The rest of the claims, and
+what another tool added to these, is left alone: entries of jsplan begin with a mark in their name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jsplan.resources.fields import Config, Field, Table
 
+#: The public key of an account, or of one of its signing keys.
+PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
 EXPORTS, IMPORTS, ROLES, JETSTREAM = "exports", "imports", "roles", "jetstream"
 #: The limits of JetStream by their names in claims.
 _LIMITS: Final = {
@@ -21,14 +24,14 @@ _LIMITS: Final = {
     "streams": "streams",
     "consumers": "consumer",
 }
-UNLIMITED: Final = -1
+_UNLIMITED: Final = -1
 LIMITS: Final = Table(
     "account_jetstream",
     (
         Field("memory", "size", "Bytes in memory; 0 for none.", default=0, minimum=-1),
         Field("disk", "size", "Bytes on disk; 0 for none.", default=0, minimum=-1),
-        Field("streams", "int", "Streams.", default=UNLIMITED, unlimited=True),
-        Field("consumers", "int", "Consumers.", default=UNLIMITED, unlimited=True),
+        Field("streams", "int", "Streams.", default=_UNLIMITED, unlimited=True),
+        Field("consumers", "int", "Consumers.", default=_UNLIMITED, unlimited=True),
     ),
 )
 ACCOUNT: Final = Table(
@@ -41,7 +44,7 @@ ACCOUNT: Final = Table(
         Field(ROLES, "strings", "What users of its scoped signing keys may do.", unordered=True),
     ),
 )
-#: The kinds of a JWT's claims.
+#: What a JWT says, and parts of it, as JSON.
 Claims = dict[str, Any]
 _MANY, _TOKEN, _FROM, _AS, _KEY, _MAY = "many-answers", "token", "from", "as", "key", "may"
 
@@ -201,7 +204,7 @@ def _role_words(row: Mapping[str, Any], mark: str) -> Iterator[str]:
 
 
 def _role_claims(lines: Iterable[str], mark: str) -> Iterator[Claims]:
-    """Yield the scoped signing keys of the lines. A user without a permission may do nothing."""
+    """Yield the scoped signing keys of the lines."""
     roles: dict[str, dict[str, list[str]]] = {}
     for line in lines:
         app, word, rest = line.split(" ", 2)
@@ -213,11 +216,16 @@ def _role_claims(lines: Iterable[str], mark: str) -> Iterator[Claims]:
             "kind": "user_scope",
             "key": role[_KEY][0],
             "role": mark + app,
-            "template": {
-                "pub": {"allow": role["publish"]} if role["publish"] else {"deny": [">"]},
-                "sub": {"allow": role["subscribe"]} if role["subscribe"] else {"deny": [">"]},
-                "subs": UNLIMITED,
-                "data": UNLIMITED,
-                "payload": UNLIMITED,
-            },
+            "template": user_claims(role["publish"], role["subscribe"]),
         }
+
+
+def user_claims(publish: Sequence[str], subscribe: Sequence[str]) -> Claims:
+    """Return the claims of a user, or of a role for users, which may do no more than this."""
+    permissions = {"pub": _permission(publish), "sub": _permission(subscribe)}
+    return permissions | dict.fromkeys(("subs", "data", "payload"), _UNLIMITED)
+
+
+def _permission(subjects: Sequence[str]) -> dict[str, list[str]]:
+    """Return the claim: a server takes an empty list for everything."""
+    return {"allow": list(subjects)} if subjects else {"deny": [">"]}

@@ -11,7 +11,6 @@ the stream. A client cannot see the flag, so both forms are listed, the second a
 from __future__ import annotations
 
 import hashlib
-import re
 import string
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
@@ -28,11 +27,10 @@ from jsplan.topology.replication_graph import Edge
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError, external_of, is_import
 
-PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
 #: The feature flag of the servers that decides on the form of replies.
 REPLY_FLAG: Final = "js_ack_fc_v2"
 #: A server without a domain, in subjects of the second form.
-NO_DOMAIN: Final = "_"
+_NO_DOMAIN: Final = "_"
 _HASH_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 #: The requests that jsplan sends for a stream or consumer that it manages through an import.
 _OF_STREAM: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.DELETE")
@@ -313,10 +311,8 @@ class _GrantBuilder:
         self, kind: Literal["ACK", "FC"], rest: str, ends: tuple[str, str, str]
     ) -> None:
         """Add the grants of acknowledgements or flow control, in both forms."""
-        owner, domain = self._account_of(ends[0]), self._workspace.domains[ends[0]]
-        assert owner is not None
-        account = hash_account(find_account_key(self._workspace, owner))
-        new = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{account}.{rest}"
+        domain = self._workspace.domains[ends[0]]
+        new = later_replies(self._workspace, kind, domain, self._account_of(ends[0]), rest)
         self._add_grant("service", f"$JS.{kind}.{rest}", f"$JS.{kind}.{rest}", ends)
         self._add_grant("service", new, new, ends, optional=True)
 
@@ -382,9 +378,17 @@ def _has_single_filter(config: Mapping[str, Any]) -> bool:
     )
 
 
-def hash_account(account: str) -> str:
-    """Return the hash of an account in subjects: of its public key, or its configured name."""
-    digest = hashlib.sha256(account.encode()).digest()[:8]
+def later_replies(
+    workspace: Workspace, kind: str, domain: Domain, account: str | None, rest: str
+) -> str:
+    """Return the subject of replies in the second form, of any account if it is not known."""
+    owner = "*" if account is None else _hash_account(find_account_key(workspace, account))
+    return f"$JS.{kind}.{domain.js_domain or _NO_DOMAIN}.{owner}.{rest}"
+
+
+def _hash_account(key: str) -> str:
+    """Return the hash of an account in subjects, by its public key or its configured name."""
+    digest = hashlib.sha256(key.encode()).digest()[:8]
     return "".join(_HASH_DIGITS[byte % len(_HASH_DIGITS)] for byte in digest)
 
 

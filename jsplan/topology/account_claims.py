@@ -12,13 +12,14 @@ from jsplan.resources.account import (
     EXPORTS,
     IMPORTS,
     JETSTREAM,
+    PUBLIC_KEY,
     ROLES,
     export_line,
     import_line,
     role_lines,
 )
 from jsplan.resources.fields import Config
-from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants
+from jsplan.topology.access import Grant, compute_grants
 from jsplan.topology.app_permissions import AppPermissions, derive_permissions
 from jsplan.topology.grant_text import collect_exports
 from jsplan.topology.resolve import Topology

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from jsplan.config.model import App, AppUse, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
-from jsplan.topology.access import NO_DOMAIN, find_account_key, hash_account
+from jsplan.topology.access import later_replies
 from jsplan.topology.client_profiles import list_requests
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError
@@ -183,11 +183,9 @@ class _Builder:
     def _add_replies(self, kind: str, rest: str, use: AppUse, why: str) -> None:
         """Add the subjects of acknowledgements or flow control, in both forms."""
         domain = self._workspace.domains[self._topology.routes.canonicalize(use.address.domain)]
-        owner = self._accounts.get(domain.connection)
-        key = find_account_key(self._workspace, owner) if owner is not None else None
-        account = hash_account(key) if key is not None else "*"
+        account = self._accounts.get(domain.connection)
+        later = later_replies(self._workspace, kind, domain, account, rest)
         self.allow("publish", f"$JS.{kind}.{rest}", why)
-        later = f"$JS.{kind}.{domain.js_domain or NO_DOMAIN}.{account}.{rest}"
         self.allow("publish", later, why, optional=True)
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
+from jsplan.resources.account import PUBLIC_KEY
 from jsplan.subjects import is_subset
-from jsplan.topology.access import PUBLIC_KEY, REPLY_FLAG, Grant
+from jsplan.topology.access import REPLY_FLAG, Grant
 from jsplan.topology.app_permissions import VERBS, AppPermissions, Permission
 
 

@@ -22,8 +22,9 @@ from jsplan.jetstream import Pool
 from jsplan.jetstream.accounts import resolve_accounts
 from jsplan.jetstream.jwt import ACCOUNT, read_signing_key, sign_user
 from jsplan.options import Observer
+from jsplan.resources.account import PUBLIC_KEY
 from jsplan.topology import Topology, build_topology
-from jsplan.topology.access import PUBLIC_KEY, Grant, compute_grants, find_account_key
+from jsplan.topology.access import Grant, compute_grants, find_account_key
 from jsplan.topology.app_permissions import VERBS, AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,

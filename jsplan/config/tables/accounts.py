@@ -6,19 +6,12 @@ import re
 from typing import Any, Final
 
 from jsplan import units
-from jsplan.config.node import Node
 from jsplan.config.schema_parts import any_of, ref
-from jsplan.config.sections import TEXT, Key, Reading, Section, mapping, name_check, parsed
-from jsplan.config.tables.apps import ACCOUNT_KEY
+from jsplan.config.sections import TEXT, Key, Section, key_check, mapping, name_check, parsed
+from jsplan.resources.account import PUBLIC_KEY
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _UNLIMITED: Final = -1
-
-
-def _check_key(key: str, node: Node, reading: Reading) -> None:
-    if not ACCOUNT_KEY.fullmatch(key):
-        text = "`key` of an account is no public key of an account"
-        reading.findings.error("JS130", node, text, "Write the key that begins with A.")
 
 
 def _parse_size(value: Any) -> int:
@@ -46,7 +39,7 @@ LIMITS: Final = Section("account.jetstream", "`jetstream` of an account", (
 ))  # fmt: skip
 ACCOUNT: Final = Section("account", "an account", (
     Key("name", TEXT, "Its name, which `account:` of connections has too.", required=True, check=name_check(_NAME, "an account")),
-    Key("key", TEXT, "Its public key.", required=True, check=_check_key),
+    Key("key", TEXT, "Its public key.", required=True, check=key_check(PUBLIC_KEY, "`key` of an account is no public key of an account")),
     Key("connection", TEXT, "The connection with `operator_key`; may be left out if there is one."),
     Key("jetstream", mapping(LIMITS), "What it may store. Without it the limits that it has stay."),
 ))  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from jsplan.config.node import Node
 from jsplan.config.schema_parts import ref
 from jsplan.config.sections import (
     ADDRESS,
@@ -13,30 +12,17 @@ from jsplan.config.sections import (
     TEXT,
     TEXTS,
     Key,
-    Reading,
     Section,
     choice,
+    key_check,
     list_of_mappings,
     name_check,
     written,
 )
+from jsplan.resources.account import PUBLIC_KEY
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}")
-#: The public key of an account, or of one of its signing keys.
-ACCOUNT_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
-
-
-def _check_user_key(key: str, node: Node, reading: Reading) -> None:
-    if not _USER_KEY.fullmatch(key):
-        text = "`nkey` of an application is no public key of a user"
-        reading.findings.error("JS130", node, text, "Write the key that begins with U.")
-
-
-def _check_role(key: str, node: Node, reading: Reading) -> None:
-    if not ACCOUNT_KEY.fullmatch(key):
-        text = "`role` of an application is no public key of an account's signing key"
-        reading.findings.error("JS130", node, text, "Write the key that begins with A.")
 
 
 PUBLISHES: Final = Section("app.publishes", "an entry of `publishes`", (
@@ -62,8 +48,8 @@ APP: Final = Section("app", "an application", (
     Key("domain", written("name, list or glob of domains", ref("domains")), "The domain to whose servers it connects; of several, one application each. By default the only one."),
     Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
     Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
-    Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=_check_user_key),
-    Key("role", TEXT, "The public key of a scoped signing key of its account, for [accounts](#accounts).", check=_check_role),
+    Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=key_check(_USER_KEY, "`nkey` of an application is no public key of a user")),
+    Key("role", TEXT, "The public key of a scoped signing key of its account, for [accounts](#accounts).", check=key_check(PUBLIC_KEY, "`role` of an application is no public key of an account's signing key")),
     Key("publishes", list_of_mappings(PUBLISHES), "The streams that it publishes to.", default=()),
     Key("consumes", list_of_mappings(CONSUMES), "The consumers whose messages it takes and acknowledges.", default=()),
     Key("reads", list_of_mappings(READS), "The buckets that it reads.", default=()),
