@@ -10,8 +10,6 @@ import asyncio
 import time
 from typing import Any
 
-import orjson
-
 from jsplan.applying.kv_entries import require_planned_value
 from jsplan.applying.step_context import READ_BACK_TIMEOUT, StepContext, StepFailed
 from jsplan.documents.plan import Step
@@ -19,11 +17,11 @@ from jsplan.errors import ApiError, ServerRefusedError, UsageError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.accounts import decode_claims
+from jsplan.jetstream.answers import CLAIMS_DELETE, CLAIMS_UPDATE, SERVER_SETTINGS
+from jsplan.jetstream.api import request_system
 from jsplan.jetstream.jwt import OPERATOR, SigningKey, read_signing_key
 from jsplan.jetstream.read_only import server_varz
 from jsplan.resources.account import merge_claims
-
-_UPDATE, _DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
 
 
 async def write_account(context: StepContext, step: Step) -> None:
@@ -36,7 +34,7 @@ async def write_account(context: StepContext, step: Step) -> None:
     if claims is None:
         claims = {"sub": operator.keys[name]}
     merged = merge_claims(claims, step.expect or {}, operator.mark, operator.keys)
-    await _send(context, step, _UPDATE, merged)
+    await _send(context, step, CLAIMS_UPDATE, merged)
     await context.verify_write(step)
 
 
@@ -45,7 +43,7 @@ async def delete_account(context: StepContext, step: Step) -> None:
     live = await _check(context, step)
     assert live is not None
     nats = {"accounts": [live.created], "type": "generic", "version": 2}
-    await _send(context, step, _DELETE, {"nats": nats})
+    await _send(context, step, CLAIMS_DELETE, {"nats": nats})
     await context.verify_write(step)
 
 
@@ -63,13 +61,13 @@ async def _send(context: StepContext, step: Step, subject: str, claims: dict[str
     await context.begin(step)
 
     async def push(timeout: float) -> None:
-        answer = orjson.loads(await api.connection.request(subject, token, timeout))
+        answer = await request_system(api.connection, subject, subject, token, timeout)
         if (error := answer.get("error")) is not None:
             text = f"the servers refuse {step.address}: {error.get('description')}"
             raise ServerRefusedError.of(text, error)
 
     await context.write(step, push)
-    await _wait_until_stored(context, step, token if subject == _UPDATE else None)
+    await _wait_until_stored(context, step, token if subject == CLAIMS_UPDATE else None)
 
 
 async def _wait_until_stored(context: StepContext, step: Step, token: bytes | None) -> None:
@@ -95,13 +93,14 @@ async def _read_trusted_key(api: DomainApi) -> SigningKey:
     except UsageError as error:
         raise StepFailed(f"{error}; nothing was written") from None
     try:
-        answer = orjson.loads(await connection.request(server_varz(connection.server), b""))
+        subject = server_varz(connection.server)
+        answer = await request_system(connection, SERVER_SETTINGS, subject, b"")
     except ApiError as error:
         raise StepFailed(f"the operator of the servers is not known: {error}") from None
     trusted: set[str] = set()
     for operator in (answer.get("data") or {}).get("trusted_operators_claim") or ():
         nats = operator.get("nats") or {}
-        trusted |= {str(operator.get("sub")), *map(str, nats.get("signing_keys") or ())}
+        trusted |= {operator["sub"], *(nats.get("signing_keys") or ())}
     if key.public not in trusted:
         raise StepFailed(
             f"the servers of {connection.settings.key} do not trust the key in {path}: with it "

@@ -29,9 +29,9 @@ from jsplan.errors import (
     NoRespondersError,
     NotPermittedError,
 )
-from jsplan.jetstream import DomainApi, Pool, answer_schema
+from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.answers import ACCOUNT_INFO, USER_INFO
-from jsplan.jetstream.api import unreadable_answer_error
+from jsplan.jetstream.api import request_system
 from jsplan.jetstream.connection import Inbox, NatsConnection
 from jsplan.resources.account import PUBLIC_KEY
 from jsplan.subjects import is_literal, is_subset
@@ -320,17 +320,13 @@ async def _read_accounts(
         try:
             # Only from this server: a leaf's different view of the account may arrive first.
             subject = f"$SYS.REQ.SERVER.{system.server['server_id']}.ACCOUNTZ"
-            answer = answer_schema.parse_system_answer(
-                ACCOUNT_INFO,
-                await system.request(subject, orjson.dumps({"account": name})),
-            )
+            asked = orjson.dumps({"account": name})
+            answer = await request_system(system, ACCOUNT_INFO, subject, asked)
         except OFFLINE_ERRORS as error:
             raise ApiError(
                 f"the servers report nothing about account {account}: {error}",
                 hint=f"Does connection {system.settings.key} use the system account?",
             ) from None
-        except answer_schema.InvalidAnswer as wrong:
-            raise unreadable_answer_error(system.settings.shown, subject, wrong) from None
         return {"id": name, **((answer.get("data") or {}).get("account_detail") or {})}
 
     details = await asyncio.gather(*(read(account, key) for account, key in at.items()))
@@ -343,10 +339,8 @@ async def read_account_name(link: NatsConnection | None) -> str | None:
         return None
     for _ in range(MIN_TRIES):
         try:
-            answer = answer_schema.parse_system_answer(
-                USER_INFO, await link.request(USER_INFO, b"")
-            )
-        except (ApiError, answer_schema.InvalidAnswer):
+            answer = await request_system(link, USER_INFO, USER_INFO, b"")
+        except ApiError:
             return None
         # A server behind a leafnode answers too, with another name, and is sometimes first.
         if (answer.get("server") or {}).get("id") == link.server["server_id"]:

@@ -8,17 +8,20 @@ not answer.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
-
-import orjson
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from jsplan.address import Address
 from jsplan.errors import ApiError, NoRespondersError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.accounts import decode_claims
-from jsplan.jetstream.read_only import CLAIMS_LIST, claims_lookup
+from jsplan.jetstream.answers import CLAIMS_LIST
+from jsplan.jetstream.api import request_system
+from jsplan.jetstream.read_only import claims_lookup
 from jsplan.resources.account import parse_claims
+
+T = TypeVar("T")
 
 
 async def read_account(api: DomainApi, address: Address) -> LiveObject | None:
@@ -44,7 +47,7 @@ async def read_account(api: DomainApi, address: Address) -> LiveObject | None:
 
 
 async def _look_up(api: DomainApi, key: str) -> tuple[bytes, dict[str, Any]] | None:
-    token = await _ask(api, claims_lookup(key))
+    token = await _ask(api, api.connection.request(claims_lookup(key), b""))
     if not token:
         return None
     claims = decode_claims(token.decode("ascii", "replace"))
@@ -55,17 +58,17 @@ async def _look_up(api: DomainApi, key: str) -> tuple[bytes, dict[str, Any]] | N
 
 async def _find_by_name(api: DomainApi, name: str) -> tuple[bytes, dict[str, Any]] | None:
     """Find an account that has left the files, so that they no longer have its key."""
-    answer = orjson.loads(await _ask(api, CLAIMS_LIST))
+    answer = await _ask(api, request_system(api.connection, CLAIMS_LIST, CLAIMS_LIST, b""))
     for key in answer.get("data") or ():
-        found = await _look_up(api, str(key))
+        found = await _look_up(api, key)
         if found is not None and found[1].get("name") == name:
             return found
     return None
 
 
-async def _ask(api: DomainApi, subject: str) -> bytes:
+async def _ask(api: DomainApi, sent: Awaitable[T]) -> T:
     try:
-        return await api.connection.request(subject, b"")
+        return await sent
     except NoRespondersError:
         raise ApiError(
             f"connection {api.domain.connection}: no server answers for accounts",

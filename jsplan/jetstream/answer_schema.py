@@ -40,7 +40,7 @@ class InvalidAnswer(Exception):
 
 
 def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
-    """Parse an answer to `USER_INFO` or `ACCOUNT_INFO`. Raises InvalidAnswer."""
+    """Parse an answer to a system request of the `answers`. Raises InvalidAnswer."""
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -19,11 +19,18 @@ from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Table
 from jsplan.resources.nested import NAME
 
-#: Not verbs of the JetStream API: the answer to the end of a restore, and two system requests.
-RESTORE_DONE, USER_INFO, ACCOUNT_INFO = (
+#: Not verbs of the JetStream API: the answer to the end of a restore, and system requests.
+RESTORE_DONE, USER_INFO, ACCOUNT_INFO, SERVER_SETTINGS = (
     "STREAM.RESTORE",
     "$SYS.REQ.USER.INFO",
     "$SYS.REQ.SERVER.*.ACCOUNTZ",
+    "$SYS.REQ.SERVER.*.VARZ",
+)
+#: They list the public keys of the accounts that the servers know, and change one.
+CLAIMS_LIST, CLAIMS_UPDATE, CLAIMS_DELETE = (
+    "$SYS.REQ.CLAIMS.LIST",
+    "$SYS.REQ.CLAIMS.UPDATE",
+    "$SYS.REQ.CLAIMS.DELETE",
 )
 #: A configuration.
 C = TypeVar("C")
@@ -301,6 +308,43 @@ class AccountAnswer(_Shape):
     data: AccountData | UnsetType = UNSET
 
 
+class OperatorKeys(_Shape):
+    """The signing keys of an operator."""
+
+    signing_keys: list[str] | UnsetType = UNSET
+
+
+class OperatorClaims(_Shape):
+    """The claims of an operator that a server trusts."""
+
+    sub: str
+    nats: OperatorKeys | UnsetType = UNSET
+
+
+class ServerData(_Shape):
+    """The settings of a server."""
+
+    trusted_operators_claim: list[OperatorClaims] | UnsetType = UNSET
+
+
+class ServerSettings(_Shape):
+    """The answer to `SERVER_SETTINGS`."""
+
+    data: ServerData | UnsetType = UNSET
+
+
+class AccountKeys(_Shape):
+    """The answer to `CLAIMS_LIST`."""
+
+    data: list[str] | UnsetType = UNSET
+
+
+class ClaimsChange(_Shape):
+    """The answer to `CLAIMS_UPDATE` and `CLAIMS_DELETE`."""
+
+    error: Error | UnsetType = UNSET
+
+
 @cache
 def answer_types(*, closed: bool) -> Mapping[str, Any]:
     """Return the type of each answer by API verb; names follow a verb that ends with a dot.
@@ -331,6 +375,10 @@ def answer_types(*, closed: bool) -> Mapping[str, Any]:
         "CONSUMER.LIST.": _apply(ConsumerList, element),
         USER_INFO: UserInfo,
         ACCOUNT_INFO: AccountAnswer,
+        SERVER_SETTINGS: ServerSettings,
+        CLAIMS_LIST: AccountKeys,
+        CLAIMS_UPDATE: ClaimsChange,
+        CLAIMS_DELETE: ClaimsChange,
     }
 
 

@@ -63,6 +63,21 @@ def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
     )
 
 
+async def request_system(
+    link: NatsConnection, kind: str, subject: str, payload: bytes, timeout: float | None = None
+) -> dict[str, Any]:
+    """Send a system request, and return its answer, which has the shape of its `kind`.
+
+    `kind` is one of the subjects in `answers`. Raises what `NatsConnection.request` raises, and
+    ApiError for an unreadable answer.
+    """
+    answer = await link.request(subject, payload, timeout)
+    try:
+        return answer_schema.parse_system_answer(kind, answer)
+    except answer_schema.InvalidAnswer as wrong:
+        raise unreadable_answer_error(link.settings.shown, subject, wrong) from None
+
+
 def _no_server_error(api: str) -> dict[str, Any]:
     """Return the error that INFO has for an object whose servers are all down."""
     if api.startswith("STREAM."):

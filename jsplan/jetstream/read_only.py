@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from jsplan.jetstream.answers import USER_INFO
+from jsplan.jetstream.answers import CLAIMS_LIST, USER_INFO
 from jsplan.resources.account import PUBLIC_KEY
 
 #: API verbs that change nothing. A read-only `DomainApi` sends no other.
@@ -29,8 +29,6 @@ READ_ONLY_VERBS: Final = (
 ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING.CONNZ"
 #: Asks every server of the system for its streams.
 REPLICAS_PING: Final = "$SYS.REQ.SERVER.PING.JSZ"
-#: Lists the public keys of the accounts that the servers know.
-CLAIMS_LIST: Final = "$SYS.REQ.CLAIMS.LIST"
 _CLAIMS_LOOKUP: Final = re.compile(rf"\$SYS\.REQ\.ACCOUNT\.{PUBLIC_KEY.pattern}\.CLAIMS\.LOOKUP")
 
 

@@ -36,6 +36,8 @@ from tests.support.workspaces import RecordingObserver, Space, left_to_do
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jsplan.sandbox import Server
+
 EXAMPLE = Path(__file__).parents[2] / "examples/cross-account/jwt/jsplan.yaml"
 ROLE, USER = Keys(nkeys.PREFIX_BYTE_ACCOUNT), Keys(nkeys.PREFIX_BYTE_USER)
 MARK = mark_of("shop")
@@ -460,3 +462,49 @@ def test_a_role_is_proven(tmp_path: Path, server_version: tuple[int, ...]) -> No
     assert app.proof.is_complete, app.proof
     assert app.proof.unproven == (server_version < (2, 14))  # which know no other replies
     assert app.proof.refused > 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed", "text"),
+    [
+        (b"<html>", b"", "the answer is b'<html>', expected JSON"),
+        (b'{"data": {"trusted_operators_claim": [5]}}', b"", "trusted_operators_claim[0] is 5"),
+        (b'{"data": null}', b"", "do not trust the key"),
+        (None, b"[]", "CLAIMS.UPDATE with something that is not JetStream's"),
+        (None, b'{"error": 5}', "error is 5"),
+    ],
+    ids=["no-json", "operator", "null", "no-object", "error"],
+)
+async def test_what_is_no_server_answers(
+    server: Server, tmp_path: Path, settings: bytes | None, changed: bytes, text: str
+) -> None:
+    """An answer without the shape of a server is refused with a message; here a client sends it."""
+    key = Keys(nkeys.PREFIX_BYTE_OPERATOR)
+    trusted = json.dumps({"data": {"trusted_operators_claim": [{"sub": key.public}]}}).encode()
+    (tmp_path / "operator.nk").write_bytes(key.seed)
+    space = Space(tmp_path, {
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {"system": {"url": server.url, "operator_key": "./operator.nk"}},
+        "domains": {"hub": {"connection": "system"}},
+        "accounts": [{"name": "SHOP", "key": ROLE.public}],
+    })  # fmt: skip
+    space.write()
+    answers = {
+        f"$SYS.REQ.ACCOUNT.{ROLE.public}.CLAIMS.LOOKUP": b"",
+        "$SYS.REQ.SERVER.*.VARZ": trusted if settings is None else settings,
+        "$SYS.REQ.CLAIMS.UPDATE": changed,
+    }
+    client = await nats.connect(server.url)
+    for subject, answer in answers.items():
+
+        async def reply(message: Any, answer: bytes = answer) -> None:
+            await message.respond(answer)
+
+        await client.subscribe(subject, cb=reply)
+    await client.flush()
+
+    _, result = await asyncio.to_thread(space.apply)
+
+    assert text in json.dumps(result.to_json())
+    await client.close()
