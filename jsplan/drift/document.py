@@ -16,7 +16,7 @@ from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_types import Severity
 from jsplan.drift.mutes import apply_mutes
 from jsplan.errors import ExitCode, combine_exit_codes
-from jsplan.facts.live import Live, LiveObject, lacks_server
+from jsplan.facts.live import Live, LiveObject, get_retention, lacks_server
 from jsplan.facts.replicas import note_unread_replicas
 from jsplan.health import missing_servers_breach
 from jsplan.options import DriftOptions
@@ -202,10 +202,6 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     return combine_exit_codes([ExitCode.ERROR] if unread else [])
 
 
-#: Retention policies with which a consumer decides which messages its stream keeps.
-_CONSUMING_RETENTIONS = ("workqueue", "interest")
-
-
 def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
     """Build the element of `unmanaged` for one object; `live` has the managed streams."""
     address, state = found.address, found.state
@@ -217,24 +213,16 @@ def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
         state.get("bytes"),
         found.created,
         severity=_severity(found, live),
-        ephemeral=is_ephemeral(found),
+        ephemeral=found.is_ephemeral,
     )
-
-
-def is_ephemeral(found: LiveObject) -> bool:
-    """Return True for a consumer that the server removes when it is not used any more."""
-    return found.address.kind == "consumer" and not found.raw.get("durable_name")
 
 
 def _severity(found: LiveObject, live: Live) -> Severity:
     """Return `functional` for a consumer that affects what a managed stream keeps."""
     parent = found.address.parent
     stream = live.get(parent) if parent is not None else None
-    return (
-        "functional"
-        if stream is not None and stream.raw.get("retention") in _CONSUMING_RETENTIONS
-        else "cosmetic"
-    )
+    decides = stream is not None and get_retention(stream.raw) != "limits"
+    return "functional" if decides else "cosmetic"
 
 
 #: First words of causes that lose messages; the others only delay them.

@@ -87,6 +87,11 @@ class LiveObject:
         return int(self.state.get("messages") or 0)
 
     @property
+    def is_ephemeral(self) -> bool:
+        """True for a consumer that the server removes when it is not used any more."""
+        return self.address.kind == "consumer" and not self.raw.get("durable_name")
+
+    @property
     def is_clustered(self) -> bool:
         """True in a cluster."""
         return is_clustered(self.server)

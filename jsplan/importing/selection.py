@@ -134,7 +134,7 @@ def _skip_reason(context: Context, live: Live, found: LiveObject, *, by_name: bo
         )
     if _is_owned_elsewhere(context, found):
         return f"it has the owner tag of another workspace ({owner_of(found)})"
-    if address.kind == "consumer" and not found.raw.get("durable_name") and not by_name:
+    if found.is_ephemeral and not by_name:
         return (
             "it is not durable and comes and goes with its client;"
             " name its address to have it written"
