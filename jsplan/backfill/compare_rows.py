@@ -17,6 +17,9 @@ from jsplan.facts.compare_streams import Comparison, Content, compare_lists
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.units import format_instant
 
+#: The endpoint of a domain, and the name of a stream in it.
+StreamAt = tuple[Endpoint, str]
+
 
 class _Side:
     """The messages of one side that are not compared yet: the rest of one batch, then others."""
@@ -44,12 +47,10 @@ class _Side:
         self._batches.close()
 
 
-def compare_rows(
-    origin: tuple[Endpoint, str], copy: tuple[Endpoint, str], span: SeqRange
-) -> Comparison:
+def compare_rows(origin: StreamAt, copy: StreamAt, span: SeqRange) -> Comparison:
     """Compare the messages of two streams in a range of sequences, with headers and times.
 
-    Each side is the endpoint of its domain and the name of the stream. Raises ApiError.
+    Raises ApiError.
     """
     found = Comparison()
     sides = [contextlib.closing(_Side(*side, span)) for side in (origin, copy)]
@@ -59,11 +60,12 @@ def compare_rows(
             if wanted.equals(other):
                 found.messages += wanted.num_rows
             else:
-                compare_lists(found, _to_contents(wanted), _to_contents(other))
+                compare_lists(found, to_contents(wanted), to_contents(other))
     return found
 
 
-def _to_contents(rows: pa.RecordBatch) -> list[Content]:
+def to_contents(rows: pa.RecordBatch) -> list[Content]:
+    """Convert messages of `MESSAGE_SCHEMA`."""
     return [
         Content(
             row["seq"],

@@ -15,8 +15,12 @@ from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
+    from jsplan.backfill.compare_rows import StreamAt
     from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.tasks.partitioning import PartitionPlan
+    from jsplan.comparing.relation import Relation
+    from jsplan.facts.compare_streams import Comparison as StreamComparison
+    from jsplan.planning.backfill.model import SeqRange
 
 Result = TypeVar("Result")
 Task = Callable[[], Iterator[Any]]
@@ -110,6 +114,19 @@ class SparkRunner:
         from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415
 
         return await self._call(compare_sides, comparison, listed, name)
+
+    async def compare_streams(
+        self,
+        relation: Relation,
+        sides: tuple[StreamAt, StreamAt],
+        spans: tuple[SeqRange, SeqRange],
+        last: int,
+        name: str,
+    ) -> StreamComparison:
+        """Compare two streams on Spark. Raises the errors of `spark.compare.compare_streams`."""
+        from jsplan.backfill.spark.compare import compare_streams  # noqa: PLC0415
+
+        return await self._call(compare_streams, relation, sides, spans, last, name)
 
     async def _call(self, function: Callable[..., Result], *given: Any) -> Result:
         session = await self.session()

@@ -44,9 +44,9 @@ async def compare_by_header(
     """
     found, known, twice = Comparison(), dict[int, tuple[bytes, int]](), set[int]()
     first, end = span
-    last = end if end < int(relation.origin.state.get("last_seq") or 0) else sys.maxsize
+    last = last_to_match(relation, end)
     async for message in _read(copy, copy_first, sys.maxsize):
-        seq = _origin_seq(message, relation)
+        seq = origin_seq(message, relation)
         if seq is None or not first <= seq <= last:
             continue
         if seq in known:
@@ -56,23 +56,31 @@ async def compare_by_header(
             raise RefusedError(
                 f"{relation.copy.address} has more than {count_text(MAX_KEPT, 'message')} of "
                 f"{relation.origin.address}",
-                hint="Compare them in parts: --first-seq and --last-seq are those of the origin.",
+                hint="Compare them in parts (--first-seq and --last-seq are those of the origin), "
+                "or on a Spark cluster with --master.",
             )
-        known[seq] = _digest(message, relation), message.seq
+        known[seq] = message_digest(message, relation), message.seq
     async for message in _read(origin, first, last):
         copied = known.pop(message.seq, None)
         if copied is not None:
             found.messages += message.seq <= end
-            if copied[0] != _digest(message, relation):
+            if copied[0] != message_digest(message, relation):
                 found.different.add(message.seq)
         elif message.seq <= end and passes_filters(message.subject.decode(), relation.filters):
             found.missing.add(message.seq)
     for seq in sorted(known):
-        found.extra.add(seq)
+        found.add_extra(seq, seq, known[seq][1])
     for seq in sorted(twice):
         found.twice.add(seq)
-    found.places = {seq: known[seq][1] for seq in found.extra}
     return found
+
+
+def last_to_match(relation: Relation, end: int) -> int:
+    """Return the last sequence that counts in a comparison up to `end`.
+
+    All that a copy names counts, if `end` is the end of the origin: it may have lost messages.
+    """
+    return end if end < int(relation.origin.state.get("last_seq") or 0) else sys.maxsize
 
 
 async def _read(side: Side, first: int, last: int) -> AsyncIterator[Content]:
@@ -81,7 +89,7 @@ async def _read(side: Side, first: int, last: int) -> AsyncIterator[Content]:
         yield message
 
 
-def _origin_seq(message: Content, relation: Relation) -> int | None:
+def origin_seq(message: Content, relation: Relation) -> int | None:
     """Return the sequence of the origin that a message of the copy names, or None."""
     tag = _TAG.search(message.headers)
     if tag is not None:
@@ -90,7 +98,7 @@ def _origin_seq(message: Content, relation: Relation) -> int | None:
     return header.seq if header is not None and header.source.stream in relation.names else None
 
 
-def _digest(message: Content, relation: Relation) -> bytes:
+def message_digest(message: Content, relation: Relation) -> bytes:
     """Return a digest of subject, headers and payload: a copy has another time."""
     payload = message.payload
     parts = (

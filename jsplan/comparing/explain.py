@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Final
@@ -90,8 +91,13 @@ def _places(found: Comparison, spans: list[SeqRange]) -> list[SeqRange]:
     """Return the ranges in the copy, which has other sequences where it names its origin."""
     if not found.places:
         return spans
-    seqs = (seq for span in spans for seq in range(span.first, span.last + 1))
-    return merge_ranges(SeqRange(found.places[seq], found.places[seq]) for seq in seqs)
+    placed, lasts = [], [last for _, last, _ in found.places]
+    for span in spans:
+        begins, ends = bisect_left(lasts, span.first), bisect_left(lasts, span.last) + 1
+        for first, last, place in found.places[begins:ends]:
+            begin, end = max(span.first, first), min(span.last, last)
+            placed.append(SeqRange(place + begin - first, place + end - first))
+    return merge_ranges(span for span in placed if span.size > 0)
 
 
 def _listed(spans: list[SeqRange]) -> list[list[int]]:

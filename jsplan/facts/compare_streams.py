@@ -62,13 +62,24 @@ class Sequences(Struct):
 
     def add(self, seq: int) -> None:
         """Add a sequence that is greater than all others."""
-        self.count += 1
-        if self.ranges and self.ranges[-1][1] == seq - 1 and not self.omitted:
-            self.ranges[-1] = self.ranges[-1][0], seq
+        self.add_range(seq, seq)
+
+    def add_range(self, first: int, last: int) -> None:
+        """Add sequences that are greater than all others."""
+        self.count += last - first + 1
+        if self.ranges and self.ranges[-1][1] == first - 1 and not self.omitted:
+            self.ranges[-1] = self.ranges[-1][0], last
         elif len(self.ranges) < MAX_RANGES:
-            self.ranges.append((seq, seq))
+            self.ranges.append((first, last))
         else:
-            self.omitted += 1
+            self.omitted += last - first + 1
+
+    def add_all(self, later: Sequences) -> None:
+        """Add sequences of which each is greater than all others."""
+        for span in later.ranges:
+            self.add_range(*span)
+        self.count += later.omitted
+        self.omitted += later.omitted
 
     @property
     def first(self) -> int | None:
@@ -84,8 +95,8 @@ class Comparison(Struct):
     """Differences of a copy: messages that it lacks, that differ, and that only it has.
 
     `messages` were compared. Where messages name their origin, these are sequences of that: `twice`
-    are those that the copy has again, and `places` are the sequences in the copy of those that only
-    it has.
+    are those that the copy has again, and `places` are ranges of those that only it has, each with
+    the sequence of its first message in the copy.
     """
 
     messages: int = 0
@@ -93,7 +104,23 @@ class Comparison(Struct):
     different: Sequences = field(default_factory=Sequences)
     extra: Sequences = field(default_factory=Sequences)
     twice: Sequences = field(default_factory=Sequences)
-    places: dict[int, int] = field(default_factory=dict)
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add_extra(self, first: int, last: int, place: int) -> None:
+        """Add sequences that are greater than all others, and are in a row in the copy too."""
+        self.extra.add_range(first, last)
+        if self.places:
+            begun, end, begun_at = self.places[-1]
+            if end == first - 1 and place - begun_at == first - begun:
+                self.places[-1] = begun, last, begun_at
+                return
+        self.places.append((first, last, place))
+
+    def add_all(self, later: Comparison) -> None:
+        """Add the result of a later range by sequence."""
+        self.messages += later.messages
+        for name in ("missing", "different", "extra", "twice"):
+            getattr(self, name).add_all(getattr(later, name))
 
 
 class IncomparableError(Exception):

@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.backfill.spark_extra import list_missing_packages
+from jsplan.backfill.spark_extra import list_missing_packages, require_spark
 from jsplan.backup.folder import read_manifest
-from jsplan.comparing.by_header import compare_by_header
+from jsplan.comparing.by_header import compare_by_header, last_to_match
 from jsplan.comparing.explain import explain
 from jsplan.comparing.kept import read_kept, why_unusable, write_kept
 from jsplan.comparing.relation import Relation, relate
@@ -32,7 +32,7 @@ from jsplan.facts.compare_streams import (
     Side,
     compare_streams,
 )
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.pages import ReadLimitExceeded
 from jsplan.facts.reader import parse_stream
 from jsplan.jetstream import DomainApi
@@ -41,6 +41,9 @@ from jsplan.planning.backfill.model import SeqRange
 from jsplan.rehearsal.saved_stream import open_saved_stream
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL, read_level
 from jsplan.units import format_timestamp, parse_instant
+
+if TYPE_CHECKING:
+    from jsplan.backfill.compare_rows import StreamAt
 
 #: The domain of a saved stream in addresses.
 BACKUP_DOMAIN: Final = "backup"
@@ -57,7 +60,7 @@ class CompareOptions(Struct, frozen=True):
     """Two addresses of streams, or one and the folder of a `backup` that has it.
 
     `first_seq` and `last_seq` are sequences of the origin. `since` is the file of a kept result,
-    and `out` that of this one.
+    and `out` that of this one. `master` is a Spark master that reads both; None: this process.
     """
 
     one: str
@@ -67,6 +70,7 @@ class CompareOptions(Struct, frozen=True):
     since: Path | None = None
     out: Path | None = None
     backup: Path | None = None
+    master: str | None = None
 
 
 def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
@@ -95,7 +99,7 @@ async def _compare(load: LoadOptions, options: CompareOptions, observer: Observe
         last = min(options.last_seq or _last(relation.origin), _last(relation.origin))
         relation = await _wait_for_copy(relation, copy, last)
         observer.phase(f"Comparing {relation.origin.address} with {relation.copy.address}")
-        found = await _find(session, relation, (first, last), used)
+        found = await _find(session, relation, (first, last), used, options.master)
         # A message that expired meanwhile is before the first one then.
         now = replace(
             relation,
@@ -270,7 +274,11 @@ async def _info(api: DomainApi, stream: LiveObject) -> dict[str, Any]:
 
 
 async def _find(
-    session: Session, relation: Relation, span: tuple[int, int], kept: Result | None
+    session: Session,
+    relation: Relation,
+    span: tuple[int, int],
+    kept: Result | None,
+    master: str | None,
 ) -> Comparison:
     """Return the differences by sequences of the origin."""
     first, last = span
@@ -279,12 +287,24 @@ async def _find(
     origin = await _open_side(session, relation.origin)
     if relation.by == "header":
         copy_first = kept.copy.last_seq + 1 if kept else 1
+        if master is not None:
+            ends = [int(info["state"]["last_seq"]) for _, info, _ in (origin, copy)]
+            read = SeqRange(start, min(ends[0], last_to_match(relation, last)))
+            spans = read, SeqRange(copy_first, ends[1])
+            return await _compare_on_spark(session, relation, spans, last, master)
         with _refuse_incomparable(relation):
             return await compare_by_header(relation, origin, copy, (start, last), copy_first)
     end = last if last < _last(relation.origin) else max(last, _last(relation.copy))
     if start > end:
         return Comparison()
-    if end - start >= MIN_ROWS and _can_be_read_by_consumers(relation):
+    if master is not None:
+        spans = SeqRange(start, end), SeqRange(start, end)
+        return await _compare_on_spark(session, relation, spans, last, master)
+    if (
+        end - start >= MIN_ROWS
+        and _can_be_read_by_consumers(relation)
+        and not list_missing_packages()
+    ):
         return await _compare_rows(session, relation, SeqRange(start, end))
     return await _compare_pages(relation, (origin, copy), start, end)
 
@@ -317,23 +337,51 @@ async def _open_side(session: Session, stream: LiveObject) -> Side:
 
 
 def _can_be_read_by_consumers(relation: Relation) -> bool:
-    """Check whether Arrow is installed, and a consumer more changes nothing in either stream."""
-    retentions = {side.compact.get("retention", "limits") for side in _sides(relation)}
-    return retentions == {"limits"} and not list_missing_packages()
+    """Check whether a consumer more changes nothing in either stream."""
+    return all(get_retention(side.compact) == "limits" for side in _sides(relation))
 
 
 async def _compare_rows(session: Session, relation: Relation, span: SeqRange) -> Comparison:
     from jsplan.backfill.compare_rows import compare_rows  # noqa: PLC0415
+
+    return await asyncio.to_thread(compare_rows, *_export_sides(session, relation), span)
+
+
+def _export_sides(session: Session, relation: Relation) -> tuple[StreamAt, StreamAt]:
+    """Return both streams as tasks reach them, which inherit the environment that this sets."""
     from jsplan.backfill.endpoints import Endpoints  # noqa: PLC0415
 
     domains = [_domain(session, side) for side in _sides(relation)]
     ends = Endpoints.of_domains(session.context, session.pool, *domains)
-    return await asyncio.to_thread(
-        compare_rows,
+    return (
         (ends.source_endpoint, relation.origin.address.stream),
         (ends.target_endpoint, relation.copy.address.stream),
-        span,
     )
+
+
+async def _compare_on_spark(
+    session: Session, relation: Relation, spans: tuple[SeqRange, SeqRange], last: int, master: str
+) -> Comparison:
+    """Compare with tasks that read these ranges of origin and copy. Raises RefusedError."""
+    if not _can_be_read_by_consumers(relation):
+        raise RefusedError(
+            f"{relation.origin.address} or {relation.copy.address} keeps its messages for "
+            "consumers: one of Spark would take part in that",
+            hint="Leave out --master.",
+        )
+    require_spark()
+    from jsplan.backfill.spark_runner import SparkRunner  # noqa: PLC0415
+
+    sides = _export_sides(session, relation)
+    runner = SparkRunner(session.observer, master)
+    try:
+        await runner.start()
+        session.observer.phase(
+            f"Comparing {relation.origin.address} with {relation.copy.address} on Spark"
+        )
+        return await runner.compare_streams(relation, sides, spans, last, "jsplan compare")
+    finally:
+        await runner.close()
 
 
 def _describe(stream: LiveObject) -> ComparedSide:

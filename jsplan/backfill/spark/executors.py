@@ -82,26 +82,32 @@ class CarriedError(Exception):
         super().__init__(f"jsplan-said:{text}:")
 
 
-def run_tasks(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[Any]]:
+def run_tasks(
+    session: SparkSession, tasks: Sequence[Task], name: str, *, repeatable: bool = False
+) -> list[list[Any]]:
     """Run each task once, in parallel on the available cores; return the results in order.
 
-    Raises the error of the first failed task: RefusedError for a permanent one, else
-    TaskFailedError.
+    Tasks that only read are `repeatable`: Spark runs one again whose worker died. Raises the error
+    of the first failed task: RefusedError for a permanent one, else TaskFailedError.
     """
     context = session.sparkContext
     # not a DataFrame: SQL takes longer to start than most small copies
     numbers = context.parallelize(range(len(tasks)), len(tasks))
     results: list[list[Any]] = [[] for _ in tasks]
-    for number, result in collect(session, numbers.mapPartitions(_make_mapper([*tasks])), name):
+    for number, result in collect(
+        session, numbers.mapPartitions(_make_mapper([*tasks], repeatable=repeatable)), name
+    ):
         results[number].append(result)
     for task_results in results:
         raise_failure(task_results)
     return results
 
 
-def _make_mapper(tasks: list[Task]) -> Callable[[Iterable[int]], Iterator[tuple[int, Any]]]:
+def _make_mapper(
+    tasks: list[Task], *, repeatable: bool = False
+) -> Callable[[Iterable[int]], Iterator[tuple[int, Any]]]:
     def run_all(numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        retry = is_retry()
+        retry = not repeatable and is_retry()
         for number in numbers:
             try:
                 for result in (refuse_retry if retry else tasks[number])():

@@ -50,7 +50,8 @@ def compare_sides(
     RefusedError for failing SQL or a failing function.
     """
     if comparison.plan is None:
-        sums = run_tasks(session, [partial(sum_blocks, one) for one in comparison.readers], name)
+        tasks = [partial(sum_blocks, one) for one in comparison.readers]
+        sums = run_tasks(session, tasks, name, repeatable=True)
         equal_counts = compare_checksums(results[-1] for results in sums)
         if equal_counts is not None:
             return equal_counts

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "jsplan compare hub/stream/ORDERS leaf/stream/ORDERS",
         "jsplan compare hub/stream/A leaf/stream/A --since a.json -o a.json",
         "jsplan compare hub/stream/ORDERS --backup saved",
+        "jsplan compare hub/stream/A leaf/stream/A --master spark://10.0.0.4:7077",
     ],
 )
 @click.argument("one", type=AddressGlob(), metavar="ADDRESS")
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--out", type=AbsolutePath(), metavar="FILE", help="Keep the result in this file."
 )
+@click.option(
+    "--master",
+    metavar="MASTER",
+    help="Read on this Spark master, for more messages than this machine reads in time.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,6 +70,7 @@ def command(
     last_seq: int | None,
     since: Path | None,
     out: Path | None,
+    master: str | None,
 ) -> int:
     """Compare two streams, message by message. Exits with 2 where they differ. Read-only.
 
@@ -79,7 +86,9 @@ def command(
         raise UsageError("give two addresses, or one and --backup")
     if backup is not None and (since or out):
         raise UsageError("--since and --out are for two streams")
-    options = CompareOptions(one, other, first_seq, last_seq, since, out, backup)
+    if backup is not None and master:
+        raise UsageError("--master is for two streams")
+    options = CompareOptions(one, other, first_seq, last_seq, since, out, backup, master)
     found = compare(settings.load_options(), options, output.progress)
     output.progress.stop()
     output.result(found.to_json, partial(compare_text.render, found))
