@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         "jsplan compare hub/stream/ORDERS leaf/stream/ORDERS",
         "jsplan compare hub/stream/A leaf/stream/A --since a.json -o a.json",
         "jsplan compare hub/stream/ORDERS --backup saved",
-        "jsplan compare hub/stream/A leaf/stream/A --master spark://10.0.0.4:7077",
     ],
 )
 @click.argument("one", type=AddressGlob(), metavar="ADDRESS")
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--master",
-    metavar="MASTER",
+    metavar="URL",
     help="Read on this Spark master, for more messages than this machine reads in time.",
 )
 @click.pass_context
