@@ -6,6 +6,7 @@ permissions that follow from this.
 
 A subject has `{api}` for the API prefix of the domain, `{own}` for what stands before a key that is
 written in another domain, `{stream}`, `{consumer}`, and `{subject}` for each subject of the use.
+`{content}` and `{info}` are those of objects.
 """
 
 from __future__ import annotations
@@ -29,21 +30,18 @@ class Request(Struct, frozen=True):
 
 _INFO: Final = "{api}.STREAM.INFO.{stream}"
 _GET: Final = "{api}.STREAM.MSG.GET.{stream}"
-_DIRECT: Final = "{api}.DIRECT.GET.{stream}.{subject}"
+_DIRECT: Final = "{api}.DIRECT.GET.{stream}"
+_CREATE: Final = "{api}.CONSUMER.CREATE.{stream}"
 #: Requests to open a bucket.
 _OPEN_KV: Final = (Request(_INFO, ("go", "py")),)
 _OPEN_OBJECTS: Final = (Request(_INFO), Request("{api}.INFO", ("js",)))
-_WATCH: Final = (
-    Request("{api}.CONSUMER.CREATE.{stream}.*.{subject}", ("go", "js")),
-    Request("{api}.CONSUMER.CREATE.{stream}", ("py",)),
-)
 _GET_KEY: Final = (
-    Request(_DIRECT, ("go", "py"), direct=True),
+    Request(f"{_DIRECT}.{{subject}}", ("go", "py"), direct=True),
     Request(_GET, ("go", "py"), direct=False),
     Request(_GET, ("js",)),
 )
-_GET_OBJECT: Final = (
-    Request(_DIRECT, ("go",), direct=True),
+_GET_INFO: Final = (
+    Request(f"{_DIRECT}.{{info}}", ("go",), direct=True),
     Request(_GET, ("go",), direct=False),
     Request(_GET, ("js", "py")),
 )
@@ -54,20 +52,26 @@ REQUESTS: Final[dict[tuple[str, Verb], tuple[Request, ...]]] = {
     ("kv", "read"): (*_OPEN_KV, *_GET_KEY),
     ("kv", "watch"): (
         *_OPEN_KV,
-        *_WATCH,
+        Request(f"{_CREATE}.*.{{subject}}", ("go", "js")),
+        Request(_CREATE, ("py",)),
         Request("{api}.CONSUMER.INFO.{stream}.*", ("js", "py")),
     ),
     ("kv", "write"): (*_OPEN_KV, Request("{own}{subject}")),
     ("object_store", "read"): (
         *_OPEN_OBJECTS,
-        *_GET_OBJECT,
-        *_WATCH,
+        *_GET_INFO,
+        Request(f"{_CREATE}.*.{{content}}", ("go", "js")),
+        Request(_CREATE, ("py",)),
         Request("{api}.STREAM.NAMES", ("py",)),
     ),
-    ("object_store", "watch"): (*_OPEN_OBJECTS, *_WATCH),
+    ("object_store", "watch"): (
+        *_OPEN_OBJECTS,
+        Request(f"{_CREATE}.*.{{info}}", ("go", "js")),
+        Request(_CREATE, ("py",)),
+    ),
     ("object_store", "write"): (
         *_OPEN_OBJECTS,
-        *_GET_OBJECT,
+        *_GET_INFO,
         Request("{own}{subject}"),
         Request("{api}.STREAM.PURGE.{stream}"),
     ),
@@ -85,13 +89,15 @@ def list_requests(use: AppUse, client: Client, body: Mapping[str, Any], api: str
     direct = bool(body.get("allow_direct", address.kind in ("kv", "object_store")))
     own = f"{api}." if address.kind == "kv" and api != "$JS.API" else ""
     consumer = address.consumer if address.kind == "consumer" else ""
+    content, info = (f"{each}>" for each in subject_prefixes("object_store", address.name))
     for row in REQUESTS[address.kind, use.verb]:
         if client not in row.clients or row.direct not in (None, direct):
             continue
         for subject in _list_subjects(use) if "{subject}" in row.subject else [""]:
             yield row.subject.format(
-                api=api, own=own, stream=address.stream, consumer=consumer, subject=subject
-            )
+                api=api, own=own, stream=address.stream, consumer=consumer,
+                subject=subject, content=content, info=info,
+            )  # fmt: skip
 
 
 def _list_subjects(use: AppUse) -> Sequence[str]:
