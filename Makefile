@@ -73,7 +73,7 @@ compat: spark-classes ## every rule against one release, and the page of release
 
 soak: spark-classes ## long runs
 	$(PYTEST) -n 3 --dist worksteal -m soak --timeout 7200 $(PYTEST_ARGS)
-	$(PYTEST) -m "hypothesis and not soak and not download" --hypothesis-profile open $(PYTEST_ARGS)
+	$(PYTEST) -m "hypothesis and not soak and not download and not jnats" --hypothesis-profile open $(PYTEST_ARGS)
 
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done

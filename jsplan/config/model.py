@@ -21,7 +21,7 @@ OnReplace = Literal["refuse", "recreate", "preserve"]
 #: What an application does with a stream, a consumer or a bucket.
 Verb = Literal["publish", "consume", "read", "watch", "write"]
 #: The client library of an application.
-Client = Literal["go", "js", "py"]
+Client = Literal["go", "java", "js", "py"]
 
 
 class Tls(Struct, frozen=True):

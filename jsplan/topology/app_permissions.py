@@ -18,7 +18,7 @@ from jsplan.config.model import App, AppUse, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
 from jsplan.topology.access import later_replies
-from jsplan.topology.client_profiles import list_requests
+from jsplan.topology.client_profiles import find_limit, list_requests
 from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import NoRouteError
 
@@ -139,6 +139,8 @@ class _Builder:
         address, client = use.address, self._app.client
         why, api = describe_use(use), self._find_api(use)
         body = self._topology.bodies[address]
+        if (limit := find_limit(use, client, body, api)) is not None:
+            raise NoRouteError(*limit)
         begin = len(self.permissions)
         for subject in list_requests(use, client, body, api):
             self.allow("publish", subject, why)
@@ -159,13 +161,7 @@ class _Builder:
             )
         if own.connection == target.connection and target.same_as is not None:
             return target.api_prefix
-        api = routes.find_route(own.key, target.key).api
-        if api and (use.verb, use.address.kind, self._app.client) == ("write", "kv", "py"):
-            raise NoRouteError(
-                "nats-py writes no key of another domain",
-                "Let it connect to a server of that domain, or use another client there.",
-            )
-        return "$JS.API" if api is None else api
+        return routes.find_route(own.key, target.key).api or "$JS.API"
 
     def _add_consumer(self, use: AppUse, body: Mapping[str, Any], api: str, why: str) -> None:
         stream, name = use.address.stream, use.address.consumer
@@ -227,5 +223,5 @@ def _list_escapes(permissions: Iterable[Permission]) -> Iterator[str]:
 
 
 def _no_way(app: App, use: AppUse, reason: str, detail: str) -> Diagnostic:
-    text = f"application {app.name} {describe_use(use)}, which it cannot reach: {reason}"
+    text = f"application {app.name} {describe_use(use)}, which it cannot do: {reason}"
     return Diagnostic("error", "JS468", text, detail, str(use.address), app.range)

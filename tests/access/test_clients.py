@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import nats
 import pytest
 from nats.js.errors import KeyNotFoundError
 
 from jsplan.rehearsal.access_sites import ProofUser
-from tests.access.conftest import BASE, PASSWORD, USES, derive, list_uses, servers_with, space_with
+from jsplan.rehearsal.prove_access import FLAG_SINCE
+from jsplan.subjects import is_subset
+from jsplan.topology.access import REPLY_FLAG
+from tests.access.conftest import (
+    BASE,
+    PASSWORD,
+    RECORDED_JAVA,
+    USES,
+    derive,
+    list_uses,
+    servers_with,
+    space_with,
+)
+from tests.support.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from nats.aio.client import Client
 
@@ -25,6 +40,9 @@ if TYPE_CHECKING:
 
 #: The packages of the JavaScript clients that the profile was recorded from.
 PACKAGES = ("@nats-io/transport-node@3", "@nats-io/jetstream@3", "@nats-io/kv@3", "@nats-io/obj@3")
+#: Where nats.java is, and what it needs: no package index that the tests reach has it.
+JNATS = os.environ.get("JSPLAN_JNATS_CLASSPATH")
+_LATER_REPLY = re.compile(r"(\$JS\.(?:ACK|FC))\.(?:hub|leaf)\.\w{8}")
 
 
 def program(name: str) -> str:
@@ -34,17 +52,24 @@ def program(name: str) -> str:
     return found
 
 
+class Start(Protocol):
+    """Starts servers on which these applications may do what they declare."""
+
+    def __call__(self, *apps: dict[str, Any], extra: str = "") -> Sandbox:
+        """Return the servers, with `extra` in their configuration."""
+        ...
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Sandbox]]:
-    """Start servers on which an application of this client may do all uses, from the hub."""
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start servers with applications and what they use."""
     running: list[Sandbox] = []
 
-    def start_servers(client: str) -> Sandbox:
-        app: dict[str, Any] = {"name": "a", "domain": "hub", "client": client}
-        for key, use in list_uses("hub", client, USES):
-            app.setdefault(key, []).append(use)
-        space = space_with(tmp_path, app)
-        servers = servers_with(ProofUser(derive(space)[0]))
+    def start_servers(*apps: dict[str, Any], extra: str = "") -> Sandbox:
+        folder = tmp_path / str(len(running))
+        folder.mkdir()
+        space = space_with(folder, *apps)
+        servers = servers_with(*map(ProofUser, derive(space)), extra=extra)
         running.append(servers)
         servers.start()
         login = {"url": servers["hub"].url, "user": "SHOP", "password": PASSWORD}
@@ -56,6 +81,14 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Sandbox]]:
     yield start_servers
     for servers in running:
         servers.close()
+
+
+def app_with_all_uses(client: str) -> dict[str, Any]:
+    """Return an application of the hub that does everything that its client can."""
+    app: dict[str, Any] = {"name": "a", "domain": "hub", "client": client}
+    for key, use in list_uses("hub", client, USES):
+        app.setdefault(key, []).append(use)
+    return app
 
 
 async def use_everything(client: Client) -> None:
@@ -92,9 +125,9 @@ async def use_everything(client: Client) -> None:
 
 
 @pytest.mark.matrix
-async def test_nats_py(start: Callable[[str], Sandbox]) -> None:
+async def test_nats_py(start: Start) -> None:
     """nats-py publishes, consumes, reads, watches and writes, also in another domain."""
-    servers, denied = await asyncio.to_thread(start, "py"), list[str]()
+    servers, denied = await asyncio.to_thread(start, app_with_all_uses("py")), list[str]()
 
     async def on_error(error: Exception) -> None:
         denied.append(str(error))
@@ -114,9 +147,9 @@ async def test_nats_py(start: Callable[[str], Sandbox]) -> None:
 
 
 @pytest.mark.download
-def test_javascript_clients(start: Callable[[str], Sandbox], tmp_path: Path) -> None:
+def test_javascript_clients(start: Start, tmp_path: Path) -> None:
     """The JavaScript clients do the same."""
-    servers = start("js")
+    servers = start(app_with_all_uses("js"))
     subprocess.run(
         [program("npm"), "install", "--silent", "--prefix", tmp_path, *PACKAGES],
         check=True,
@@ -134,3 +167,62 @@ def test_javascript_clients(start: Callable[[str], Sandbox], tmp_path: Path) -> 
     ).stdout
 
     assert json.loads(printed) == {"denied": [], "read": ["3", "3"], "objects": [200_000, 1]}
+
+
+async def fill(url: str) -> None:
+    """Store what the Java client reads; so much that servers ask for flow control."""
+    client = await nats.connect(url, user="SHOP", password=PASSWORD)
+    hub, large = client.jetstream(timeout=10), b"1" * 100_000
+    for number in range(60):
+        await hub.publish(f"orders.eu.{number}", large)
+    for name in ("CONFIG", "OLD"):
+        for key in ("a", *range(30)):
+            await hub.publish(f"$KV.{name}.eu.{key}", large)
+    for subject in ("jobs.a", "$JS.leaf.API.$KV.LOCAL.eu.a"):
+        await client.request(subject, b"1", timeout=10)
+    files = await hub.object_store("FILES")
+    for name, content in (("small", b"1"), ("large", large * 40)):
+        await files.put(name, content)
+    await client.close()
+
+
+@pytest.mark.jnats
+def test_java_client(start: Start, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+    """The Java client asks for each use what was recorded, with the permissions for that alone."""
+    assert JNATS, "JSPLAN_JNATS_CLASSPATH does not say where nats.java is"
+    classpath = f"{tmp_path}{os.pathsep}{JNATS}"
+    source = Path(__file__).with_name("Client.java")
+    subprocess.run([program("javac"), "-d", tmp_path, "-cp", classpath, source], check=True)
+    apps = {
+        name: {"name": name.replace(" ", "-"), "domain": "hub", "client": "java"} | recorded["uses"]
+        for name, recorded in RECORDED_JAVA.items()
+    }
+    flag = f"feature_flags {{ {REPLY_FLAG}: true }}\n"
+    for extra in ("", flag) if server_version >= FLAG_SINCE else ("",):
+        servers = start(*apps.values(), extra=extra)
+        asyncio.run(fill(servers["hub"].url))
+        for name, app in apps.items():
+            require_recorded(name, app["name"], servers["hub"].port, classpath)
+
+
+def require_recorded(name: str, app: str, port: int, classpath: str) -> None:
+    """Run the Java client; check that it asks all that was recorded, and nothing else."""
+    login = f"proof-{app}-all", PASSWORD, f"_INBOX_{app}"
+    with Recorder(port) as recorder:
+        url = f"nats://127.0.0.1:{recorder.port}"
+        done = subprocess.run(
+            [program("java"), "-cp", classpath, "Client", url, *login, name],
+            check=False,
+            timeout=60,
+            capture_output=True,
+            text=True,
+        )
+    assert (done.returncode, done.stdout) == (0, ""), f"{name}: {done.stdout}{done.stderr}"
+    asked = {
+        "publish": {_LATER_REPLY.sub(r"\1", each) for each in recorder.published},
+        "subscribe": {each for each in recorder.subscribed if not each.startswith(login[2])},
+    }
+    for verb, subjects in asked.items():
+        recorded = RECORDED_JAVA[name].get(verb, [])
+        assert [s for s in subjects if not any(is_subset(s, r) for r in recorded)] == [], name
+        assert [r for r in recorded if not any(is_subset(s, r) for s in subjects)] == [], name

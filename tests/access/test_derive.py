@@ -36,6 +36,15 @@ def subjects_of(folder: Path, app: dict[str, Any], **sections: Any) -> list[str]
             ],
         ),
         (
+            {"client": "java", "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}]},
+            [
+                "$JS.ACK.ORDERS.PULL.>",
+                "$JS.API.CONSUMER.INFO.ORDERS.PULL",
+                "$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL",
+                "$JS.API.STREAM.INFO.ORDERS",
+            ],
+        ),
+        (
             {"client": "go", "consumes": [{"consumer": "hub/consumer/ORDERS/PUSH"}]},
             [
                 "$JS.ACK.ORDERS.PUSH.>",
@@ -113,6 +122,10 @@ def test_later_servers_answer_with_other_subjects(tmp_path: Path) -> None:
             "nats-py writes no key of another domain",
         ),
         (
+            {"client": "java", "consumes": [{"consumer": "hub/consumer/ORDERS/PUSH"}]},
+            "nats.java answers no flow control, so messages stop",
+        ),
+        (
             {"client": "go", "domain": "web", "writes": [{"bucket": "hub/kv/CONFIG"}]},
             "it is in another account than domain web",
         ),
@@ -127,7 +140,7 @@ def test_later_servers_answer_with_other_subjects(tmp_path: Path) -> None:
     ],
 )
 def test_uses_without_a_way(app: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    """A resource that cannot be reached from where an application connects is an error."""
+    """A resource that cannot be reached, or not used by the client, is an error."""
     connections = BASE["connections"] | {"web": {"url": "nats://127.0.0.1:2", "account": "WEB"}}
     domains = BASE["domains"] | {"web": {"connection": "web", "js_domain": "hub"}}
     own = {"name": "a", "domain": "hub"} | app

@@ -121,8 +121,9 @@ def test_a_server_that_permits_more(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("client", ["java", "js"])
 @pytest.mark.parametrize("js_domain", ["hub", "web"], ids=["one server", "linked servers"])
-def test_across_accounts(js_domain: str, tmp_path: Path) -> None:
+def test_across_accounts(js_domain: str, client: str, tmp_path: Path) -> None:
     """An application of another account consumes and reads over the exports and imports."""
     connections = {
         "hub": {"url": "nats://127.0.0.1:1", "account": "SHOP"},
@@ -134,16 +135,17 @@ def test_across_accounts(js_domain: str, tmp_path: Path) -> None:
         "web": {"connection": "web", "js_domain": js_domain},
     }
     rows = [{"from": "hub", "into": "web", "api": "JS.shop@hub.API", "deliver": "deliver.web"}]
-    app = APP | {"domain": "web", "client": "js"}
+    app = APP | {"domain": "web", "client": client}
     space = space_with(tmp_path, app, connections=connections, domains=domains, imports=rows)
 
     found = prove(space)
 
     require_proven(found)
+    read = {"java": "DIRECT.GET.KV_CONFIG.$KV.CONFIG.eu.>", "js": "STREAM.MSG.GET.KV_CONFIG"}
     assert {need.subject for need in found.needs} >= {
         "$JS.hub.API.CONSUMER.INFO.ORDERS.PULL",
         "$JS.hub.API.CONSUMER.MSG.NEXT.ORDERS.PULL",
-        "$JS.hub.API.STREAM.MSG.GET.KV_CONFIG",
+        f"$JS.hub.API.{read[client]}",
     }
 
 

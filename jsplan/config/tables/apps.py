@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, get_args
 
+from jsplan.config.model import Client
 from jsplan.config.schema_parts import ref
 from jsplan.config.sections import (
     ADDRESS,
@@ -46,7 +47,7 @@ WRITES: Final = Section("app.writes", "an entry of `writes`", (
 APP: Final = Section("app", "an application", (
     Key("name", TEXT, "Its name.", required=True, check=name_check(_NAME, "an application")),
     Key("domain", written("name, list or glob of domains", ref("domains")), "The domain to whose servers it connects; of several, one application each. By default the only one."),
-    Key("client", choice("go", "js", "py"), "Its client library, which decides on what it asks.", required=True),
+    Key("client", choice(*get_args(Client)), "Its client library, which decides on what it asks.", required=True),
     Key("user", TEXT, "Its user; by default its name.", check=name_check(_NAME, "a user")),
     Key("nkey", TEXT, "The public key of its user, for `jsplan access --jwt`.", check=key_check(_USER_KEY, "`nkey` of an application is no public key of a user")),
     Key("role", TEXT, "The public key of a scoped signing key of its account, for [accounts](#accounts).", check=key_check(PUBLIC_KEY, "`role` of an application is no public key of an account's signing key")),
