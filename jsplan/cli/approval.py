@@ -10,16 +10,41 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from jsplan.cli.views import print_plan
+from jsplan.cli.views import apply_result, print_plan
 from jsplan.errors import InterruptedByUser, NotApprovedError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
     from jsplan.cli.output import Output
+    from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
+
+
+def ask_and_apply(
+    output: Output,
+    run: Callable[[Approval], tuple[Plan, ApplyResult]],
+    question: str,
+    save: str = "",
+    *,
+    auto_approve: bool,
+    no_input: bool,
+    kind: type[Approval] | None = None,
+    show: Callable[..., int] = apply_result,
+) -> int:
+    """Run a workflow that plans, asks and applies; show its result, and return the exit code.
+
+    `question` and `save` are for the approval, of `kind`.
+    """
+    approval = (kind or Approval)(
+        output, auto_approve=auto_approve, no_input=no_input, question=question, save=save
+    )
+    with approval.interruptible() as approve:
+        plan, result = run(approve)
+    output.progress.stop()
+    return show(output, plan, result, shown=approval.shown)
 
 
 class Approval:

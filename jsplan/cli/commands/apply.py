@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,21 +85,13 @@ def command(
     settings, output = start(ctx)
     options = build_plan_options(planning)
     from jsplan.api import Workspace
-    from jsplan.cli.approval import Approval
-    from jsplan.cli.views import apply_result
+    from jsplan.cli.approval import ask_and_apply
 
-    approval = Approval(
-        output,
-        auto_approve=auto_approve,
-        no_input=no_input,
-        question=QUESTION,
-        save="plan -o FILE",
+    workspace = Workspace(settings.load_options(), output.progress)
+    run = partial(workspace.plan_and_apply, options)
+    return ask_and_apply(
+        output, run, QUESTION, "plan -o FILE", auto_approve=auto_approve, no_input=no_input
     )
-    with approval.interruptible() as approve:
-        workspace = Workspace(settings.load_options(), output.progress)
-        plan, result = workspace.plan_and_apply(options, approve)
-    output.progress.stop()
-    return apply_result(output, plan, result, shown=approval.shown)
 
 
 def _apply_saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -> int:

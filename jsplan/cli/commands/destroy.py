@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -32,18 +33,9 @@ def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **plannin
     settings, output = start(ctx)
     options = build_plan_options(planning, destroy=True)
     from jsplan.api import Workspace
-    from jsplan.cli.approval import Approval
-    from jsplan.cli.views import apply_result
+    from jsplan.cli.approval import ask_and_apply
 
-    approval = Approval(
-        output,
-        auto_approve=auto_approve,
-        no_input=no_input,
-        question=QUESTION,
-        save="plan --destroy -o FILE",
-    )
-    with approval.interruptible() as approve:
-        workspace = Workspace(settings.load_options(), output.progress)
-        plan, result = workspace.plan_and_apply(options, approve)
-    output.progress.stop()
-    return apply_result(output, plan, result, shown=approval.shown)
+    workspace = Workspace(settings.load_options(), output.progress)
+    run = partial(workspace.plan_and_apply, options)
+    save = "plan --destroy -o FILE"
+    return ask_and_apply(output, run, QUESTION, save, auto_approve=auto_approve, no_input=no_input)

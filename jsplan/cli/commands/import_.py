@@ -18,6 +18,10 @@ from jsplan.units import count_text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.options import Approve
+
 QUESTION = "Do you want jsplan to take these into its state?"
 
 
@@ -68,25 +72,26 @@ def command(
     settings, output = start(ctx)
     wanted = _requested_globs(addresses, domain, everything=planning.pop("all"))
     options = build_plan_options(planning)
-    from jsplan.cli.approval import Approval
-    from jsplan.cli.views import apply_result
+    from jsplan.cli.approval import ask_and_apply
     from jsplan.workflows import import_
 
-    approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
-    load, written = settings.load_options(), None
-    with approval.interruptible() as approve:
+    load, notes = settings.load_options(), list[str]()
+
+    def run(approve: Approve) -> tuple[Plan, ApplyResult]:
         if generate_config is None:
-            plan, result = import_.import_(load, wanted, options, approve, output.progress)
-        else:
-            plan, result, written = import_.import_with_config(
-                load, wanted, options, approve, output.progress, generate_config
-            )
-    output.progress.stop()
-    code = apply_result(output, plan, result, shown=approval.shown)
-    if written is not None and generate_config is not None:
-        resources = count_text(written.resource_count, "resource")
-        lines = count_text(written.text.count("\n"), "line")
-        output.note(f"{display_path(generate_config)} is new: {resources} in {lines}.")
+            return import_.import_(load, wanted, options, approve, output.progress)
+        plan, result, written = import_.import_with_config(
+            load, wanted, options, approve, output.progress, generate_config
+        )
+        if written is not None:
+            resources = count_text(written.resource_count, "resource")
+            lines = count_text(written.text.count("\n"), "line")
+            notes.append(f"{display_path(generate_config)} is new: {resources} in {lines}.")
+        return plan, result
+
+    code = ask_and_apply(output, run, QUESTION, auto_approve=auto_approve, no_input=no_input)
+    for note in notes:
+        output.note(note)
     return code
 
 

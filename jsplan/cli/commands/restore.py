@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.cli.approval import Approval
+from jsplan.cli.approval import Approval, ask_and_apply
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import approval_options, hazard_option, lock_timeout_option
 from jsplan.cli.run import start
@@ -91,18 +91,19 @@ def command(
 ) -> int:
     """Show what the backup in DIR holds, ask, and restore it. Nothing that exists is changed."""
     settings, output = start(ctx)
-    from jsplan.workflows.restore import RestoreOptions
-    from jsplan.workflows.restore import restore as restore_workflow
+    from jsplan.workflows.restore import RestoreOptions, restore
 
     selected = (folder, given["as"], target, exclude, subjects, replicas)
     options = RestoreOptions(*selected, allow_hazard, parallelism, lock_timeout)
-    approval = RestoreApproval(
-        output, auto_approve=auto_approve, no_input=no_input, question=QUESTION
+    return ask_and_apply(
+        output,
+        lambda approve: restore(settings.load_options(), options, approve, output.progress),
+        QUESTION,
+        auto_approve=auto_approve,
+        no_input=no_input,
+        kind=RestoreApproval,
+        show=restore_result,
     )
-    with approval.interruptible() as approve:
-        plan, result = restore_workflow(settings.load_options(), options, approve, output.progress)
-    output.progress.stop()
-    return restore_result(output, plan, result, shown=approval.shown)
 
 
 class RestoreApproval(Approval):

@@ -89,21 +89,17 @@ def command(
                 "-o only plans; it cannot be combined with --backup and --auto-approve"
             )
         return _save_plan(ctx, options, out)
-    from jsplan.cli.approval import Approval
-    from jsplan.cli.views import apply_result
-    from jsplan.workflows.revert import revert as revert_workflow
+    from jsplan.cli.approval import ask_and_apply
+    from jsplan.workflows.revert import revert
 
-    approval = Approval(
+    return ask_and_apply(
         output,
+        lambda approve: revert(settings.load_options(), options, approve, output.progress),
+        QUESTION,
+        "revert -o FILE",
         auto_approve=auto_approve,
         no_input=no_input,
-        question=QUESTION,
-        save="revert -o FILE",
     )
-    with approval.interruptible() as approve:
-        plan, result = revert_workflow(settings.load_options(), options, approve, output.progress)
-    output.progress.stop()
-    return apply_result(output, plan, result, shown=approval.shown)
 
 
 def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
