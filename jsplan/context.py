@@ -102,12 +102,14 @@ def known_domains(context: Context) -> frozenset[str]:
         name
         for address, account in context.workspace.accounts.items()
         if address not in context.state.resources
+        if account.key is not None
         for name in (account.name, account.key)
     }
     return frozenset(
         k
         for k, server in context.state.domains.items()
         if k in declared
+        and declared[k].connection in connections
         and server.get("js_domain") == declared[k].js_domain
         and connections[declared[k].connection].account not in missing
     )

@@ -1,4 +1,4 @@
-"""Writes the claims of accounts, signed with the key of their operator.
+"""Writes accounts: claims, signed with the key of their operator, or files.
 
 A server stores claims of any operator, and then refuses every user of the account (measured on 2.12
 to 2.15). So the key is compared with those that the server trusts before anything is sent.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jsplan.applying.kv_entries import require_planned_value
 from jsplan.applying.step_context import READ_BACK_TIMEOUT, StepContext, StepFailed
+from jsplan.config.model import AccountFiles
+from jsplan.disk import display_path, replace_public
 from jsplan.documents.plan import Step
-from jsplan.errors import ApiError, ServerRefusedError, UsageError
+from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, UsageError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.accounts import decode_claims
@@ -22,13 +26,20 @@ from jsplan.jetstream.api import request_system
 from jsplan.jetstream.jwt import OPERATOR, SigningKey, read_signing_key
 from jsplan.jetstream.read_only import server_varz
 from jsplan.resources.account import merge_claims
+from jsplan.resources.account_file import header_of, render_file
+from jsplan.topology.access import describe_reload
 
 
 async def write_account(context: StepContext, step: Step) -> None:
     """Create or change an account; what other tools added to it stays. Raises StepFailed."""
     live = await _check(context, step)
     api = context.api(step)
-    operator, name = api.domain.operator, step.target_address.name
+    operator, name = api.domain.accounts, step.target_address.name
+    if isinstance(operator, AccountFiles):
+        header, path = header_of(name, operator.workspace), operator.path(name)
+        content = render_file(step.expect or {}, header).encode()
+        await _change_file(context, step, operator, partial(replace_public, path, content))
+        return
     assert operator is not None
     claims = decode_claims(live.content.decode()) if live is not None and live.content else None
     if claims is None:
@@ -42,9 +53,35 @@ async def delete_account(context: StepContext, step: Step) -> None:
     """Delete an account. Raises StepFailed."""
     live = await _check(context, step)
     assert live is not None
+    files = context.api(step).domain.accounts
+    if isinstance(files, AccountFiles):
+        path = files.path(step.target_address.name)
+        await _change_file(context, step, files, partial(path.unlink, missing_ok=True))
+        return
     nats = {"accounts": [live.created], "type": "generic", "version": 2}
     await _send(context, step, CLAIMS_DELETE, {"nats": nats})
     await context.verify_write(step)
+
+
+async def _change_file(
+    context: StepContext, step: Step, files: AccountFiles, change: Callable[[], None]
+) -> None:
+    """Change a file, and note what must be reloaded. Raises StepFailed and NotPermittedError."""
+    name = step.target_address.name
+    await context.begin(step)
+
+    async def write(_: float) -> None:
+        try:
+            change()
+        except OSError as error:
+            shown = display_path(files.path(name))
+            text = f"cannot write {shown}: {error.strerror}; nothing was changed"
+            hint = "Correct its permissions, or free space, and apply again."
+            raise NotPermittedError(text, hint=hint) from None
+
+    await context.write(step, write)
+    await context.verify_write(step)
+    context.notes[step.id] = describe_reload(files, [name], gone=step.kind.does == "delete")
 
 
 async def _check(context: StepContext, step: Step) -> LiveObject | None:

@@ -94,7 +94,7 @@ class Execution:
             begin(schedule.release(steps))
             outcomes |= await self._wait_until_durable(steps, outcomes)
             for step in steps:
-                (status, error), note = outcomes[step.id], None
+                (status, error), note = outcomes[step.id], self.context.notes.get(step.id)
                 if status == "done" and step.moves_in_cluster and self.follow:
                     status, error, note = await self._follow(step)
                 self._record_result(step, status, error, started, note)

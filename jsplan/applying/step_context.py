@@ -86,7 +86,7 @@ class StepContext(StepJournal):
     streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
     objects that were deleted and restored with their stream to their new ones. `mirrored_at` has
     for each mirror that this apply created when that was (s, monotonic). `scaled` has the replicas
-    of streams that steps scaled.
+    of streams that steps scaled. `notes` has by step what remains to be done by hand.
     """
 
     apis: Mapping[str, DomainApi]
@@ -99,6 +99,7 @@ class StepContext(StepJournal):
     new_fingerprints: dict[str, str] = field(default_factory=dict)
     mirrored_at: dict[Address, float] = field(default_factory=dict)
     scaled: dict[Address, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
     _awaited: set[str] = field(init=False)
 

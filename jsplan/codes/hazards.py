@@ -78,8 +78,9 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     ),
     "REVOKES_ACCESS": CodeText(
         "Users or accounts may no longer do something.",
-        "An export, an import or a permission of a role is removed, or a whole account. Users of "
-        "a role are disconnected, and connect again with the permissions that stay.",
+        "An export, an import or a permission of an application is removed, or a whole account. "
+        "Users of a role are disconnected, and connect again with the permissions that stay. Users "
+        "in the configuration of servers have what they had until that is loaded again.",
         "Change the application first, or keep what it uses in the files.",
     ),
 }  # fmt: skip

@@ -37,9 +37,9 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "Declare the consumer if it is different.",
     ),
     "JS455": CodeText(
-        "The account of a connection is unknown.",
-        "Exports and imports are written for each account.",
-        "Add `account:` to the connection.",
+        "The account of a connection is unknown, or an account cannot import from another one.",
+        "Exports and imports are written for each account, by its name or its public key.",
+        "Add `account:` to the connection, or do as the message says.",
     ),
     "JS456": CodeText(
         "The owner of an origin is known only by an import.",

@@ -16,8 +16,8 @@ from jsplan.diagnostics import SourceRange
 #: The sections whose lines may be shown, except what is below a key of `_HIDDEN`.
 _SECTIONS: Final = frozenset((
     "jsplan", "workspace", "streams", "consumers", "kv", "object_stores", "domains", "imports",
-    "defaults", "overrides", "apps", "accounts", "backfills", "moved", "relocate", "removed",
-    "lint", "ownership",
+    "defaults", "overrides", "apps", "accounts", "account_files", "backfills", "moved", "relocate",
+    "removed", "lint", "ownership",
 ))  # fmt: skip
 _HIDDEN: Final = re.compile(
     r".*(pass|pwd|secret|token|key|cred|auth|seed|jwt|url|header|webhook|sensitive).*"

@@ -27,7 +27,7 @@ DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
 #: The levels of a section that may come from several files; 0: the section is in one file only.
 _MERGE_DEPTH: Final = {
     "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1,
-    "lint": 1, "backend": 0, "ownership": 0,
+    "lint": 1, "backend": 0, "ownership": 0, "account_files": 0,
 }  # fmt: skip
 #: The section of a file for each kind, and the key of a name in it.
 SECTIONS: Final[dict[Kind, str]] = {

@@ -276,8 +276,8 @@ def _build_workspace(
     files: WorkspaceFiles,
 ) -> Workspace:
     findings, declared = files.findings, resolver.declared
-    operators, own_accounts = accounts.read_accounts(
-        document.get("accounts"), name, reach.connections, reach.domains, scope, findings
+    places, own_accounts = accounts.read_accounts(
+        document, name, reach.connections, reach.domains, files.root, scope, findings
     )
     known = {
         **declared,
@@ -302,7 +302,7 @@ def _build_workspace(
         environment=environment,
         variables=values,
         connections=reach.connections,
-        domains={**reach.domains, **operators},
+        domains={**reach.domains, **places},
         imports=reach.imports,
         backend=reach.backend,
         resources=known,

@@ -68,6 +68,26 @@ class Operator(Struct, frozen=True):
     mark: str
 
 
+#: The connection of a place that is in files. It is never opened.
+NO_CONNECTION: Final = ""
+
+
+class AccountFiles(Struct, frozen=True):
+    """Accounts in files of the servers' configuration, each in `folder`, which is below `root`.
+
+    `domains` has the domains whose servers have an account, by its name.
+    """
+
+    folder: Path
+    root: Path
+    workspace: str
+    domains: Mapping[str, tuple[str, ...]]
+
+    def path(self, account: str) -> Path:
+        """Return the file of an account."""
+        return self.folder / f"{account}.conf"
+
+
 class Domain(Struct, frozen=True):
     """One JetStream over one connection.
 
@@ -76,8 +96,8 @@ class Domain(Struct, frozen=True):
     `vars` are the values of `${domain.x}`. `system` is a connection to the system account of its
     servers.
 
-    The accounts of an operator are in a place like a domain, under the key of a connection to its
-    system account. It has an `operator`; a JetStream has none.
+    Accounts are in places like domains, which have `accounts`; a JetStream has none. Those of an
+    operator are under the key of a connection to its system account, files need no connection.
     """
 
     key: str
@@ -90,12 +110,12 @@ class Domain(Struct, frozen=True):
     same_as: str | None = None
     range: SourceRange | None = None
     system: str | None = None
-    operator: Operator | None = None
+    accounts: Operator | AccountFiles | None = None
 
     @property
     def is_own(self) -> bool:
         """True for a JetStream under its own key."""
-        return self.same_as is None and self.operator is None
+        return self.same_as is None and self.accounts is None
 
 
 class ImportRow(Struct, frozen=True):
@@ -248,10 +268,13 @@ class App(Struct, frozen=True):
 
 
 class Account(Struct, frozen=True):
-    """An account of an operator. `key` is public. `jetstream` are limits, None to leave them."""
+    """An account. `jetstream` are limits, None to leave them.
+
+    `key` is its public key with its operator; None for one in a file.
+    """
 
     name: str
-    key: str
+    key: str | None
     range: SourceRange
     jetstream: Mapping[str, int] | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.config.model import Domain
+from jsplan.config.model import AccountFiles, Domain, Operator
 from jsplan.errors import (
     OFFLINE_ERRORS,
     ApiError,
@@ -50,7 +50,7 @@ async def identify_domains(
 
     async def identify(domain: Domain) -> DomainFacts:
         facts = await identify_domain(pool, domain, domains, known)
-        if facts.reachable and domain.operator is None:
+        if facts.reachable and domain.accounts is None:
             server_check.watch(pool.api(domain), facts)
         return facts
 
@@ -94,7 +94,9 @@ async def identify_domain(
     pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
 ) -> DomainFacts:
     """Identify one domain. Raises ConnectError if its connection leads to another server."""
-    if domain.operator is not None:
+    if isinstance(domain.accounts, AccountFiles):
+        return DomainFacts(domain.key, True, level=NEWEST_LEVEL)
+    if domain.accounts is not None:
         return _identify_operator(pool, domain)
     try:
         info = await pool.api(domain).request("INFO")
@@ -114,7 +116,7 @@ async def identify_domain(
         raise ConnectError(str(error), hint=error.hint) from None
     except OFFLINE_ERRORS as error:
         if is_import(domain):
-            _require_import(domain, known, error)
+            _require_import(domain, domains, known, error)
         else:
             await _require_right_server(pool, domain, domains, known)
         return DomainFacts(domain.key, reachable=False, reason=str(error))
@@ -141,7 +143,7 @@ def _identify_operator(pool: Pool, domain: Domain) -> DomainFacts:
 def _may_be_new(domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> bool:
     """Check whether the account of a domain that never answered may be one that the files add."""
     return domain.key not in known and any(
-        each.operator is not None and each.operator.keys for each in domains.values()
+        isinstance(each.accounts, Operator) and each.accounts.keys for each in domains.values()
     )
 
 
@@ -194,9 +196,20 @@ def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectErr
     )
 
 
-def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
-    """Raise ConnectError for an import that never answered: it is missing, not offline."""
-    if domain.key not in known and isinstance(error, NoRespondersError):
+def _require_import(
+    domain: Domain, domains: Mapping[str, Domain], known: frozenset[str], error: ApiError
+) -> None:
+    """Raise ConnectError for an import that never answered: it is missing, not offline.
+
+    Where its account is in a file, the server may have to load that first.
+    """
+    in_files = any(
+        domain.key in keys
+        for each in domains.values()
+        if isinstance(each.accounts, AccountFiles)
+        for keys in each.accounts.domains.values()
+    )
+    if domain.key not in known and isinstance(error, NoRespondersError) and not in_files:
         raise ConnectError(
             f"domain {domain.key}: no server answers {domain.api_prefix} "
             f"over connection {domain.connection}",

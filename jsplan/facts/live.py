@@ -35,8 +35,8 @@ class LiveObject:
     answer.
 
     An entry of a bucket has the digest of its value in `raw`, the value in `content`, the
-    `created` of its bucket, and its revision and size (bytes) in `state`. An account has its JWT in
-    `content`, its public key as `created`, and as revision a digest of its claims.
+    `created` of its bucket, and its revision and size (bytes) in `state`. An account has its JWT or
+    file in `content`, its public key or name as `created`, and as revision a digest of `content`.
     """
 
     address: Address

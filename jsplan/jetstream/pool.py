@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from jsplan.config.model import Connection, Domain
+from jsplan.config.model import NO_CONNECTION, Connection, Domain
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.identity import FindKnownObjects, find_no_objects
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
 
@@ -38,6 +38,7 @@ class Pool:
         self._guarded = guarded
         self._known_objects = known_objects
         self.connections: dict[str, NatsConnection] = {}
+        self._never_opened = NatsConnection(ConnectionSettings(key=NO_CONNECTION, url=""))
         self.failures: dict[str, ConnectError] = {}
 
     async def __aenter__(self) -> Self:
@@ -56,7 +57,7 @@ class Pool:
         wanted = [
             key
             for key in dict.fromkeys(keys)
-            if key not in self.connections and key not in self.failures
+            if key not in {*self.connections, *self.failures, NO_CONNECTION}
         ]
         opened = {
             key: NatsConnection(
@@ -81,7 +82,9 @@ class Pool:
             raise self.failures[domain.connection]
         return DomainApi(
             domain,
-            self.connections[domain.connection],
+            self._never_opened
+            if domain.connection == NO_CONNECTION
+            else self.connections[domain.connection],
             read_only=self._read_only,
             known_objects=self._known_objects,
         )

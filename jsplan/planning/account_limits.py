@@ -86,7 +86,9 @@ def _accounts(inputs: PlanInputs, decisions: Decisions) -> list[_Account]:
             _account_identity(inputs.workspace, key), _Account(key, facts.info, facts.level)
         )
         for key, facts in sorted(inputs.live.domains.items())
-        if facts.reachable and key in inputs.workspace.domains
+        if facts.reachable
+        and (domain := inputs.workspace.domains.get(key)) is not None
+        and domain.accounts is None
     }
     for address, decision in decisions.items():
         account = by_domain.get(address.domain)

@@ -9,6 +9,7 @@ from rich.text import Text
 from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
 from jsplan.resources.account import PUBLIC_KEY
+from jsplan.resources.account_file import variable_of
 from jsplan.topology.access import REPLY_FLAG
 from jsplan.units import count_text
 
@@ -98,7 +99,7 @@ def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> 
     if style in ("both", "config"):
         _line(console, "")
         _line(console, f"# {app.app}, {where}. Its client sets the inbox prefix {app.inbox}.")
-        _line(console, f"# {{user: {app.user}, password: …, permissions: ${_variable(app)}}}")
+        _line(console, f"# {{user: {app.user}, password: …, permissions: ${variable_of(app.app)}}}")
         _escapes(app, console, "#   ")
         for line in app.configuration.splitlines():
             _line(console, line)
@@ -106,10 +107,6 @@ def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> 
         _line(console, "")
         _line(console, f"# {app.app} with nsc")
         _line(console, app.nsc)
-
-
-def _variable(app: AppAccess) -> str:
-    return app.configuration.partition(" ")[0]
 
 
 def _escapes(app: AppAccess, console: Console, indent: str) -> None:

@@ -1,4 +1,4 @@
-"""Accounts of an operator: their claims in words that can be compared.
+"""Accounts in words that can be compared, and the claims of those of an operator.
 
 Claims have exports, imports and scoped signing keys (roles) as objects. Here each is a line of
 words, since a subject has no blanks: `service $JS.API.INFO from SHOP as JS.SHOP.API.INFO`. An
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from jsplan.resources.fields import Config, Field, Table
 
@@ -46,7 +46,8 @@ ACCOUNT: Final = Table(
 )
 #: What a JWT says, and parts of it, as JSON.
 Claims = dict[str, Any]
-_MANY, _TOKEN, _FROM, _AS, _KEY, _MAY = "many-answers", "token", "from", "as", "key", "may"
+_MANY, _TOKEN, _FROM, _AS, _TO = "many-answers", "token", "from", "as", "to"
+_KEY, _MAY = "key", "may"
 
 
 def mark_of(workspace: str) -> str:
@@ -57,21 +58,58 @@ def mark_of(workspace: str) -> str:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def export_line(kind: str, subject: str, *, many: bool, token: int | None) -> str:
-    """Return the line of an export. `token` is the place of the importing account's key."""
-    return " ".join([kind, subject, *([_MANY] if many else []), *_pair(_TOKEN, token)])
+class ExportWords(NamedTuple):
+    """An export to one `importer`, or to every account.
+
+    `token` is the place of the importing account's key.
+    """
+
+    kind: str
+    subject: str
+    many: bool = False
+    token: str | None = None
+    importer: str | None = None
+
+    @property
+    def line(self) -> str:
+        """Its line."""
+        more = [*([_MANY] if self.many else []), *_pair(_TOKEN, self.token)]
+        return " ".join([self.kind, self.subject, *_pair(_TO, self.importer), *more])
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Return what a line says."""
+        kind, subject, *rest = line.split()
+        return cls(kind, subject, _MANY in rest, _after(_TOKEN, rest), _after(_TO, rest))
 
 
-def import_line(kind: str, subject: str, owner: str, local: str) -> str:
-    """Return the line of an import from the account `owner`, under another subject or not."""
-    return " ".join([kind, subject, _FROM, owner, *_pair(_AS, local if local != subject else None)])
+class ImportWords(NamedTuple):
+    """An import from the account `owner`, as the subject `local`."""
+
+    kind: str
+    subject: str
+    owner: str
+    local: str
+
+    @property
+    def line(self) -> str:
+        """Its line."""
+        renamed = _pair(_AS, self.local if self.local != self.subject else None)
+        return " ".join([self.kind, self.subject, _FROM, self.owner, *renamed])
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Return what a line says."""
+        kind, subject, _, owner, *rest = line.split()
+        return cls(kind, subject, owner, rest[1] if rest else subject)
 
 
 def role_lines(
-    app: str, key: str, publish: Sequence[str], subscribe: Sequence[str]
+    app: str, key: str | None, publish: Sequence[str], subscribe: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the lines of a role: its signing key, and each subject."""
-    yield f"{app} {_KEY} {key}"
+    """Yield the lines of a role: its signing key, if it has one, and each subject."""
+    if key is not None:
+        yield f"{app} {_KEY} {key}"
     for verb, subjects in (("publish", publish), ("subscribe", subscribe)):
         for subject in subjects:
             yield f"{app} {_MAY} {verb} {subject}"
@@ -79,6 +117,10 @@ def role_lines(
 
 def _pair(word: str, value: object) -> list[str]:
     return [word, str(value)] if value is not None else []
+
+
+def _after(word: str, words: Sequence[str]) -> str | None:
+    return words[words.index(word) + 1] if word in words else None
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -124,8 +166,8 @@ def merge_claims(
         limits |= {
             theirs: full.get(ours, LIMITS.default_of(ours)) for ours, theirs in _LIMITS.items()
         }
-    exports = [_export_claim(line.split(), mark) for line in config.get(EXPORTS) or ()]
-    imports = [_import_claim(line.split(), mark, keys) for line in config.get(IMPORTS) or ()]
+    exports = [_export_claim(line, mark) for line in config.get(EXPORTS) or ()]
+    imports = [_import_claim(line, mark, keys) for line in config.get(IMPORTS) or ()]
     roles = list(_role_claims(config.get(ROLES) or (), mark))
     nats |= {
         "limits": limits,
@@ -169,31 +211,31 @@ def _identify(row: Any, same: tuple[str, ...]) -> tuple[str, ...]:
 
 def _export_words(row: Mapping[str, Any]) -> str:
     many = row.get("response_type") == "Stream"
-    token = int(row.get("account_token_position") or 0) or None
-    return export_line(str(row.get("type")), str(row.get("subject")), many=many, token=token)
+    token = str(row.get("account_token_position") or "") or None
+    return ExportWords(str(row.get("type")), str(row.get("subject")), many, token).line
 
 
-def _export_claim(words: Sequence[str], mark: str) -> Claims:
-    kind, subject, *rest = words
+def _export_claim(line: str, mark: str) -> Claims:
+    kind, subject, many, token, _ = ExportWords.parse(line)
     claim: Claims = {"name": mark + subject, "subject": subject, "type": kind}
     if kind == "service":
-        claim["response_type"] = "Stream" if _MANY in rest else "Singleton"
-    if _TOKEN in rest:
-        claim["account_token_position"] = int(rest[rest.index(_TOKEN) + 1])
+        claim["response_type"] = "Stream" if many else "Singleton"
+    if token is not None:
+        claim["account_token_position"] = int(token)
     return claim
 
 
 def _import_words(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
     subject, owner = str(row.get("subject")), str(row.get("account"))
     local = str(row.get("local_subject") or row.get("to") or subject)
-    return import_line(str(row.get("type")), subject, names.get(owner, owner), local)
+    return ImportWords(str(row.get("type")), subject, names.get(owner, owner), local).line
 
 
-def _import_claim(words: Sequence[str], mark: str, keys: Mapping[str, str]) -> Claims:
-    kind, subject, _, name, *rest = words
+def _import_claim(line: str, mark: str, keys: Mapping[str, str]) -> Claims:
+    kind, subject, name, local = ImportWords.parse(line)
     owner = keys.get(name, name)
     claim: Claims = {"name": mark + subject, "subject": subject, "account": owner, "type": kind}
-    return claim | ({"local_subject": rest[1]} if rest else {})
+    return claim | ({"local_subject": local} if local != subject else {})
 
 
 def _role_words(row: Mapping[str, Any], mark: str) -> Iterator[str]:

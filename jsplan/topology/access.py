@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches, move_address
-from jsplan.config.model import App, AppUse, Domain, Workspace
+from jsplan.config.model import AccountFiles, App, AppUse, Domain, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import is_subset
 from jsplan.topology.client_profiles import list_requests
@@ -395,7 +395,16 @@ def _hash_account(key: str) -> str:
 def find_account_key(workspace: Workspace, account: str) -> str:
     """Return the public key of an account of the files, which servers know it by; else its name."""
     keys = (each.key for each in workspace.accounts.values() if each.name == account)
-    return next(keys, account)
+    return next(keys, None) or account
+
+
+def describe_reload(files: AccountFiles, accounts: Iterable[str], *, gone: bool = False) -> str:
+    """Return how servers load the files of these accounts, or run on without one."""
+    keys = [key for account in accounts for key in files.domains.get(account, ())]
+    where = f"the servers of {', '.join(keys)}" if keys else "the servers that have the account"
+    if gone:
+        return f"take its include from the configuration of {where}, or they do not start again"
+    return f"{where} load the file with nats-server --signal reload"
 
 
 def own_api_prefix(domain: Domain) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jsplan.address import Address
@@ -14,14 +14,15 @@ from jsplan.resources.account import (
     JETSTREAM,
     PUBLIC_KEY,
     ROLES,
-    export_line,
-    import_line,
-    role_lines,
 )
 from jsplan.resources.fields import Config
 from jsplan.topology.access import Grant, compute_grants
 from jsplan.topology.app_permissions import AppPermissions, derive_permissions
-from jsplan.topology.grant_text import collect_exports
+from jsplan.topology.grant_text import (
+    list_exports,
+    list_imports,
+    list_permissions,
+)
 from jsplan.topology.resolve import Topology
 
 _HOW: Final = "Write its public key as `account:` of the connection, or its name in `accounts:`."
@@ -29,7 +30,7 @@ _HOW: Final = "Write its public key as `account:` of the connection, or its name
 
 def resolve_account_bodies(workspace: Workspace, topology: Topology) -> None:
     """Add the bodies of the accounts in the files to the topology, and findings about them."""
-    names = {account.key: account.name for account in workspace.accounts.values()}
+    names = {each.key: each.name for each in workspace.accounts.values() if each.key is not None}
     found = {
         key: names.get(each.account, each.account)
         for key, each in workspace.connections.items()
@@ -43,43 +44,49 @@ def resolve_account_bodies(workspace: Workspace, topology: Topology) -> None:
         if declared is None or len(declared.body) > 1:  # as it was, in a revert
             continue
         topology.bodies[address] = _build_body(account, grants, permissions)
-        topology.diagnostics += _check_owners(address, account, grants, names.values())
+        topology.diagnostics += _check_owners(address, account, grants, workspace.accounts.values())
 
 
 def _build_body(
-    account: Account, grants: Iterable[Grant], permissions: Iterable[AppPermissions]
+    account: Account, grants: Sequence[Grant], permissions: Iterable[AppPermissions]
 ) -> Config:
-    taken = [grant for grant in grants if grant.user == account.name]
+    in_file = account.key is None
+    # Those of an operator are public: any of its accounts may import them.
+    exports = (
+        each if in_file else each._replace(importer=None)
+        for each in list_exports(account.name, grants)
+    )
     body: Config = {
         "name": account.name,
-        EXPORTS: [
-            export_line(each.kind, each.subject, many=each.streamed, token=each.token_position)
-            for each in collect_exports(account.name, grants)
-        ],
-        IMPORTS: [
-            import_line(each.kind, each.subject, each.owner, each.local_subject) for each in taken
-        ],
+        EXPORTS: list(dict.fromkeys(each.line for each in exports)),
+        IMPORTS: [each.line for each in list_imports(account.name, grants)],
         ROLES: [
             line
             for each in permissions
-            if each.account == account.name and each.app.role is not None
-            for line in role_lines(
-                each.app.name,
-                each.app.role,
-                [one.text for one in each.allowed("publish")],
-                [one.text for one in each.allowed("subscribe")],
-            )
+            if each.account == account.name and (in_file or each.app.role is not None)
+            for line in list_permissions(each, None if in_file else each.app.role)
         ],
     }
     return body | ({JETSTREAM: dict(account.jetstream)} if account.jetstream is not None else {})
 
 
 def _check_owners(
-    address: Address, account: Account, grants: Iterable[Grant], names: Collection[str]
+    address: Address, account: Account, grants: Iterable[Grant], accounts: Iterable[Account]
 ) -> Iterable[Diagnostic]:
-    """Yield an error for each account that this one imports from without a known public key."""
+    """Yield an error for each account beside this one that its servers do not know."""
+    keys = {each.name: each.key for each in accounts}
     owners = {grant.owner for grant in grants if grant.user == account.name}
-    for owner in sorted(owners.difference(names)):
-        if not PUBLIC_KEY.fullmatch(owner):
-            text = f"imports from account {owner}, whose public key is not known"
-            yield Diagnostic("error", "JS451", text, _HOW, str(address), account.range)
+    for owner in sorted(owners):
+        key = keys.get(owner, owner if PUBLIC_KEY.fullmatch(owner) else None)
+        if (key is None) == (account.key is None):
+            continue
+        text, how = f"imports from account {owner}, whose public key is not known", _HOW
+        if account.key is None:
+            text = f"is in a file, and imports from account {owner} of an operator"
+            how = "Servers have accounts of an operator or in their configuration, not both."
+        yield Diagnostic("error", "JS455", text, how, str(address), account.range)
+    users = {grant.user for grant in grants if grant.owner == account.name}
+    for name in sorted(each for each in owners | users if " " in each):
+        text = f'shares subjects with account "{name}", whose name has a blank'
+        how = "Rename it, or leave this account out and print its block with: jsplan access"
+        yield Diagnostic("error", "JS131", text, how, str(address), account.range)

@@ -20,7 +20,7 @@ from jsplan.subjects import is_subset
 from jsplan.topology.access import later_replies
 from jsplan.topology.client_profiles import find_limit, list_requests
 from jsplan.topology.resolve import Topology
-from jsplan.topology.routes import NoRouteError
+from jsplan.topology.routes import NoRouteError, is_import
 
 #: What a permission allows with a subject, in the order of documents.
 PermissionVerb = Literal["publish", "subscribe"]
@@ -161,7 +161,8 @@ class _Builder:
             )
         if own.connection == target.connection and target.same_as is not None:
             return target.api_prefix
-        return routes.find_route(own.key, target.key).api or "$JS.API"
+        api = routes.find_route(own.key, target.key).api
+        return api or (own.api_prefix if is_import(own) else "$JS.API")
 
     def _add_consumer(self, use: AppUse, body: Mapping[str, Any], api: str, why: str) -> None:
         stream, name = use.address.stream, use.address.consumer

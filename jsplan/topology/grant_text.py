@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from jsplan.resources.account import PUBLIC_KEY
+from jsplan.resources.account import (
+    PUBLIC_KEY,
+    ExportWords,
+    ImportWords,
+    role_lines,
+)
+from jsplan.resources.account_file import render_exports, render_imports, render_permissions
 from jsplan.subjects import is_subset
 from jsplan.topology.access import REPLY_FLAG, Grant
 from jsplan.topology.app_permissions import VERBS, AppPermissions, Permission
@@ -95,44 +99,44 @@ def _with_token_position(grant: Grant) -> tuple[str, int | None]:
     return ".".join("*" if index == place else part for index, part in enumerate(parts)), place + 1
 
 
+def list_exports(account: str, grants: Iterable[Grant]) -> dict[ExportWords, str]:
+    """Return the exports of an account in a file, each with a remark."""
+    return {
+        ExportWords(each.kind, each.subject, each.streamed, _token_of(each), importer): _remark_on(
+            each
+        )
+        for each in collect_exports(account, grants)
+        for importer in (sorted(each.importers) if each.token_position is None else [None])
+    }
+
+
+def list_imports(account: str, grants: Iterable[Grant]) -> dict[ImportWords, str]:
+    """Return the imports of an account, each with a remark."""
+    return {
+        ImportWords(each.kind, each.subject, each.owner, each.local_subject): _remark_on(each)
+        for each in grants
+        if each.user == account
+    }
+
+
+def _token_of(export: Export) -> str | None:
+    return str(export.token_position) if export.token_position else None
+
+
+def _remark_on(shared: Export | Grant) -> str:
+    return REPLY_FLAG if shared.optional else ""
+
+
+def list_permissions(found: AppPermissions, key: str | None) -> list[str]:
+    """Return the lines of a role with these permissions."""
+    publish, subscribe = ([each.text for each in found.allowed(verb)] for verb in VERBS)
+    return list(role_lines(found.app.name, key, publish, subscribe))
+
+
 def render_account_config(account: str, grants: Sequence[Grant]) -> str:
     """Return the `exports` and `imports` of the account, for its block in `accounts { … }`."""
-    offered, taken = (
-        collect_exports(account, grants),
-        [grant for grant in grants if grant.user == account],
-    )
-    lines = (
-        ["exports: [", *(_line(_render_export(e), optional=e.optional) for e in offered), "]"]
-        if offered
-        else []
-    )
-    lines += (
-        ["imports: [", *(_line(_render_import(g), optional=g.optional) for g in taken), "]"]
-        if taken
-        else []
-    )
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _line(element: str, *, optional: bool) -> str:
-    return f"    {element}" + (f"  # {REPLY_FLAG}" if optional else "")
-
-
-def _render_export(export: Export) -> str:
-    parts = [f"{export.kind}: {_quote(export.subject)}"]
-    parts += ["response_type: stream"] if export.streamed else []
-    parts += (
-        [f"account_token_position: {export.token_position}"]
-        if export.token_position
-        else [f"accounts: [{', '.join(map(_quote_if_needed, sorted(export.importers)))}]"]
-    )
-    return "{" + ", ".join(parts) + "}"
-
-
-def _render_import(grant: Grant) -> str:
-    renamed = f", to: {_quote(grant.local_subject)}" if grant.local_subject != grant.subject else ""
-    renamed_account = f"account: {_quote_if_needed(grant.owner)}, subject: {_quote(grant.subject)}"
-    return f"{{{grant.kind}: {{{renamed_account}}}{renamed}}}"
+    exports, imports = list_exports(account, grants), list_imports(account, grants)
+    return render_exports(exports) + render_imports(imports)
 
 
 def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
@@ -178,31 +182,11 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
     return commands
 
 
-def _quote_if_needed(name: str) -> str:
-    """Quote a name that the server's configuration could read as a number or a variable."""
-    return (
-        name
-        if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha()
-        else _quote(name)
-    )
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
 def render_user_config(found: AppPermissions) -> str:
     """Return a variable with the permissions, for `permissions:` of the user."""
-    name = re.sub(r"\W", "_", found.app.name).upper()
-    blocks = [_render_block(verb, found.allowed(verb)) for verb in VERBS]
-    return "\n".join((f"{name} = {{", *blocks, "}", ""))
-
-
-def _render_block(verb: str, allowed: Sequence[Permission]) -> str:
-    if not allowed:  # a server takes an empty list for everything
-        return f'  {verb}: {{deny: ">"}}'
-    lines = [f"    {json.dumps(each.text)}  # {_describe(each)}" for each in allowed]
-    return "\n".join((f"  {verb}: {{allow: [", *lines, "  ]}"))
+    why = [_describe(each) for verb in VERBS for each in found.allowed(verb)]
+    lines = list_permissions(found, None)
+    return render_permissions(found.app.name, lines, dict(zip(lines, why, strict=True)))
 
 
 def _describe(permission: Permission) -> str:

@@ -55,7 +55,7 @@ def derive_own_users(workspace: Workspace, accounts: Mapping[str, str]) -> Itera
     """
     by_connection: dict[str, list[Domain]] = {}
     for domain in workspace.domains.values():
-        if domain.operator is not None:
+        if domain.accounts is not None:
             continue
         by_connection.setdefault(domain.connection, []).append(domain)
     for connection, domains in by_connection.items():

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from jsplan import __version__
 from jsplan.config import load
-from jsplan.config.model import LoadOptions, Workspace
+from jsplan.config.accounts import FILES_PLACE
+from jsplan.config.model import AccountFiles, LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean, quote_shell
 from jsplan.documents.access import Access, AccountGrants, AppAccess, AppPermission, Need, Proof
 from jsplan.documents.reading import read_file
@@ -24,7 +25,7 @@ from jsplan.jetstream.jwt import ACCOUNT, read_signing_key, sign_user
 from jsplan.options import Observer
 from jsplan.resources.account import PUBLIC_KEY
 from jsplan.topology import Topology, build_topology
-from jsplan.topology.access import Grant, compute_grants, find_account_key
+from jsplan.topology.access import Grant, compute_grants, describe_reload, find_account_key
 from jsplan.topology.app_permissions import VERBS, AppPermissions, derive_permissions
 from jsplan.topology.grant_text import (
     collect_exports,
@@ -241,3 +242,9 @@ async def _check_on_servers(
         found = await check_grants(pool, workspace.domains, needed, system)
     for need, grant in zip(out.needs, needed, strict=True):
         need.status, need.detail = found[grant].status, found[grant].detail
+        in_files = [a.name for a in workspace.accounts.values() if a.key is None]
+        ends = [name for name in (grant.owner, grant.user) if name in in_files]
+        if need.status == "missing" and ends:
+            files = workspace.domains[FILES_PLACE].accounts
+            assert isinstance(files, AccountFiles)
+            need.detail = f"{need.detail}; {describe_reload(files, ends)}"

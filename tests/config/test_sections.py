@@ -146,7 +146,7 @@ _EXAMPLES: Final[dict[str, _Example]] = {
         {"jsplan": 1, "workspace": "shop", "include": [], "vars": {"a": 1}, "environments": {"dev": None}, "connections": {"n": None},
          "domains": {"hub": None}, "imports": [], "backend": None, "defaults": {}, "streams": [], "consumers": [], "kv": [],
          "object_stores": [], "overrides": [], "apps": [],
-         "accounts": [], "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
+         "accounts": [], "account_files": "./accounts", "backfills": [], "moved": [], "relocate": [], "removed": [], "drift": None,
          "lint": {"JS201": "error"}, "ownership": None},
     ]),
     "environment": (lambda it: {"environments": {"dev": it}}, [

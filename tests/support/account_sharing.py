@@ -164,3 +164,11 @@ def creds_of(operator: Operator, folder: Path) -> dict[str, Path]:
     return {
         name: account.creds(folder, name.lower()) for name, account in operator.accounts.items()
     }
+
+
+def include_of(path: Path) -> str:
+    """The line of a server's configuration that includes a file, whatever folder that is in.
+
+    Servers read a path as relative, also one that begins with a slash.
+    """
+    return f"include {'../' * 20}{str(path).lstrip('/')}"

@@ -39,7 +39,7 @@ LIMITS: Final = Section("account.jetstream", "`jetstream` of an account", (
 ))  # fmt: skip
 ACCOUNT: Final = Section("account", "an account", (
     Key("name", TEXT, "Its name, which `account:` of connections has too.", required=True, check=name_check(_NAME, "an account")),
-    Key("key", TEXT, "Its public key.", required=True, check=key_check(PUBLIC_KEY, "`key` of an account is no public key of an account")),
+    Key("key", TEXT, "Its public key, of an account of an operator. One without is in a file of `account_files`.", check=key_check(PUBLIC_KEY, "`key` of an account is no public key of an account")),
     Key("connection", TEXT, "The connection with `operator_key`; may be left out if there is one."),
     Key("jetstream", mapping(LIMITS), "What it may store. Without it the limits that it has stay."),
 ))  # fmt: skip

@@ -8,6 +8,7 @@ from jsplan.address import KINDS, Kind
 from jsplan.config.schema_parts import any_of, list_of, map_of, ref, texts
 from jsplan.config.sections import (
     ADDRESS,
+    FILE,
     TEXT,
     TEXTS,
     Key,
@@ -131,7 +132,8 @@ WORKSPACE: Final = Section("workspace", "a workspace", (
     Key("object_stores", written_list(OBJECT_STORE), "[Object stores](buckets.md), in their own words."),
     Key("overrides", written_list(OVERRIDE), "Fields of the highest precedence, by `address` (a glob too)."),
     Key("apps", written_list(APP), "Applications, and what they do with which stream, consumer or bucket ([Applications](../how-to/applications.md))."),
-    Key("accounts", written_list(ACCOUNT), "[Accounts](#accounts) of an operator, whose exports, imports and roles follow from flows and `apps`."),
+    Key("accounts", written_list(ACCOUNT), "[Accounts](#accounts), whose exports, imports and permissions follow from flows and `apps`."),
+    Key("account_files", FILE, "A folder of the workspace for the files of accounts without `key`, which the servers' configuration includes."),
     Key("backfills", written_list(BACKFILL), "Histories to copy ([Backfill](../how-to/backfill.md))."),
     Key("moved", written_list(MOVED), "`{from, to}`: our name changed, the thing did not."),
     Key("relocate", written_list(RELOCATE), "`{from, to}`: the stream itself moves, with messages and consumers ([Relocate](../how-to/relocate.md))."),

@@ -1,4 +1,4 @@
-"""Hazards of a change of an account of an operator."""
+"""Hazards of a change of an account."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from jsplan.config.model import AccountFiles
 from jsplan.documents.plan import Hazard
 from jsplan.planning.hazards import with_permissions
 from jsplan.planning.model import PlanInputs, ResourceDecision
 from jsplan.resources.account import EXPORTS, IMPORTS, JETSTREAM, ROLES
+from jsplan.resources.account_file import variable_of
 from jsplan.resources.fields import Config
 from jsplan.units import count_text
 
@@ -19,12 +21,24 @@ def assess_account(inputs: PlanInputs, decision: ResourceDecision) -> list[Hazar
     live = decision.live
     if live is None or decision.actions not in (["update"], ["delete"]):
         return []
-    if decision.deletes:
+    place = inputs.workspace.domains[decision.address.domain].accounts
+    in_file = isinstance(place, AccountFiles)
+    if decision.deletes and in_file:
+        text = "servers whose configuration includes the file neither reload nor start without it"
+    elif decision.deletes:
         text = "cuts off every user of the account, and nothing reaches its streams any more"
     else:
-        text = ", ".join(_list_losses(live.raw, decision.after or {}))
+        after = decision.after or {}
+        text = ", ".join(_list_losses(live.raw, after))
+        if in_file and (gone := sorted(_list_apps(live.raw) - _list_apps(after))):
+            names = ", ".join(f"${variable_of(app)}" for app in gone)
+            text += f"; servers neither reload nor start while a user has {names}"
     found = [Hazard("REVOKES_ACCESS", text)] if text else []
     return with_permissions(inputs, decision.address, found)
+
+
+def _list_apps(config: Config) -> set[str]:
+    return {line.split(" ", 1)[0] for line in config.get(ROLES) or ()}
 
 
 def _list_losses(before: Config, after: Config) -> Iterator[str]:

@@ -42,6 +42,6 @@ CONTENT_KINDS: Final[Mapping[str, ContentKind]] = {
         "schedule.delete",
     ),
     "account": ContentKind(
-        "account", "the account", "operator", "account.create", "account.update", "account.delete"
+        "account", "the account", "place", "account.create", "account.update", "account.delete"
     ),
 }

@@ -159,5 +159,5 @@ def _label(address: Address) -> str:
     bucket, _, key = address.name.partition("/")
     kind = CONTENT_KINDS[address.kind]
     if address.parent is None:
-        return f"{kind.noun} {bucket} of {kind.parent} {address.domain}"
+        return f"{kind.noun} {bucket} in {address.domain}"
     return f"{kind.noun} {key} of {kind.parent} {bucket} in {address.domain}"
