@@ -48,6 +48,8 @@ ACCOUNT: Final = Table(
 Claims = dict[str, Any]
 _MANY, _TOKEN, _FROM, _AS, _TO = "many-answers", "token", "from", "as", "to"
 _KEY, _MAY = "key", "may"
+_EXPORT_LINE: Final = re.compile(rf"(\S+) (\S+)(?: {_TO} (\S+))?( {_MANY})?(?: {_TOKEN} (\S+))?")
+_IMPORT_LINE: Final = re.compile(rf"(\S+) (\S+) {_FROM} (\S+)(?: {_AS} (\S+))?")
 
 
 def mark_of(workspace: str) -> str:
@@ -73,14 +75,14 @@ class ExportWords(NamedTuple):
     @property
     def line(self) -> str:
         """Its line."""
-        more = [*([_MANY] if self.many else []), *_pair(_TOKEN, self.token)]
-        return " ".join([self.kind, self.subject, *_pair(_TO, self.importer), *more])
+        to, token = _pair(_TO, self.importer), _pair(_TOKEN, self.token)
+        return f"{self.kind} {self.subject}{to}{f' {_MANY}' * self.many}{token}"
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return what a line says."""
-        kind, subject, *rest = line.split()
-        return cls(kind, subject, _MANY in rest, _after(_TOKEN, rest), _after(_TO, rest))
+        """Return what a line says. Raises ValueError."""
+        kind, subject, importer, many, token = _match(_EXPORT_LINE, line)
+        return cls(kind, subject, bool(many), token, importer)
 
 
 class ImportWords(NamedTuple):
@@ -95,13 +97,13 @@ class ImportWords(NamedTuple):
     def line(self) -> str:
         """Its line."""
         renamed = _pair(_AS, self.local if self.local != self.subject else None)
-        return " ".join([self.kind, self.subject, _FROM, self.owner, *renamed])
+        return f"{self.kind} {self.subject}{_pair(_FROM, self.owner)}{renamed}"
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return what a line says."""
-        kind, subject, _, owner, *rest = line.split()
-        return cls(kind, subject, owner, rest[1] if rest else subject)
+        """Return what a line says. Raises ValueError."""
+        kind, subject, owner, local = _match(_IMPORT_LINE, line)
+        return cls(kind, subject, owner, local or subject)
 
 
 def role_lines(
@@ -115,12 +117,14 @@ def role_lines(
             yield f"{app} {_MAY} {verb} {subject}"
 
 
-def _pair(word: str, value: object) -> list[str]:
-    return [word, str(value)] if value is not None else []
+def _pair(word: str, value: str | None) -> str:
+    return f" {word} {value}" if value is not None else ""
 
 
-def _after(word: str, words: Sequence[str]) -> str | None:
-    return words[words.index(word) + 1] if word in words else None
+def _match(pattern: re.Pattern[str], line: str) -> Sequence[Any]:
+    if (found := pattern.fullmatch(line)) is None:
+        raise ValueError(f'has "{line}", which is no export or import')
+    return found.groups()
 
 
 # --- claims ---------------------------------------------------------------------------------------

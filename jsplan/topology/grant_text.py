@@ -136,7 +136,9 @@ def list_permissions(found: AppPermissions, key: str | None) -> list[str]:
 def render_account_config(account: str, grants: Sequence[Grant]) -> str:
     """Return the `exports` and `imports` of the account, for its block in `accounts { … }`."""
     exports, imports = list_exports(account, grants), list_imports(account, grants)
-    return render_exports(exports) + render_imports(imports)
+    lists = [render_exports(exports)] if exports else []
+    lists += [render_imports(imports)] if imports else []
+    return "".join(lists)
 
 
 def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
@@ -186,7 +188,7 @@ def render_user_config(found: AppPermissions) -> str:
     """Return a variable with the permissions, for `permissions:` of the user."""
     why = [_describe(each) for verb in VERBS for each in found.allowed(verb)]
     lines = list_permissions(found, None)
-    return render_permissions(found.app.name, lines, dict(zip(lines, why, strict=True)))
+    return render_permissions(found.app.name, dict(zip(lines, why, strict=True)))
 
 
 def _describe(permission: Permission) -> str:

@@ -213,10 +213,11 @@ def test_an_edited_file_is_drift(tmp_path: Path) -> None:
     assert path.read_text() == ours
 
     for text, message in (
-        (ours.replace("exports", "users: [{user: x, password: x}]\nexports", 1), "has something in `users`"),
-        (ours.replace("{allow: [", "{allow: [], deny: [", 1), "has something in `billing_permissions`"),
-        (ours + "'", "cannot be read at line"),
-        (ours + "{", "a bracket is missing"),
+        (ours.replace("exports", "users: [{user: x, password: x}]\nexports", 1), "is not as jsplan writes it at line 12"),
+        (ours.replace("{allow: [", "{allow: [], deny: [", 1), "is not as jsplan writes it at line 4"),
+        (ours + "'", "is not as jsplan writes it at line"),
+        (ours.replace('"deliver', '"a b'), "where jsplan writes one word"),
+        (ours.replace("]\n", "", 1), "is not as jsplan writes it at"),
         (ours.partition("\n")[2], "was not written for account SHOP by this workspace"),
         (ours.replace("workspace shop", "workspace other"), "was not written for account SHOP by this workspace"),
     ):  # fmt: skip
@@ -316,10 +317,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_file_has_what_was_written(config: dict[str, Any]) -> None:
-    """An account in a file is read from it again, however its lines are formatted."""
+    """An account in a file is read from it again, also indented in another way."""
     text = render_file(config, header_of("SHOP", "shop"))
     assert {"name": "SHOP", **parse_file(text)} == config
-    assert {"name": "SHOP", **parse_file(text.replace("\n    ", "   # x\n"))} == config
+    assert {"name": "SHOP", **parse_file(text.replace("\n", "\n# x\n\n  "))} == config
+
+
+def test_a_damaged_file_is_read_or_refused() -> None:
+    """Whatever sign or line is missing, nothing but a ValueError is raised."""
+    config = {name: lines for each in CONFIGS.values() for name, lines in each.items()}
+    text = render_file(config, header_of("SHOP", "shop"))
+    lines = text.splitlines()
+    damaged = [text[:at] + text[at + 1 :] for at in range(len(text))]
+    damaged += [text[:at] + text[at:].replace(" ", "", 1) for at in range(len(text))]
+    damaged += ["\n".join(lines[:at] + lines[at + 1 :]) for at in range(len(lines))]
+    for each in damaged:
+        with contextlib.suppress(ValueError):
+            assert render_file({"name": "SHOP", **parse_file(each)}, lines[0])
 
 
 @pytest.mark.parametrize(

@@ -413,8 +413,7 @@ def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
 
 def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     where = "" if effect.stream == decision.address else f" of {effect.stream}"
-    how = "by its limits, or by rollups among that" if effect.by_rollup else "by its limits"
-    text = f"{_up_to(effect)}{where} leave it for what {paths} brings, {how}"
+    text = f"{_up_to(effect)}{where} leave it for what {paths} brings, by its limits"
     return _hazard("DELETES_MESSAGES", text, effect)
 
 
