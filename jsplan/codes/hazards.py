@@ -18,7 +18,8 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     "DELETES_MESSAGES": CodeText(
         "Messages are deleted.",
         "A limit is lowered, a consumer that kept them goes, or a mirror or source takes them "
-        "from its origin. The plan counts them, or gives bounds.",
+        "from its origin. Or what a new source brings replaces them: beyond a limit, as newer "
+        "values, or as rollups. The plan counts them, or gives bounds.",
         "Take the change back, or save them first with `--backup DIR`. Pass `--safe-below N` "
         "to accept small numbers.",
     ),

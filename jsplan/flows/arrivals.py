@@ -55,12 +55,13 @@ class Arrival(Struct, frozen=True):
 class Effect(Struct, frozen=True):
     """An effect of arrivals in a stream: how many messages at most (None: unknown).
 
-    `arrivals` are those that do it.
+    `arrivals` are those that do it. `by_rollup`: some of them may be rollups.
     """
 
     stream: Address
     at_most: Count
     arrivals: tuple[Arrival, ...]
+    by_rollup: bool = False
 
     @property
     def causes(self) -> frozenset[Address]:
@@ -164,20 +165,22 @@ class ArrivalModel:
         return Effect(stream, total, tuple(doubled)) if total != 0 else None
 
     def pushed_out(self) -> Iterator[Effect]:
-        """Yield for each stream what its limits delete of its messages for what arrives."""
+        """Yield for each stream what its limits, and rollups, delete of it for what arrives."""
         for stream in self._change.after.nodes:
             kept, arrivals = self._kept(stream), self.arrivals(stream)
             if kept is None or (kept.is_read and not kept.messages) or not arrivals:
                 continue
             limits = self._change.after.nodes[stream].config
             coming = _add(arrival.at_most for arrival in arrivals)
+            rolled_up = self._rolled_up(kept, limits, arrivals)
             if kept.is_read:
                 most = _least(kept.messages, self._exceeding(kept, limits, coming, arrivals))
+                most = _most(most, _least(kept.messages, rolled_up))
             else:
                 most = coming if any(_limit(limits, name) for name in _LIMITS) else 0
-                most = None if _limit(limits, "max_bytes") else most
+                most = None if _limit(limits, "max_bytes") or rolled_up != 0 else most
             if most != 0:
-                yield Effect(stream, most, tuple(arrivals))
+                yield Effect(stream, most, tuple(arrivals), by_rollup=rolled_up != 0)
 
     def _exceeding(
         self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]
@@ -191,8 +194,36 @@ class ArrivalModel:
                 found.append(kept.messages)
         if _limit(limits, "max_msgs_per_subject"):
             here = FeedIndex(self._before.into(kept.address))
-            found += [a.at_most for a in arrivals if here.shares_subjects(a.feeds)]
-        return None if None in found else max(n for n in found if n is not None)
+            found.append(_add(a.at_most for a in arrivals if here.shares_subjects(a.feeds)))
+        return _most(*found)
+
+    def _rolled_up(
+        self, kept: StreamNode, limits: Mapping[str, Any], arrivals: Iterable[Arrival]
+    ) -> Count:
+        """Return how many messages the rollups among the arrivals may delete; None: any number.
+
+        A stream that allows rollups does what they say, also for those that a source brings: one
+        deletes the messages of its subject, or all of the stream. Clients of buckets know only the
+        former.
+        """
+        rollups = [arrival for arrival in arrivals if self._may_roll_up(arrival)]
+        if not limits.get("allow_rollup_hdrs") or not rollups:
+            return 0
+        if kept.address.kind == "stream":
+            return None
+        here = FeedIndex(self._before.into(kept.address))
+        coming = _add(a.at_most for a in rollups if here.shares_subjects(a.feeds))
+        history = _limit(limits, "max_msgs_per_subject")
+        return coming * history if coming == 0 or (coming and history) else None
+
+    def _may_roll_up(self, arrival: Arrival) -> bool:
+        """Check whether a stream that stored these messages first accepts rollups."""
+        graphs = (self._change.before, self._change.after)
+        roots = [[graph.nodes.get(feed.root) for graph in graphs] for feed in arrival.feeds]
+        return any(
+            not any(found) or any(node.config.get("allow_rollup_hdrs") for node in found if node)
+            for found in roots
+        )
 
     def _may_exceed(self, kept: StreamNode, size: int, arrivals: list[Arrival]) -> bool:
         """Check whether the bytes of all streams that the arrivals come from do not fit as well."""
@@ -226,6 +257,10 @@ def _limit(config: Mapping[str, Any], name: str) -> int:
 def _add(counts: Iterable[Count]) -> Count:
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
+
+
+def _most(*counts: Count) -> Count:
+    return None if None in counts else max(count for count in counts if count is not None)
 
 
 def _least(*counts: Count) -> Count:

@@ -6,7 +6,7 @@ A case is a YAML file under tests/cases:
     level: 2                        # API level the case needs (0: every server)
     below: 5                        # and the one that it must not have
     streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
-    publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
+    publish: [[hub, subject, n]]    # n messages, after `streams` and `first`; headers may follow
     flowed: {hub/stream/B: n}       # what the flows have brought before the plan
     held: {hub/consumer/B/W: n}     # messages that workers have and have not finished
     purged: [hub/stream/B]          # after that
@@ -131,8 +131,8 @@ class Case:
         if "first" in self.text:
             _, result = self.space.write(**self.text["first"]).apply()
             assert result.exit_code == 0, result
-        for domain, subject, count in self.text.get("publish", []):
-            self._publish(domain, subject, count)
+        for row in self.text.get("publish", []):
+            self._publish(*row)
         self._check_messages(self.text.get("flowed", {}))
         for address, count in self.text.get("held", {}).items():
             worker = Address.parse(address)
@@ -162,9 +162,12 @@ class Case:
             )
         assert "error" not in answer, answer
 
-    def _publish(self, domain: str, subject: str, count: int) -> None:
+    def _publish(
+        self, domain: str, subject: str, count: int, headers: dict[str, str] | None = None
+    ) -> None:
         for number in range(count):
-            _, answer = self.raw.request(subject, f"message {number} for {domain}".encode())
+            text = f"message {number} for {domain}"
+            _, answer = self.raw.request(subject, text.encode(), headers)
             assert b'"seq"' in answer, answer
 
     def _put(self, address: Address, text: str | None) -> None:

@@ -413,7 +413,8 @@ def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
 
 def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     where = "" if effect.stream == decision.address else f" of {effect.stream}"
-    text = f"{_up_to(effect)}{where} leave it for what {paths} brings, by its limits"
+    how = "by its limits, or by rollups among that" if effect.by_rollup else "by its limits"
+    text = f"{_up_to(effect)}{where} leave it for what {paths} brings, {how}"
     return _hazard("DELETES_MESSAGES", text, effect)
 
 
