@@ -6,7 +6,7 @@ A case is a YAML file under tests/cases:
     level: 2                        # API level the case needs (0: every server)
     below: 5                        # and the one that it must not have
     streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
-    publish: [[hub, subject, n]]    # n messages, after `streams` and `first`; headers may follow
+    publish: [[hub, subject, n]]    # n messages, after `streams` and `first`; or [hub, subject, n, headers], empty
     flowed: {hub/stream/B: n}       # what the flows have brought before the plan
     held: {hub/consumer/B/W: n}     # messages that workers have and have not finished
     purged: [hub/stream/B]          # after that
@@ -166,7 +166,7 @@ class Case:
         self, domain: str, subject: str, count: int, headers: dict[str, str] | None = None
     ) -> None:
         for number in range(count):
-            text = f"message {number} for {domain}"
+            text = "" if headers else f"message {number} for {domain}"
             _, answer = self.raw.request(subject, text.encode(), headers)
             assert b'"seq"' in answer, answer
 

@@ -51,11 +51,31 @@ def _resume_sources(
         decision = revision[address]
         if key in decision.relocated_sources:
             continue
+        if decision.planned.get("allow_msg_counter"):
+            _refuse_counters(inputs, revision, decision, old["name"], key)
+            continue
         leaving = {origin_key(old)} - inputs.interrupted.detached_sources.get(address, set())
         relocated = decision.relocated_sources | {key: old}
         revision.change(address, sources_to_detach=decision.sources_to_detach | leaving)
         revision.change(address, relocated_sources=relocated)
         attach_sources(revision, address, {key})
+
+
+def _refuse_counters(
+    inputs: PlanInputs, revision: Revision, decision: ResourceDecision, old: str, key: str
+) -> None:
+    """Refuse to continue a source of counters elsewhere.
+
+    The server remembers by the name and the API prefix of a source what it has counted of it
+    (measured on 2.12 to 2.15). Under another one it adds the total of the origin once more.
+    """
+    text = f"counts what source {old} has brought, and would count it once more as {key}"
+    detail = (
+        "Keep the source. Or delete the stream and declare it again in a later plan: it then "
+        "counts its sources from the beginning."
+    )
+    found = inputs.finding("error", "JS303", text, detail, decision.address)
+    revision.change(decision.address, diagnostics=[*decision.diagnostics, found])
 
 
 def _moved_sources(

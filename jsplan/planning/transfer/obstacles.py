@@ -162,6 +162,9 @@ def _source_obstacles(sides: Sides) -> Iterator[Obstacle]:
     if any(source.get("consumer") for source in (*before, *after)):
         yield "it has a source with a consumer of its own, which belongs to its address", _BY_HAND
     moved = find_moved_sources(inputs, relocation, sides.after)
+    if sides.after.get("allow_msg_counter") and any(origin_key(o) != k for k, o in moved.items()):
+        text = "it counts its sources by their API prefixes, and would count all once more"
+        yield text, "Relocate it within its domain. Or declare it as a new stream with its sources."
     for source in after:
         if origin_key(source) not in moved:
             text = f"{{origin}} has no source {source['name']} with the same filter yet"
