@@ -19,7 +19,8 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "Messages are deleted.",
         "A limit is lowered, a consumer that kept them goes, or a mirror or source takes them "
         "from its origin. Or what a new source brings replaces them: beyond a limit, as newer "
-        "values, or as rollups. The plan counts them, or gives bounds.",
+        "values, or as rollups. Or copies lose what their origin begins to let expire, by its "
+        "markers. The plan counts them, or gives bounds.",
         "Take the change back, or save them first with `--backup DIR`. Pass `--safe-below N` "
         "to accept small numbers.",
     ),

@@ -24,7 +24,12 @@ from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.flow_effects import assess_arrivals, assess_drained, count_arrivals
+from jsplan.planning.replication.flow_effects import (
+    assess_arrivals,
+    assess_drained,
+    assess_markers,
+    count_arrivals,
+)
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
 from jsplan.planning.replication.removed_sources import assess_removed_sources
@@ -90,6 +95,7 @@ def assess_hazards(
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)
+    found += assess_markers(inputs, decision, decisions)
     return with_permissions(inputs, decision.address, merge_hazards(found, _MERGED))
 
 

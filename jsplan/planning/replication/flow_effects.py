@@ -19,7 +19,11 @@ from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import begins_to_queue, copies_again
+from jsplan.planning.replication.impact import (
+    begins_to_queue,
+    copies_again,
+    leaves_markers_sooner,
+)
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
@@ -328,6 +332,36 @@ def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: De
             "a work queue loses what is copied"
         )
         yield counted("DELETES_MESSAGES", text, count, causes=names)
+
+
+def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
+    """Yield the hazard of streams that keep longer what a stream will let expire.
+
+    Its markers come to them, too, and replace what they have of these subjects.
+    """
+    if not decision.address.is_stream or not leaves_markers_sooner(decision):
+        return
+    age, pending, found = int(decision.planned["max_age"]), [decision.address], dict[Address, int]()
+    seen = {decision.address}
+    while pending:
+        for reader, _, _ in find_downstream(inputs, decisions, pending.pop()):
+            if reader in seen:
+                continue
+            seen.add(reader)
+            pending.append(reader)
+            live, config = inputs.live.get(reader), planned_config(inputs, decisions, reader) or {}
+            has = int(live.state.get("messages") or 0) if live is not None else 0
+            history = int(config.get("max_msgs_per_subject") or 0)
+            obeys = config.get("allow_rollup_hdrs") or history > 0
+            if has and obeys and not 0 < int(config.get("max_age") or 0) <= age:
+                found[reader] = has
+    if found:
+        total, names = sum(found.values()), sorted(map(str, found))
+        text = (
+            f"{', '.join(names)} may lose up to {count_text(total, 'message')}: the markers of "
+            "expired subjects are copied, and replace what is kept there"
+        )
+        yield counted("DELETES_MESSAGES", text, total, causes=names)
 
 
 def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:

@@ -348,13 +348,15 @@ def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
 def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
     """Return the domains that may have downstream streams of a stream that they depend on.
 
-    It is recreated, deletes what they copy, or begins to limit their acknowledgements.
+    It is recreated, deletes what they copy, lets it expire with markers, or begins to limit their
+    acknowledgements.
     """
     matters = bool(inputs.backup) or any(
         decision.replaces
         or decision.relocation is not None
         or begins_to_limit_acks(decision.before, decision.after)
         or begins_to_queue(decision.before, decision.after)
+        or leaves_markers_sooner(decision)
         for decision in decisions.values()
         if decision.live is not None and decision.address.is_stream
     )
@@ -365,6 +367,20 @@ def begins_to_queue(before: Config, after: Config | None) -> bool:
     """Check whether a stream becomes a work queue: what a mirror or source copies is deleted."""
     return after is not None and (
         get_retention(before) != "workqueue" and get_retention(after) == "workqueue"
+    )
+
+
+def leaves_markers_sooner(decision: ResourceDecision) -> bool:
+    """Check whether a stream will leave markers of subjects that expire now or later, and did not.
+
+    A marker is a rollup of its subject, which mirrors and sources copy (measured on 2.12 to 2.15).
+    """
+    before, after = (
+        [int(config.get(name) or 0) for name in ("max_age", "subject_delete_marker_ttl")]
+        for config in (decision.before, decision.planned)
+    )
+    return (
+        decision.actions == ["update"] and all(after) and (not all(before) or after[0] < before[0])
     )
 
 
