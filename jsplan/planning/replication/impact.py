@@ -371,7 +371,7 @@ def begins_to_queue(before: Config, after: Config | None) -> bool:
 
 
 def leaves_markers_sooner(decision: ResourceDecision) -> bool:
-    """Check whether a stream will leave markers of subjects that expire now or later, and did not.
+    """Check whether a stream begins to leave markers of expired subjects, or does so sooner.
 
     A marker is a rollup of its subject, which mirrors and sources copy (measured on 2.12 to 2.15).
     """
