@@ -37,6 +37,7 @@ from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import (
     add_stranded_messages,
     assess_held_messages,
+    assess_shorter_wait,
     is_filter_measurement,
 )
 from jsplan.planning.transfer.consumers import assess_replaced
@@ -61,7 +62,8 @@ def assess_hazards(
     if decision.is_untouched and not inputs.measured.concern(decision.address):
         return []
     if decision.deleted_with is not None and not decisions[decision.deleted_with].preserves:
-        return []
+        found = list(_refilled_consumer_hazards(inputs, decision, decisions))
+        return with_permissions(inputs, decision.address, found)
     measured = [
         answer
         for answer in inputs.measured.counts(decision.address)
@@ -84,7 +86,7 @@ def assess_hazards(
         found += _loses_outstanding(measured)
         found += assess_held_messages(inputs, decision, decisions)
         found += (
-            _consumer_hazards(decision)
+            [*_consumer_hazards(decision), *assess_shorter_wait(decision)]
             if decision.address.kind == "consumer"
             else _stream_hazards(inputs, decision, decisions)
         )
@@ -406,6 +408,26 @@ def _lost_consumer_hazards(
     text = f"{lost}: it may deliver {many} again" if again else f"{lost}: it may skip {many}"
     code = "DUPLICATES_MESSAGES" if again else "LOSES_CONSUMER_POSITION"
     yield counted(code, text, most, blocking=False)
+
+
+def _refilled_consumer_hazards(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
+    """Report what a consumer delivers again because mirror or sources fill its new stream again.
+
+    What comes again to a work queue is a hazard of the queue.
+    """
+    live, parent = decision.live, decision.address.parent
+    if live is None or parent is None or decision.after is None:
+        return
+    config = planned_config(inputs, decisions, parent)
+    had = int((live.state.get("delivered") or {}).get("consumer_seq") or 0)
+    comes = count_arrivals(inputs, decisions, parent)
+    most = had if comes is None else min(had, comes)
+    if most and get_retention(config or {}) != "workqueue":
+        many = count_text(most, "message")
+        text = f"it starts over, and may deliver up to {many} again, as its stream is filled again"
+        yield counted("DUPLICATES_MESSAGES", text, most)
 
 
 #: Policies of consumers that begin before the newest messages.

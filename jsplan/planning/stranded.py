@@ -24,7 +24,7 @@ from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.consumer import filters_of
 from jsplan.subjects import is_covered, overlaps
 from jsplan.topology.replication_graph import apply_transform
-from jsplan.units import bounds_text, count_text
+from jsplan.units import bounds_text, count_text, format_duration
 
 #: The first cause of an answer about a filter. The second one is its aspect.
 FILTER_CAUSE: Final = "filter"
@@ -74,6 +74,27 @@ def assess_held_messages(
             f"again, to workers of {', '.join(takers)}"
         )
         yield counted("DUPLICATES_MESSAGES", text, held, causes=takers)
+
+
+def assess_shorter_wait(decision: ResourceDecision) -> Hazards:
+    """Yield the hazard of messages that workers hold while their time becomes shorter.
+
+    It counts for them at once (measured on 2.12 and 2.15). Nothing is to be allowed: a worker that
+    is in time has them once.
+    """
+    live = decision.live
+    held = int(live.state.get("num_ack_pending") or 0) if live is not None else 0
+    if live is None or not held or decision.actions != ["update"]:
+        return
+    before, after = (
+        int(config.get("ack_wait") or 0) for config in (live.compact, decision.planned)
+    )
+    if 0 < after < before:
+        text = (
+            f"up to {count_text(held, 'message')} that workers have now may be delivered again: "
+            f"ack_wait becomes {format_duration(after)}"
+        )
+        yield counted("DUPLICATES_MESSAGES", text, held, blocking=False)
 
 
 _GIVE_UP: Final = (["update"], ["delete"])
