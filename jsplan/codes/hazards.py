@@ -45,7 +45,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "A mirror or source loses its origin, or stops before it has copied all of it.",
         "The plan deletes a stream that another stream reads from, or removes a mirror or "
         "source that is behind. Where the origin loses its messages too, the number is what only "
-        "it has.",
+        "it has. Or a stream with `discard: new` has no place for what a new flow brings.",
         "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "
         "keep the origin.",
     ),
@@ -63,7 +63,9 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "Messages are stored or delivered twice.",
         "A source changes and starts again, two paths bring the same messages, also to a stream "
         "that nothing changes, or a consumer goes back: after its replacement, because its new "
-        "`position` says so, or because it was lost. For a lost one nothing is to be allowed.",
+        "`position` says so, because its stream is filled again, or because it was lost. Or its "
+        "`ack_wait` becomes shorter while workers hold messages. For the last two nothing is to be "
+        "allowed.",
         "Start the source behind what is copied already (`opt_start_seq`), or allow it if "
         "consumers tolerate duplicates.",
     ),

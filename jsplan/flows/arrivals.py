@@ -182,6 +182,26 @@ class ArrivalModel:
             if most != 0:
                 yield Effect(stream, most, tuple(arrivals), by_rollup=rolled_up != 0)
 
+    def refused(self) -> Iterator[Effect]:
+        """Yield for each stream what it has no place for and refuses: there the flow stops."""
+        for stream, node in self._change.after.nodes.items():
+            arrivals, limits = self.arrivals(stream), node.config
+            if limits.get("discard", "old") == "old" or not arrivals:
+                continue
+            kept = self._kept(stream) or StreamNode(stream, {})
+            coming, found = _add(arrival.at_most for arrival in arrivals), list[Count]([0])
+            if not kept.is_read or (
+                limits.get("discard_new_per_subject") and _limit(limits, "max_msgs_per_subject")
+            ):
+                found.append(coming)
+            if most := _limit(limits, "max_msgs"):
+                found.append(None if coming is None else max(0, kept.messages + coming - most))
+            if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
+                found.append(coming)
+            total = _least(coming, _most(*found))
+            if total != 0:
+                yield Effect(stream, total, tuple(arrivals))
+
     def _exceeding(
         self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]
     ) -> Count:

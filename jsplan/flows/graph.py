@@ -11,14 +11,18 @@ from msgspec import Struct, field
 from jsplan.address import Address
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.subjects import overlaps
+from jsplan.topology.replication_graph import subject_mappings
 
-FlowKind = Literal["mirror", "source"]
+FlowKind = Literal["mirror", "source", "republish"]
 #: Returns the domain that an API prefix leads to from a domain; None if the files know none.
 ResolvePrefix = Callable[[str, str | None], str | None]
+#: Checks whether what is published in one domain may reach the streams of another.
+Reaches = Callable[[str, str], bool]
 
 
 class Flow(Struct, frozen=True):
-    """A mirror or a source of `downstream`, in the server's terms.
+    """A mirror or source of `downstream`, in the server's terms, or a republish that it stores.
 
     `origin` has the API prefix in place of its domain where no domain of the files is known for it.
     """
@@ -31,7 +35,8 @@ class Flow(Struct, frozen=True):
     @property
     def key(self) -> str:
         """The key of the source within its stream."""
-        return origin_key(self.config)
+        key = origin_key(self.config)
+        return f"republish {key}" if self.kind == "republish" else key
 
 
 class StreamNode(Struct, frozen=True):
@@ -52,16 +57,38 @@ class StreamNode(Struct, frozen=True):
 
 
 class FlowGraph:
-    """The streams by address, and the flows by both ends."""
+    """The streams by address, and the flows by both ends.
 
-    def __init__(self, nodes: Iterable[StreamNode], resolve: ResolvePrefix) -> None:
+    With `reaches`, also to the streams that store what another one republishes.
+    """
+
+    def __init__(
+        self, nodes: Iterable[StreamNode], resolve: ResolvePrefix, reaches: Reaches | None = None
+    ) -> None:
         self.nodes = {node.address: node for node in nodes}
         self.flows_into: dict[Address, list[Flow]] = {}
         self.flows_from: dict[Address, list[Flow]] = {}
         for node in self.nodes.values():
-            for flow in _read_flows(node, resolve):
+            republished = self._read_republished(node, reaches) if reaches is not None else ()
+            for flow in (*_read_flows(node, resolve), *republished):
                 self.flows_into.setdefault(flow.downstream, []).append(flow)
                 self.flows_from.setdefault(flow.origin, []).append(flow)
+
+    def _read_republished(self, node: StreamNode, reaches: Reaches) -> Iterable[Flow]:
+        """Yield the flows to the streams that store what this one republishes."""
+        if not (republish := node.config.get("republish")):
+            return
+        transform = {"src": republish.get("src") or ">", "dest": republish["dest"]}
+        config = {"name": node.address.stream, "subject_transforms": [transform]}
+        ((_, dest),) = subject_mappings(config)
+        for other in self.nodes.values():
+            stored = other.config.get("subjects") or ()
+            if (
+                other is not node
+                and any(overlaps(dest, subject) for subject in stored)
+                and reaches(node.address.domain, other.address.domain)
+            ):
+                yield Flow(node.address, other.address, "republish", config)
 
     def in_order(self) -> list[Address]:
         """Return all streams and origins, each after its origins; the last are those on circles."""

@@ -55,8 +55,9 @@ class PlannedFlows:
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         resolve = inputs.topology.routes.resolve_prefix
-        self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve)
-        self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve)
+        reaches = self._share_connection
+        self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve, reaches)
+        self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve, reaches)
         #: Streams that are new or lose their messages. What is relocated brings them along.
         self.emptied = frozenset(filter(self._is_emptied, self._real))
         self.worked_off = self._find_worked_off()
@@ -67,6 +68,12 @@ class PlannedFlows:
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
         return self._decisions.get(self._real[stream])
+
+    def _share_connection(self, one: str, other: str) -> bool:
+        """Check whether two domains are reached in one account, which shares its subjects."""
+        domains = self._inputs.workspace.domains
+        pair = [domains[domain].connection for domain in (one, other) if domain in domains]
+        return one == other or (len(pair) == 2 and pair[0] == pair[1])
 
     def _is_emptied(self, stream: Address) -> bool:
         decision = self.decision(stream)
@@ -130,6 +137,8 @@ class PlannedFlows:
                 continue
             known = {(flow.kind, flow.key) for flow in self.before.flows_into.get(stream, ())}
             for flow in flows:
+                if flow.kind == "republish":
+                    continue  # it begins with what is stored from then on
                 is_known = stream not in self.emptied and (flow.kind, flow.key) in known
                 if not is_known or self._starts_again(flow):
                     yield flow
@@ -208,7 +217,9 @@ class PlannedFlows:
         if not self.fresh:
             return
         model = ArrivalModel(self.build_change(None))
-        if not any(True for find in (model.duplicates, model.pushed_out) for _ in find()):
+        if not any(
+            True for find in (model.duplicates, model.pushed_out, model.refused) for _ in find()
+        ):
             return
         for flow in filter(self._is_counted, self.fresh):
             again = (flow.downstream, flow.key) in self._copied_again
@@ -259,7 +270,8 @@ class PlannedFlows:
             before = self.before.flows_from.get(origin, ())
             known = {(flow.downstream, flow.kind, flow.key) for flow in before}
             for flow in self.after.flows_from.get(origin, ()):
-                if (flow.downstream, flow.kind, flow.key) not in known:
+                is_known = (flow.downstream, flow.kind, flow.key) in known
+                if not is_known or flow.kind == "republish":
                     continue
                 reader = self.decision(flow.downstream)
                 attached = reader is not None and flow.key in reader.sources_to_attach
@@ -299,7 +311,7 @@ def planned_flows(inputs: PlanInputs, decisions: Decisions) -> PlannedFlows:
 
 # --- hazards --------------------------------------------------------------------------------------
 
-Kind = Literal["twice", "pushed out"]
+Kind = Literal["twice", "pushed out", "refused"]
 
 
 def assess_arrivals(
@@ -311,7 +323,8 @@ def assess_arrivals(
         assert model is not None, "it has effects"
         found = (" -> ".join(map(str, model.path(arrival))) for arrival in effect.arrivals)
         paths = " and ".join(dict.fromkeys(found))
-        yield (_twice if kind == "twice" else _pushed_out)(decision, effect, paths)
+        describe = {"twice": _twice, "pushed out": _pushed_out, "refused": _refused}[kind]
+        yield describe(decision, effect, paths)
 
 
 def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
@@ -423,6 +436,7 @@ def _find_effects(
     if model is not None:
         effects += [("twice", effect) for effect in model.duplicates()]
         effects += [("pushed out", effect) for effect in model.pushed_out()]
+        effects += [("refused", effect) for effect in model.refused()]
     for kind, effect in effects:
         own = planned.decision(effect.stream)
         begins = own is not None and own.writes and own.reason != RESTORED
@@ -450,6 +464,15 @@ def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazar
     how = "by its limits, or by rollups among that" if effect.by_rollup else "by its limits"
     text = f"{_up_to(effect)}{where} leave it for what {paths} brings, {how}"
     return _hazard("DELETES_MESSAGES", text, effect)
+
+
+def _refused(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
+    name = "it" if effect.stream == decision.address else str(effect.stream)
+    text = (
+        f"{name} has no place for {_up_to(effect)} of what {paths} brings, and refuses them "
+        "(discard: new): the flow stops there, also for what comes later"
+    )
+    return _hazard("BREAKS_REPLICATION", text, effect)
 
 
 def _up_to(effect: Effect) -> str:
