@@ -26,7 +26,7 @@ from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
 from jsplan.flows.graph import list_origins
 from jsplan.jetstream.api import message_headers
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import key_in_info, origin_key
 from jsplan.topology.replication_graph import subject_filters
 
 #: Seconds until replication runs: servers check every 10, retry after up to 30 (measured: 10-32).
@@ -124,8 +124,8 @@ class ReplicationFlow:
 
     async def is_replicating(self, live: LiveObject, span: TimeSpan) -> bool:
         """Return True if it does, by the downstream stream read in `span` and the origin now."""
-        key = origin_key(self.origin_config)
-        flow = next((one for one in live.flows if origin_key(one) == key), None)
+        key = key_in_info(self.origin_config)
+        flow = next((one for one in live.flows if key_in_info(one) == key), None)
         if flow is None:
             return self._set_reason(f"does not copy {self.origin}: its source was removed")
         self._record_heartbeat(int(flow.get("active", -1)), span)

@@ -138,6 +138,11 @@ def origin_key(origin: Config) -> str:
     return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
 
 
+def key_in_info(origin: Mapping[str, Any]) -> str:
+    """Return its key without the consumer, which INFO does not name beside a flow."""
+    return origin_key({name: value for name, value in origin.items() if name != "consumer"})
+
+
 def source_keys(config: Config) -> set[str]:
     """Return the keys of the sources of a stream."""
     return {origin_key(source) for source in config.get("sources") or ()}

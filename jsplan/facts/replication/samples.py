@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from jsplan.facts.live import LiveObject
 from jsplan.facts.replication.flows import Flow
-from jsplan.resources.nested import origin_key
+from jsplan.resources.nested import key_in_info
 
 
 class OriginSample(Struct, frozen=True):
@@ -111,22 +111,13 @@ def _flow_info(flow: Flow, downstream: LiveObject) -> dict[str, Any]:
         return next(iter(downstream.flows), {})
     alike = [info for info in downstream.flows if _is_info_of(info, flow)]
     return next(
-        (
-            info
-            for info in alike
-            if _key_without_consumer(info) == _key_without_consumer(flow.config)
-        ),
+        (info for info in alike if key_in_info(info) == key_in_info(flow.config)),
         alike[0] if alike else {},
     )
 
 
 def _is_info_of(info: dict[str, Any], flow: Flow) -> bool:
     return info.get("name") == flow.name and (info.get("external") or {}).get("api") == flow.api
-
-
-def _key_without_consumer(config: Any) -> str:
-    """Return its key without the consumer, which INFO does not name."""
-    return origin_key({name: value for name, value in config.items() if name != "consumer"})
 
 
 def _known_position(flow: Flow, downstream: LiveObject, info: dict[str, Any]) -> int | None:
