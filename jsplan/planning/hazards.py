@@ -28,6 +28,7 @@ from jsplan.planning.replication.flow_effects import (
     assess_arrivals,
     assess_drained,
     assess_markers,
+    assess_read_through,
     count_arrivals,
 )
 from jsplan.planning.replication.impact import mirrors_relocated
@@ -86,7 +87,11 @@ def assess_hazards(
         found += _loses_outstanding(measured)
         found += assess_held_messages(inputs, decision, decisions)
         found += (
-            [*_consumer_hazards(decision), *assess_shorter_wait(decision)]
+            [
+                *_consumer_hazards(decision),
+                *assess_shorter_wait(decision),
+                *assess_read_through(inputs, decision, decisions),
+            ]
             if decision.address.kind == "consumer"
             else _stream_hazards(inputs, decision, decisions)
         )

@@ -24,6 +24,7 @@ from jsplan.planning.replication.impact import (
     copies_again,
     leaves_markers_sooner,
 )
+from jsplan.resources.consumer import filters_of
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.source_header import source_name
@@ -375,6 +376,30 @@ def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: De
             "expired subjects are copied, and replace what is kept there"
         )
         yield counted("DELETES_MESSAGES", text, total, causes=names)
+
+
+def assess_read_through(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
+    """Yield the hazard of streams that read their origin through this consumer.
+
+    They copy nothing without it, and only what its filters take.
+    """
+    parent, live = decision.address.parent, decision.live
+    if decision.address.kind != "consumer" or parent is None or live is None:
+        return
+    filters = [sorted(filters_of(config)) for config in (live.compact, decision.planned)]
+    if not decision.deletes and filters[0] == filters[1]:
+        return
+    readers = sorted(
+        str(reader)
+        for reader, _, flow in find_downstream(inputs, decisions, parent)
+        if (flow.get("consumer") or {}).get("name") == decision.address.consumer
+    )
+    if readers:
+        verb = "reads" if len(readers) == 1 else "read"
+        text = f"{', '.join(readers)} {verb} {parent} through this consumer"
+        yield Hazard("BREAKS_REPLICATION", text, causes=readers)
 
 
 def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:

@@ -379,9 +379,8 @@ def leaves_markers_sooner(decision: ResourceDecision) -> bool:
         [int(config.get(name) or 0) for name in ("max_age", "subject_delete_marker_ttl")]
         for config in (decision.before, decision.planned)
     )
-    return (
-        decision.actions == ["update"] and all(after) and (not all(before) or after[0] < before[0])
-    )
+    stays = decision.actions == ["update"] or decision.preserves
+    return stays and all(after) and (not all(before) or after[0] < before[0])
 
 
 def begins_to_limit_acks(before: Config, after: Config | None) -> bool:
