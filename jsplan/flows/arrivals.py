@@ -183,24 +183,51 @@ class ArrivalModel:
                 yield Effect(stream, most, tuple(arrivals), by_rollup=rolled_up != 0)
 
     def refused(self) -> Iterator[Effect]:
-        """Yield for each stream what it has no place for and refuses: there the flow stops."""
+        """Yield for each stream what it refuses: there the flow stops."""
         for stream, node in self._change.after.nodes.items():
             arrivals, limits = self.arrivals(stream), node.config
-            if limits.get("discard", "old") == "old" or not arrivals:
+            if not arrivals:
                 continue
-            kept = self._kept(stream) or StreamNode(stream, {})
-            coming, found = _add(arrival.at_most for arrival in arrivals), list[Count]([0])
-            if not kept.is_read or (
-                limits.get("discard_new_per_subject") and _limit(limits, "max_msgs_per_subject")
-            ):
-                found.append(coming)
-            if most := _limit(limits, "max_msgs"):
-                found.append(None if coming is None else max(0, kept.messages + coming - most))
-            if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
-                found.append(coming)
+            coming = _add(arrival.at_most for arrival in arrivals)
+            found = [_add(a.at_most for a in arrivals if self._may_not_fit(a, limits))]
+            if limits.get("discard", "old") == "new":
+                kept = self._kept(stream) or StreamNode(stream, {})
+                found.append(self._without_place(kept, limits, coming, arrivals))
             total = _least(coming, _most(*found))
             if total != 0:
                 yield Effect(stream, total, tuple(arrivals))
+
+    def _without_place(
+        self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]
+    ) -> Count:
+        """Return how many messages a stream that deletes none has no place for."""
+        found: list[Count] = [0]
+        by_subject = limits.get("discard_new_per_subject")
+        if not kept.is_read or (by_subject and _limit(limits, "max_msgs_per_subject")):
+            found.append(coming)
+        if most := _limit(limits, "max_msgs"):
+            found.append(None if coming is None else max(0, kept.messages + coming - most))
+        if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
+            found.append(coming)
+        return _most(*found)
+
+    def _may_not_fit(self, arrival: Arrival, limits: Mapping[str, Any]) -> bool:
+        """Check whether a stream may refuse a message of an arrival by itself.
+
+        It is larger than those that the stream takes, or no counter where all are (measured on 2.12
+        and 2.15). What the header of a source adds is left out.
+        """
+        origin = self._change.after.nodes.get(arrival.flow.origin)
+        if origin is not None and (size := _limit(limits, "max_msg_size")):
+            most = _limit(origin.config, "max_msg_size")
+            has = int(origin.state.get("bytes") or 0)
+            if (not most or most > size) and (has > size or not origin.is_read):
+                return True
+        roots = [self._change.after.nodes.get(feed.root) for feed in arrival.feeds]
+        known = [root.config for root in roots if root is not None]
+        return bool(limits.get("allow_msg_counter")) and not all(
+            config.get("allow_msg_counter") for config in known
+        )
 
     def _exceeding(
         self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]

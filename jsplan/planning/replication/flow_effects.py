@@ -494,8 +494,8 @@ def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazar
 def _refused(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     name = "it" if effect.stream == decision.address else str(effect.stream)
     text = (
-        f"{name} has no place for {_up_to(effect)} of what {paths} brings, and refuses them "
-        "(discard: new): the flow stops there, also for what comes later"
+        f"{name} may refuse {_up_to(effect)} of what {paths} brings (discard: new, max_msg_size or "
+        "allow_msg_counter): the flow stops at the first one, also for what comes later"
     )
     return _hazard("BREAKS_REPLICATION", text, effect)
 
