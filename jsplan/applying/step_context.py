@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsplan.address import Address
+from jsplan.applying.new_readers import find_new_readers
 from jsplan.applying.preconditions import (
     exceeded_bound,
     has_no_consumers,
@@ -101,11 +102,13 @@ class StepContext(StepJournal):
     scaled: dict[Address, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
+    _created: set[str] = field(init=False)
     _awaited: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.deletion_check = DeletionCheck(self.plan, self.apis)
+        self._created = {step.address for step in self.plan.steps if step.op == "stream.create"}
         self._awaited = {step.precondition.get("after_step", "") for step in self.plan.steps}
 
     def api(self, step: Step) -> DomainApi:
@@ -165,6 +168,8 @@ class StepContext(StepJournal):
             excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
             )
+            replaces = step.op == "transfer.quiesce" or step.address in self._created
+            readers = await find_new_readers(self.plan, self.apis, [step] if replaces else [])
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
@@ -175,7 +180,7 @@ class StepContext(StepJournal):
                 f"{address} was changed by another client since it was planned; nothing was written"
             )
         self._check_parent(step, parent or await self._read_parent(step, known))
-        if excess is not None:
+        if (excess := excess or readers.get(step.id)) is not None:
             raise StepFailed(f"{address} {excess}; nothing was written")
         return live
 

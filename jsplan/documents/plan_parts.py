@@ -69,7 +69,8 @@ class PreconditionShape(TypedDict, total=False):
     `max_deleted`: with more messages (of a consumer: unfinished ones) it fails. `max_consumers`:
     with more consumers of the stream it fails. `wait_until_stable`: the step waits until the
     cluster has moved or scaled this stream. `parent`: the stream of a consumer. `consumers`:
-    `created` of the durable consumers, by name, of a stream that is preserved.
+    `created` of the durable consumers, by name, of a stream that is preserved. `readers`: by domain
+    the streams that read one which is deleted or replaced; another one makes the plan stale.
     """
 
     fingerprint: Fingerprint
@@ -81,6 +82,7 @@ class PreconditionShape(TypedDict, total=False):
     parent: ParentShape
     consumers: dict[str, str]
     new_flows: list[NewFlow]
+    readers: dict[str, list[str]]
 
 
 class NewConsumer(TypedDict):

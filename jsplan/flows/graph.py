@@ -80,12 +80,10 @@ class FlowGraph:
             return
         transform = {"src": republish.get("src") or ">", "dest": republish["dest"]}
         config = {"name": node.address.stream, "subject_transforms": [transform]}
-        ((_, dest),) = subject_mappings(config)
         for other in self.nodes.values():
-            stored = other.config.get("subjects") or ()
             if (
                 other is not node
-                and any(overlaps(dest, subject) for subject in stored)
+                and stores_republished(other.config, node.config)
                 and reaches(node.address.domain, other.address.domain)
             ):
                 yield Flow(node.address, other.address, "republish", config)
@@ -128,6 +126,21 @@ def list_origins(config: Config) -> list[tuple[FlowKind, Config]]:
     if mirror := config.get("mirror"):
         return [("mirror", mirror)]
     return [("source", source) for source in config.get("sources") or ()]
+
+
+def stores_republished(config: Config, origin: Config) -> bool:
+    """Check whether a stream stores what another one republishes."""
+    if not (republish := origin.get("republish")):
+        return False
+    transform = {"src": republish.get("src") or ">", "dest": republish["dest"]}
+    ((_, dest),) = subject_mappings({"subject_transforms": [transform]})
+    return any(overlaps(dest, subject) for subject in config.get("subjects") or ())
+
+
+def may_read(config: Config, origin: Config) -> bool:
+    """Check whether a stream reads another one, or one of the same name elsewhere."""
+    is_origin = any(one["name"] == origin["name"] for _, one in list_origins(config))
+    return is_origin or stores_republished(config, origin)
 
 
 def _read_flows(node: StreamNode, resolve: ResolvePrefix) -> Iterable[Flow]:

@@ -56,7 +56,7 @@ from jsplan.planning.model import (
 from jsplan.planning.origins import check_origins, note_unchecked_imports
 from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
-from jsplan.planning.preconditions import bound_deletions, expect_streams
+from jsplan.planning.preconditions import bound_deletions, expect_readers, expect_streams
 from jsplan.planning.replication import checks
 from jsplan.planning.replication.flow_effects import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
@@ -177,6 +177,7 @@ def build_plan(
         keep_counts(inputs, plan.steps)
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
+        expect_readers(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
         bound_arrivals(inputs, decisions, plan.steps)
     plan.backfills = _plan_backfills(inputs, decisions) if not plan.errored else []

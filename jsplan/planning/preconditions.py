@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
+from jsplan.flows.graph import may_read
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+from jsplan.planning.replication.impact import downstream_domains
 from jsplan.planning.split_updates import stream_of
 
 
@@ -54,6 +56,33 @@ def expect_streams(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
         if live is not None:
             expected = {"created": live.created, "retention": get_retention(live.compact)}
             step.precondition["parent"] = expected
+
+
+def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
+    """Write into each step that deletes or replaces a stream which streams read it, by domain.
+
+    Those of domains that could not be listed are not known.
+    """
+    live, domains = inputs.live, inputs.workspace.domains
+    read = downstream_domains(inputs, decisions) - live.unlisted.keys()
+    listed = [domain for domain in sorted(read) if domains[domain].is_own]
+    for step in steps:
+        origin = live.get(step.target_address)
+        decision = decisions.get(Address.parse(step.address))
+        if (
+            origin is None
+            or decision is None
+            or step.op not in ("stream.delete", "transfer.quiesce")
+        ):
+            continue
+        step.precondition["readers"] = {
+            domain: [
+                other.address.stream
+                for other in live.streams(domain)
+                if may_read(other.raw, origin.raw)
+            ]
+            for domain in listed
+        }
 
 
 def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:

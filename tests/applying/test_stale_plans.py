@@ -8,13 +8,13 @@ import pytest
 
 from jsplan.errors import StalePlanError
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import left_to_do, single_space
+from tests.support.workspaces import hub_leaf_space, left_to_do, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from jsplan.sandbox import Server
+    from jsplan.sandbox import Sandbox, Server
 
 PERMITTED = ("DELETES_STREAM", "DELETES_MESSAGES", "REMOVES_SUBJECTS", "LOSES_CONSUMER_POSITION")
 
@@ -130,3 +130,33 @@ def test_a_consumer_that_left_the_files_and_is_not_planned(
         assert set(raw.api_ok("$JS.API.CONSUMER.NAMES.S")["consumers"]) == {"KEPT", "OLD"}
         assert space.apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER"))[1].exit_code == 0
         assert raw.api_ok("$JS.API.CONSUMER.NAMES.S")["consumers"] == ["KEPT"]
+
+
+@pytest.mark.parametrize("how", ["recreate", "preserve", "delete", "relocate"])
+def test_a_reader_created_after_the_plan(how: str, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A plan that deletes or replaces a stream knows all its readers, or is refused."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    stream = {"name": "M", "domain": "hub", "subjects": ["m.>"]}
+    others = [{"name": "K", "domain": "hub"}, {"name": "L", "domain": "leaf"}]
+    changed: dict[str, Any] = {
+        "recreate": {"streams": [stream | replaced("recreate", storage="memory"), *others]},
+        "preserve": {"streams": [stream | replaced("preserve", storage="memory"), *others]},
+        "delete": {"streams": others},
+        "relocate": {
+            "streams": [stream | {"name": "N"}, *others],
+            "relocate": [{"from": "hub/stream/M", "to": "hub/stream/N"}],
+        },
+    }
+    allowed = (*PERMITTED, "BREAKS_REPLICATION", "DUPLICATES_MESSAGES")
+    source = {"name": "M", "external": {"api": "$JS.hub.API"}}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        assert space.write(streams=[stream, *others]).apply()[1].exit_code == 0
+        raw.request("m.x", b"x")
+        plan = space.write(**changed[how]).plan(allow_hazards=allowed)
+        assert not plan.errored
+        raw.api_ok("$JS.leaf.API.STREAM.CREATE.R", {"name": "R", "sources": [source]})
+        with pytest.raises(StalePlanError, match="is read by leaf/stream/R"):
+            space.apply_saved(plan, allow_hazards=allowed)
+        found = {c.address: [h.code for h in c.hazards] for c in space.plan().resource_changes}
+        assert "BREAKS_REPLICATION" in found["hub/stream/M"]
+        assert space.apply(allow_hazards=allowed)[1].exit_code == 0

@@ -353,6 +353,7 @@ def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
     """
     matters = bool(inputs.backup) or any(
         decision.replaces
+        or decision.deletes
         or decision.relocation is not None
         or begins_to_limit_acks(decision.before, decision.after)
         or begins_to_queue(decision.before, decision.after)
