@@ -45,7 +45,7 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "A mirror or source loses its origin, or stops before it has copied all of it.",
         "The plan deletes a stream that another stream reads from, or removes a mirror or "
         "source that is behind. Where the origin loses its messages too, the number is what only "
-        "it has. Or a stream refuses what a new flow brings, by `discard: new`, `max_msg_size` or "
+        "it has. Or a stream refuses what a flow brings, by `discard: new`, `max_msg_size` or "
         "`allow_msg_counter`. Or the consumer by which a source reads goes or changes its filter.",
         "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "
         "keep the origin.",

@@ -23,7 +23,7 @@ class FlowRequest(Struct, frozen=True):
 
     `mirror`: the downstream stream is a mirror that has the origin's sequences; what it lacks is
     counted. With `origin_goes` that is all that only the origin has, else what the mirror would
-    still copy.
+    still copy. `stays`: the flow stays, but its stream may refuse what it brings.
     """
 
     downstream: Address
@@ -36,6 +36,7 @@ class FlowRequest(Struct, frozen=True):
     start_time: str = ""
     mirror: bool = False
     origin_goes: bool = False
+    stays: bool = False
 
 
 class FlowCount(Struct, frozen=True):

@@ -24,6 +24,7 @@ from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.closed_streams import assess_closed
 from jsplan.planning.replication.flow_effects import (
     assess_arrivals,
     assess_drained,
@@ -99,6 +100,7 @@ def assess_hazards(
         found = add_stranded_messages(decision.address, found, counts)
     if decision.reason == RESTORED and decision.address.parent is not None:
         found += assess_restored(inputs.backup[decision.address.parent], decision.address)
+    found += assess_closed(inputs, decision)
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)

@@ -18,6 +18,7 @@ from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.merge import SOURCE_START_FIELDS
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
+from jsplan.planning.replication.closed_streams import list_refused
 from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key
@@ -28,7 +29,10 @@ from jsplan.units import count_text
 
 
 def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowRequest]:
-    """Return a request for each source or mirror that an update removes and nothing continues."""
+    """Return a request for each source or mirror that an update removes and nothing continues.
+
+    And for each one whose messages the stream may refuse from then on.
+    """
     updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
     return [
         request for decision in updated for request in _list_for_stream(inputs, decisions, decision)
@@ -53,6 +57,10 @@ def _list_for_stream(
         stored = _list_stored(inputs, found.origin)
         if not any(_continues(origin, other, stored) for other in after.get("sources") or ()):
             yield found
+    for flow in list_refused(inputs, decision):
+        domain = origin_domain(inputs, decision.address, flow)
+        found = uncopied_measurement(decision.address, flow, domain)
+        yield replace(found, mirror=flow == after.get("mirror"), stays=True)
 
 
 def _list_stored(inputs: PlanInputs, stream: Address) -> list[str]:
@@ -107,6 +115,7 @@ def add_unknown_domains(
 
 def assess_removed_sources(answers: Sequence[FlowCount]) -> Hazards:
     """Yield the hazard for one stream, for all sources together that it loses."""
+    answers = [answer for answer in answers if not answer.request.stays]
     if not answers:
         return
     unknown, most = any(a.at_most is None for a in answers), sum(a.at_most or 0 for a in answers)

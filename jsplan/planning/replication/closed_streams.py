@@ -1,0 +1,75 @@
+"""Streams that begin to refuse what their mirror or sources bring: there these flows stop.
+
+A full stream does with `discard: new`, and each one with a smaller `max_msg_size` at the first
+message that is larger (measured on 2.12 and 2.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jsplan.flows.graph import list_origins
+from jsplan.planning.hazard_numbers import counted
+from jsplan.planning.replication.impact import origin_of
+from jsplan.resources.nested import origin_key
+from jsplan.units import count_text
+
+if TYPE_CHECKING:
+    from jsplan.planning.model import Hazards, PlanInputs, ResourceDecision
+    from jsplan.resources.fields import Config
+
+
+def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Config]:
+    """Return the mirrors and sources whose messages a stream may refuse after its update."""
+    live = decision.live
+    if live is None or decision.actions != ["update"]:
+        return []
+    before = {origin_key(flow) for _, flow in list_origins(decision.before)}
+    flows = [flow for _, flow in list_origins(decision.planned) if origin_key(flow) in before]
+    if _is_full(decision.planned, live.state) and not _is_full(decision.before, live.state):
+        return flows
+    size, earlier = (_limit(c, "max_msg_size") for c in (decision.planned, decision.before))
+    if not size or 0 < earlier <= size:
+        return []
+    return [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+
+
+def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
+    """Check whether a stream with this configuration refuses one more message."""
+    if config.get("discard") != "new":
+        return False
+    messages, size = (int(state.get(name) or 0) for name in ("messages", "bytes"))
+    largest = size + (size // messages if messages else 0)
+    most, most_bytes = _limit(config, "max_msgs"), _limit(config, "max_bytes")
+    by_subject = config.get("discard_new_per_subject") and messages > 0
+    return bool(0 < most <= messages or 0 < most_bytes < largest or by_subject)
+
+
+def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config, size: int) -> bool:
+    """Check whether the origin may have a message that is larger than this."""
+    address = origin_of(inputs, decision.address, flow)
+    origin = inputs.live.get(address) if address is not None else None
+    if origin is None:
+        return True
+    return not 0 < _limit(origin.compact, "max_msg_size") <= size and origin.state["bytes"] > size
+
+
+def _limit(config: Config, name: str) -> int:
+    return max(0, int(config.get(name) or 0))
+
+
+def assess_closed(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
+    """Yield the hazard of a stream that begins to refuse what flows into it."""
+    keys = [origin_key(flow) for flow in list_refused(inputs, decision)]
+    if not keys:
+        return
+    answers = inputs.measured.uncopied.get(decision.address, ())
+    counts = [answer.at_most for answer in answers if answer.request.name in keys]
+    most = None if None in counts else sum(count or 0 for count in counts)
+    waiting = "an unknown number of messages" if most is None else count_text(most, "message")
+    text = (
+        f"it may refuse what {', '.join(keys)} brings (discard: new or max_msg_size): the flow "
+        f"stops at the first one, also for what comes later. {waiting} of it are not copied yet"
+    )
+    yield counted("BREAKS_REPLICATION", text, most, causes=keys)
