@@ -157,7 +157,8 @@ def _download(version: str, target: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Print the path of each named version, or of all VERSIONS; download what is missing."""
     for version in arguments or VERSIONS:
-        sys.stdout.write(f"{ensure_version(version)}\n")
+        for program in find_release(version).values():
+            sys.stdout.write(f"{program}\n")
     return 0
 
 

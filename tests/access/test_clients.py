@@ -194,7 +194,7 @@ def test_java_client(start: Start, tmp_path: Path, server_version: tuple[int, ..
     source = Path(__file__).with_name("Client.java")
     subprocess.run([program("javac"), "-d", tmp_path, "-cp", classpath, source], check=True)
     apps = {
-        name: {"name": name.replace(" ", "-"), "domain": "hub", "client": "java"} | recorded["uses"]
+        name: {"name": name.replace(" ", "-"), "domain": "hub", "client": "java"} | recorded["app"]
         for name, recorded in RECORDED_JAVA.items()
     }
     flag = f"feature_flags {{ {REPLY_FLAG}: true }}\n"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_java(name: str, verb: Any, tmp_path: Path) -> None:
     """Each recorded subject is allowed, and each permission is for a recorded one."""
     recorded = RECORDED_JAVA[name]
-    app = {"name": "a", "domain": "hub", "client": "java"} | recorded["uses"]
+    app = {"name": "a", "domain": "hub", "client": "java"} | recorded["app"]
     (found,) = derive(space_with(tmp_path, app))
 
     asked = recorded.get(verb, [])

@@ -234,11 +234,10 @@ def test_every_command_of_the_documented_users(
 
 def list_unused(sent: dict[str, set[str]], conf: str) -> set[str]:
     """Return the permissions of the server itself that no request used."""
-    blocks = {"plan": "JSPLAN_PLAN", "drift": "JSPLAN_DRIFT", "deploy": "JSPLAN_DEPLOY"}
     return {
         f"{user} {pattern}"
-        for user, block in blocks.items()
-        for pattern in allowed(block, conf)
+        for user in ("plan", "drift", "deploy")
+        for pattern in allowed(f"jsplan-{user}_permissions", conf)
         if not pattern.startswith(("$JS.*.", "$JS.hub."))
         and not any(matches(pattern, s) for s in sent[user])
     }

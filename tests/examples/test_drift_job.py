@@ -47,9 +47,9 @@ ACCOUNTS = """
 accounts {
   SHOP: { jetstream: enabled, users: [
     {user: admin, password: admin}
-    {user: plan, password: plan, permissions: $JSPLAN_PLAN}
-    {user: drift, password: drift, permissions: $JSPLAN_DRIFT}
-    {user: deploy, password: deploy, permissions: $JSPLAN_DEPLOY}
+    {user: plan, password: plan, permissions: $jsplan-plan_permissions}
+    {user: drift, password: drift, permissions: $jsplan-drift_permissions}
+    {user: deploy, password: deploy, permissions: $jsplan-deploy_permissions}
     {user: api, password: api, permissions: {publish: {allow: ["$JS.API.>", "$JS.*.API.>"]}}}
   ] }
 }
@@ -184,7 +184,9 @@ def test_a_user_who_may_not_ask_for_domain_names(
 def test_users_that_read_cannot_write(hub: Server, user: str) -> None:
     """The users plan and drift may send no writing request, and drift may read no message."""
     writing = [
-        pattern for pattern in allowed("JSPLAN_DEPLOY") if pattern not in allowed("JSPLAN_PLAN")
+        pattern
+        for pattern in allowed("jsplan-deploy_permissions")
+        if pattern not in allowed("jsplan-plan_permissions")
     ]
     reading = (
         ["$JS.hub.API.STREAM.MSG.GET.ORDERS", "$JS.API.DIRECT.GET.ORDERS"]

@@ -57,6 +57,16 @@ def test_everything_that_needs_no_download_is_at_hand(
     assert list(found.values()) == [binary.find_in_wheel()]
 
 
+def test_a_line_of_releases_is_its_release(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`2.12` is the release of that line that jsplan is tested with, not 2.12.0."""
+    monkeypatch.setattr(versions, "ensure_version", Path)
+
+    assert versions.main(["2.12"]) == 0
+    assert capsys.readouterr().out == "2.12.8\n"
+
+
 def test_the_variable_names_the_only_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """$JSPLAN_NATS_SERVER is the only server found, also where others are nearer."""
     named = versions.ensure_version(versions.VERSIONS[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,21 @@ def consumer(raw: Raw, stream: str, name: str, prefix: str, **config: Any) -> No
 
 
 def pull(raw: Raw, stream: str, name: str, prefix: str, count: int) -> list[str]:
-    """Deliver `count` messages and return their ack subjects."""
-    inbox = f"pulled.{stream}.{name}"
+    """Deliver `count` messages and return their ack subjects.
+
+    As clients do, it asks again: a cluster may deliver nothing for some seconds after a restore.
+    """
+    inbox, replies = f"pulled.{stream}.{name}", list[str]()
     raw.subscribe(inbox)
-    raw.publish(
-        f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}", b'{"batch": %d}' % count, reply=inbox
-    )
-    replies = [raw.next_reply() for _ in range(count)]
+    while len(replies) < count:
+        request = {"batch": count - len(replies), "expires": 2_000_000_000}
+        subject = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
+        raw.publish(subject, json.dumps(request).encode(), reply=inbox)
+        while len(replies) < count:
+            _, reply, headers, _ = raw.next_with_reply()
+            if "Status" in headers:
+                break
+            replies.append(reply)
     raw.unsubscribe()
     return replies
 
