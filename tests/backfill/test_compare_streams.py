@@ -51,7 +51,7 @@ def what_it_says(found: Comparison) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("copy", ["M", "S"])
+@pytest.mark.parametrize("copy", ["S", "M"])
 def test_spark_finds_what_one_process_finds(
     copy: str, seed: int, clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
