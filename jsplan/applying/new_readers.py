@@ -5,13 +5,14 @@ It counted nothing for them: since nats-server 2.15 a source copies a new origin
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError
-from jsplan.flows.graph import may_read
+from jsplan.flows.graph import ReaderIndex
 from jsplan.jetstream import DomainApi
 from jsplan.resources.fields import Config
 
@@ -24,24 +25,37 @@ async def find_new_readers(
     Streams that the plan changes are left out, and domains that cannot be listed now.
     """
     wanted = [step for step in steps if "readers" in step.precondition]
-    configs: dict[tuple[str, str], Config] = {}
-    for key in sorted({key for step in wanted for key in step.precondition["readers"]}):
-        if (api := _find_api(plan, apis, key)) is not None:
-            with contextlib.suppress(ApiError):
-                infos, _ = await api.streams()
-                configs |= {(key, info["config"]["name"]): info["config"] for info in infos}
+    keys = sorted({key for step in wanted for key in step.precondition["readers"]})
+    listed = await asyncio.gather(*(_list_streams(plan, apis, key) for key in keys))
+    configs = {address: config for part in listed for address, config in part.items()}
+    readers = ReaderIndex(configs)
     real = {key: api.domain.same_as or key for key, api in apis.items()}
-    ours = {(real.get(step.domain, step.domain), step.target_address.stream) for step in plan.steps}
+
+    def canonicalize(step: Step) -> Address:
+        target = step.target_address
+        return Address.of_stream(real.get(step.domain, step.domain), target.stream)
+
+    ours = {canonicalize(step) for step in plan.steps} if wanted else set()
     found: dict[str, str] = {}
     for step in wanted:
-        known, name = step.precondition["readers"], step.target_address.stream
-        origin = configs.get((real.get(step.domain, step.domain), name), {"name": name})
-        for (key, stream), config in configs.items():
-            is_new = key in known and stream not in known[key] and (key, stream) not in ours
-            if is_new and not stream.startswith(STAGING_PREFIX) and may_read(config, origin):
-                reader = Address.of_stream(key, stream)
+        known, address = step.precondition["readers"], canonicalize(step)
+        for reader in readers.find(configs.get(address, {"name": address.stream})):
+            is_new = reader.stream not in known.get(reader.domain, [reader.stream])
+            if is_new and reader not in ours and not reader.stream.startswith(STAGING_PREFIX):
                 found[step.id] = f"is read by {reader} now, which the plan does not know"
     return found
+
+
+async def _list_streams(
+    plan: Plan, apis: Mapping[str, DomainApi], key: str
+) -> dict[Address, Config]:
+    """Return the configurations of a domain; none where it cannot be listed."""
+    if (api := _find_api(plan, apis, key)) is None:
+        return {}
+    with contextlib.suppress(ApiError):
+        infos, _ = await api.streams()
+        return {Address.of_stream(key, i["config"]["name"]): i["config"] for i in infos}
+    return {}
 
 
 def _find_api(plan: Plan, apis: Mapping[str, DomainApi], key: str) -> DomainApi | None:

@@ -137,10 +137,22 @@ def stores_republished(config: Config, origin: Config) -> bool:
     return any(overlaps(dest, subject) for subject in config.get("subjects") or ())
 
 
-def may_read(config: Config, origin: Config) -> bool:
-    """Check whether a stream reads another one, or one of the same name elsewhere."""
-    is_origin = any(one["name"] == origin["name"] for _, one in list_origins(config))
-    return is_origin or stores_republished(config, origin)
+class ReaderIndex:
+    """Streams by the names of what they read."""
+
+    def __init__(self, configs: Mapping[Address, Config]) -> None:
+        self._configs = configs
+        self._by_origin: dict[str, list[Address]] = {}
+        for address, config in configs.items():
+            for name in {origin["name"] for _, origin in list_origins(config)}:
+                self._by_origin.setdefault(name, []).append(address)
+
+    def find(self, origin: Config) -> set[Address]:
+        """Return the streams that read this one, or one of the same name elsewhere."""
+        found = set(self._by_origin.get(origin["name"], ()))
+        if origin.get("republish"):
+            found |= {one for one, c in self._configs.items() if stores_republished(c, origin)}
+        return found
 
 
 def _read_flows(node: StreamNode, resolve: ResolvePrefix) -> Iterable[Flow]:

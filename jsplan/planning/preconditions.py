@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
-from jsplan.flows.graph import may_read
+from jsplan.flows.graph import ReaderIndex
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.planning.split_updates import stream_of
@@ -66,23 +66,16 @@ def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
     live, domains = inputs.live, inputs.workspace.domains
     read = downstream_domains(inputs, decisions) - live.unlisted.keys()
     listed = [domain for domain in sorted(read) if domains[domain].is_own]
+    readers = ReaderIndex({one.address: one.raw for d in listed for one in live.streams(d)})
     for step in steps:
         origin = live.get(step.target_address)
-        decision = decisions.get(Address.parse(step.address))
-        if (
-            origin is None
-            or decision is None
-            or step.op not in ("stream.delete", "transfer.quiesce")
-        ):
+        ends = step.op in ("stream.delete", "transfer.quiesce")
+        if origin is None or not ends or Address.parse(step.address) not in decisions:
             continue
-        step.precondition["readers"] = {
-            domain: [
-                other.address.stream
-                for other in live.streams(domain)
-                if may_read(other.raw, origin.raw)
-            ]
-            for domain in listed
-        }
+        known: dict[str, list[str]] = {domain: [] for domain in listed}
+        for reader in sorted(readers.find(origin.raw)):
+            known[reader.domain].append(reader.stream)
+        step.precondition["readers"] = known
 
 
 def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:
