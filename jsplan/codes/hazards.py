@@ -46,7 +46,8 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "The plan deletes a stream that another stream reads from, or removes a mirror or "
         "source that is behind. Where the origin loses its messages too, the number is what only "
         "it has. Or a stream refuses what a flow brings, by `discard: new`, `max_msg_size` or "
-        "`allow_msg_counter`. Or the consumer by which a source reads goes or changes its filter.",
+        "`allow_msg_counter`. Or the consumer by which a source reads goes or changes its filter. "
+        "Or a republish that another stream stores goes or changes.",
         "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "
         "keep the origin.",
     ),

@@ -35,6 +35,7 @@ from jsplan.planning.replication.flow_effects import (
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
 from jsplan.planning.replication.removed_sources import assess_removed_sources
+from jsplan.planning.replication.republished import assess_republished
 from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import (
     add_stranded_messages,
@@ -101,6 +102,7 @@ def assess_hazards(
     if decision.reason == RESTORED and decision.address.parent is not None:
         found += assess_restored(inputs.backup[decision.address.parent], decision.address)
     found += assess_closed(inputs, decision)
+    found += assess_republished(inputs, decision, decisions)
     found += assess_unread_readers(inputs, decision)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,7 @@ from jsplan.planning.replication.impact import (
     copies_again,
     leaves_markers_sooner,
 )
+from jsplan.planning.replication.republished import share_connection
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -56,7 +58,7 @@ class PlannedFlows:
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         resolve = inputs.topology.routes.resolve_prefix
-        reaches = self._share_connection
+        reaches = partial(share_connection, inputs)
         self.before = FlowGraph(filter(None, map(self._node_before, self._real)), resolve, reaches)
         self.after = FlowGraph(filter(None, map(self._node_after, self._real)), resolve, reaches)
         #: Streams that are new or lose their messages. What is relocated brings them along.
@@ -69,12 +71,6 @@ class PlannedFlows:
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
         return self._decisions.get(self._real[stream])
-
-    def _share_connection(self, one: str, other: str) -> bool:
-        """Check whether two domains are reached in one account, which shares its subjects."""
-        domains = self._inputs.workspace.domains
-        pair = [domains[domain].connection for domain in (one, other) if domain in domains]
-        return one == other or (len(pair) == 2 and pair[0] == pair[1])
 
     def _is_emptied(self, stream: Address) -> bool:
         decision = self.decision(stream)

@@ -27,6 +27,7 @@ from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key, source_keys
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.subjects import is_covered
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -348,8 +349,8 @@ def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
 def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
     """Return the domains that may have downstream streams of a stream that they depend on.
 
-    It is recreated, deletes what they copy, lets it expire with markers, or begins to limit their
-    acknowledgements.
+    It is deleted, recreated, deletes what they copy, lets it expire with markers, begins to limit
+    their acknowledgements, or republishes less.
     """
     matters = bool(inputs.backup) or any(
         decision.replaces
@@ -358,6 +359,7 @@ def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
         or begins_to_limit_acks(decision.before, decision.after)
         or begins_to_queue(decision.before, decision.after)
         or leaves_markers_sooner(decision)
+        or republishes_less(decision.before, decision.after or {})
         for decision in decisions.values()
         if decision.live is not None and decision.address.is_stream
     )
@@ -382,6 +384,19 @@ def leaves_markers_sooner(decision: ResourceDecision) -> bool:
     )
     stays = decision.actions == ["update"] or decision.preserves
     return stays and all(after) and (not all(before) or after[0] < before[0])
+
+
+def republishes_less(before: Config, after: Config) -> bool:
+    """Check whether a stream republishes less than before, or under another subject."""
+    old, new = before.get("republish") or {}, after.get("republish") or {}
+    if not old or not new:
+        return bool(old)
+    sources = [republish.get("src") or ">" for republish in (old, new)]
+    return (
+        old["dest"] != new["dest"]
+        or not is_covered(sources[0], sources[1:])
+        or bool(new.get("headers_only") and not old.get("headers_only"))
+    )
 
 
 def begins_to_limit_acks(before: Config, after: Config | None) -> bool:
