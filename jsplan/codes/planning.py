@@ -178,9 +178,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "Run `jsplan apply`: it resumes the replacement. If it cannot, the message says why.",
     ),
     "JS425": CodeText(
-        "A stream is replaced and keeps its messages.",
-        "The field cannot change in place. The replacement has side effects, such as a new "
-        "duplicate window.",
+        "A stream is replaced or relocated and keeps its messages.",
+        "It becomes a new stream, which has side effects, such as a new duplicate window.",
         "Read the message before you apply.",
     ),
     "JS426": CodeText(

@@ -81,7 +81,7 @@ def test_a_source_continues_at_the_new_address(tmp_path: Path, clean_hub_leaf: S
 
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards] == ["REMOVES_SUBJECTS"]
-    assert [d.code for d in plan.diagnostics] == ["JS498"]
+    assert [d.code for d in plan.diagnostics] == ["JS498", "JS425"]
     flow.require_continued()
 
 

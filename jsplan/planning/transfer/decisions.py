@@ -16,6 +16,7 @@ from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
+from jsplan.planning.transfer.hazards import note_new_window
 from jsplan.planning.transfer.obstacles import Obstacle, choose_method
 from jsplan.planning.transfer.progress import INSPECT_HINT, RELOCATION_HINT, Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
@@ -246,6 +247,9 @@ def _progress_notes(inputs: PlanInputs, relocation: Transfer) -> Findings:
         yield _interrupted(inputs, relocation)
     elif relocation.origin_now is not None:
         yield _method_note(inputs, relocation, relocation.origin_now)
+    if relocation.origin_now is not None and not relocation.is_quiesced:
+        origin, target = relocation.origin_now, relocation.target
+        yield from note_new_window(inputs, target, origin, "relocation")
 
 
 def _method_note(inputs: PlanInputs, relocation: Transfer, origin: LiveObject) -> Diagnostic:

@@ -25,6 +25,7 @@ from jsplan.resources.nested import origin_key
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
+    from jsplan.address import Address
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
@@ -169,19 +170,26 @@ def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Fi
 
 def check_stream_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Note the effects of a stream replacement that stop nothing."""
-    live = decision.live
     yield from _check_start_overrides(inputs, decision)
-    if live is None or not live.compact.get("duplicate_window") or not live.state.get("messages"):
+    if decision.live is not None:
+        yield from note_new_window(inputs, decision.address, decision.live, "replacement")
+
+
+def note_new_window(
+    inputs: PlanInputs, address: Address, origin: LiveObject, transfer: str
+) -> Findings:
+    """Note that the new stream does not know the ids of messages that the old one has."""
+    if not origin.compact.get("duplicate_window") or not origin.state.get("messages"):
         return
     text = (
-        "deduplication is reset: a retry of a message that was published before the replacement "
+        f"deduplication is reset: a retry of a message that was published before the {transfer} "
         "is stored twice"
     )
     detail = (
         "The server remembers only ids that were published to this very stream. "
         "It matters for as long as duplicate_window."
     )
-    yield inputs.finding("info", "JS425", text, detail, decision.address)
+    yield inputs.finding("info", "JS425", text, detail, address)
 
 
 # --- relocations ---------------------------------------------------------------------------------
