@@ -61,9 +61,14 @@ def plan_replacement(inputs: PlanInputs, address: Address, live: LiveObject) -> 
 
 
 def _can_follow(before: Mapping[str, Any], level: int) -> bool:
-    """Check whether a mirror can copy a stream while messages arrive and leave."""
+    """Check whether a mirror can copy a stream while messages arrive and leave.
+
+    Not what a source brought before the stream allowed rollups: in the mirror it would roll up.
+    """
     names = ["sealed", "mirror", "allow_msg_counter", "allow_msg_schedules"]
-    names += ["allow_rollup_hdrs"] if level < ROLLUP_MIRROR_LEVEL else []
+    may_not_have_rolled_up = before.get("sources") and level >= RESTORE_ANY_NAME_LEVEL
+    if level < ROLLUP_MIRROR_LEVEL or may_not_have_rolled_up:
+        names += ["allow_rollup_hdrs"]
     is_plain = get_retention(before) == "limits" and not any(map(before.get, names))
     return is_plain and not limits_copy_consumers(before.get("consumer_limits") or {})
 
