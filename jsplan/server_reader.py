@@ -31,7 +31,7 @@ from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, sp
 from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.flow_effects import planned_flows
-from jsplan.planning.replication.impact import unplanned_downstream
+from jsplan.planning.replication.impact import downstream_domains, unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.replication.source_starts import list_start_times
@@ -168,9 +168,26 @@ class ServerReader(Struct, frozen=True):
         """
         inputs = await self._read_downstreams(inputs, decisions)
         inputs = await self._read_origins(inputs, decisions)
+        inputs = await self._identify_readers(inputs, decisions)
         wanted = unmanaged_reads(inputs, decisions)
         live = await read_unmanaged(self._pool, self._domains, wanted, inputs.live)
         return replace(inputs, live=live)
+
+    async def _identify_readers(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
+        """Identify the domains outside the plan where streams may read what it replaces.
+
+        Those that do not answer, or lead elsewhere, are left out.
+        """
+        own = {key for key, domain in self._domains.items() if domain.is_own}
+        unread = own - inputs.live.domains.keys()
+        if not unread or not downstream_domains(inputs, decisions):
+            return inputs
+        try:
+            found = await self.read((), unread)
+        except ConnectError:
+            return inputs
+        answering = {key: facts for key, facts in found.domains.items() if facts.reachable}
+        return replace(inputs, live=inputs.live.merge(Live(answering)))
 
     async def _read_downstreams(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Read unselected downstream streams of deleted and restored streams, with these."""
