@@ -15,7 +15,7 @@ from tests.relocate.systems import TwoSystems
 from tests.relocate.test_deaths import die_before_phase
 from tests.support import stream_content
 from tests.support.raw import streams
-from tests.support.workspaces import RecordingObserver, left_to_do
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ def test_versions_that_cannot(
     found = [d for d in plan.diagnostics if d.severity == "error"]
     assert [d.code for d in found] == ["JS495"]
     assert why in found[0].detail
-    assert left_to_do(plan) == []
+    assert plan.steps == []
 
 
 def test_ctrl_c_while_it_copies_restores_the_origin(
