@@ -270,7 +270,9 @@ class ChangeTrial:
         changed = current | (body or {})
         self.space.write(**{kind: [{k: v for k, v in changed.items() if v is not None}]})
         plan, result = self.space.apply(
-            adopt=True, allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"), **options
+            adopt=True,
+            allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER", "BREAKS_REPLICATION"),
+            **options,
         )
         assert [s.error for s in result.steps if s.error] == []
         assert result.exit_code == 0, result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from jsplan.documents.plan_types import Action
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
 from jsplan.planning.model import Findings, Overrides, is_state_only
+from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start
@@ -171,8 +172,27 @@ def _decide_consumer(
         lost = relocation.is_activated and old in inputs.entries
         return replace(decision, reason=POSITION_LOST) if lost else decision
     unknown = has_unknown_start(inputs, decision.address, decision.after)
-    decision = replace(decision, reason=TARGET_RELOCATED, relocation=relocation)
-    return replace(decision, unknown=[*UNKNOWN_FIELDS] if unknown else [])
+    return replace(
+        decision,
+        reason=TARGET_RELOCATED,
+        relocation=relocation,
+        after=decision.after | _outside_pause(inputs, relocation, old, decision.address),
+        unknown=[*UNKNOWN_FIELDS] if unknown else [],
+    )
+
+
+def _outside_pause(
+    inputs: PlanInputs, relocation: Transfer, old: Address, new: Address
+) -> dict[str, Any]:
+    """Return the pause that another client set and no file ever named: it comes along."""
+    entry, live = inputs.entries.get(old), inputs.live.get(old)
+    is_named = PAUSE in inputs.body(new) or (entry is not None and PAUSE in entry.declared)
+    recorded = relocation.record.get("consumers", {}).get(old.consumer)
+    config = recorded["config"] if recorded else live.raw if live is not None else {}
+    until = config.get(PAUSE)
+    if is_named or is_held(config) or is_expired(until, inputs.now):
+        return {}
+    return {PAUSE: until}
 
 
 def _decide_rollback(inputs: PlanInputs, relocation: Transfer, decisions: Decisions) -> Overrides:
