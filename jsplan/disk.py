@@ -100,13 +100,17 @@ def read_regular(
     return bytes(content)
 
 
+#: Folders of the system with links that lead where they say, such as /dev/stdout and /dev/fd/3.
+_SYSTEM_FOLDERS: Final = (Path("/dev"), Path("/dev/fd"))
+
+
 def open_private(path: Path, flags: int = os.O_TRUNC) -> BinaryIO:
     """Open a file for writing. Only its owner can read a new one; another keeps its permissions.
 
     Raises OSError, also for a link: its author chose what is overwritten. Links of the system
     such as /dev/stdout are followed.
     """
-    if not path.is_relative_to("/dev"):
+    if path.parent not in _SYSTEM_FOLDERS:
         flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "wb")
