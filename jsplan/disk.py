@@ -126,21 +126,6 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def replace_public(path: Path, content: bytes) -> None:
-    """Write a file that everybody may read, durably and at once. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open_private(temporary) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def display_path(path: Path) -> str:
     """Return the path for a message: relative if it is below the folder of the command."""
     here = Path.cwd()

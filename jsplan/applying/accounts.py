@@ -10,12 +10,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jsplan.applying.kv_entries import require_planned_value
 from jsplan.applying.step_context import READ_BACK_TIMEOUT, StepContext, StepFailed
 from jsplan.config.model import AccountFiles
-from jsplan.disk import display_path, replace_public
+from jsplan.disk import display_path
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, UsageError
 from jsplan.facts.live import LiveObject
@@ -27,6 +28,7 @@ from jsplan.jetstream.jwt import OPERATOR, SigningKey, read_signing_key
 from jsplan.jetstream.read_only import server_varz
 from jsplan.resources.account import merge_claims
 from jsplan.resources.account_file import header_of, render_file
+from jsplan.state.files import write_temporary
 from jsplan.topology.access import describe_reload
 
 
@@ -38,7 +40,7 @@ async def write_account(context: StepContext, step: Step) -> None:
     if isinstance(operator, AccountFiles):
         header, path = header_of(name, operator.workspace), operator.path(name)
         content = render_file(step.expect or {}, header).encode()
-        await _change_file(context, step, operator, partial(replace_public, path, content))
+        await _change_file(context, step, operator, partial(_replace_file, path, content))
         return
     assert operator is not None
     claims = decode_claims(live.content.decode()) if live is not None and live.content else None
@@ -61,6 +63,14 @@ async def delete_account(context: StepContext, step: Step) -> None:
     nats = {"accounts": [live.created], "type": "generic", "version": 2}
     await _send(context, step, CLAIMS_DELETE, {"nats": nats})
     await context.verify_write(step)
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    """Write a file that everybody may read, durably and at once. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_temporary(path.with_name(f".{path.name}.tmp"), content) as temporary:
+        temporary.chmod(0o644)
+        temporary.replace(path)
 
 
 async def _change_file(
