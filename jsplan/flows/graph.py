@@ -12,7 +12,7 @@ from jsplan.address import Address
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.subjects import overlaps
-from jsplan.topology.replication_graph import subject_mappings
+from jsplan.topology.replication_graph import republish_mapping
 
 FlowKind = Literal["mirror", "source", "republish"]
 #: Returns the domain that an API prefix leads to from a domain; None if the files know none.
@@ -132,8 +132,7 @@ def stores_republished(config: Config, origin: Config) -> bool:
     """Check whether a stream stores what another one republishes."""
     if not (republish := origin.get("republish")):
         return False
-    transform = {"src": republish.get("src") or ">", "dest": republish["dest"]}
-    ((_, dest),) = subject_mappings({"subject_transforms": [transform]})
+    _, dest = republish_mapping(republish)
     return any(overlaps(dest, subject) for subject in config.get("subjects") or ())
 
 

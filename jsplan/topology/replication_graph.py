@@ -49,6 +49,11 @@ def subject_mappings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [_subject_mapping(t.get("src") or ">", t.get("dest") or "") for t in transforms]
 
 
+def republish_mapping(republish: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the subjects that a stream republishes, and under which ones. Both are patterns."""
+    return _subject_mapping(republish.get("src") or ">", republish.get("dest") or "")
+
+
 def subject_filters(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the subjects that a mirror or source copies, as patterns."""
     return tuple(src for src, _ in subject_mappings(config))

@@ -11,7 +11,7 @@ from jsplan.lint.subject_reachability import DisjointSets
 from jsplan.lint.view import LintItem, View
 from jsplan.subjects import SubjectTree, overlaps
 from jsplan.topology import Edge
-from jsplan.topology.replication_graph import subject_mappings
+from jsplan.topology.replication_graph import republish_mapping
 
 # --- JS201: one publish that two streams store, because their domains share messages ---
 
@@ -214,30 +214,15 @@ def _republish_targets(view: View) -> dict[Address, list[Address]]:
             tree.add(subject, item)
     found: dict[Address, list[Address]] = {}
     for item in loud:
-        dest = _destination(item)
+        _, dest = republish_mapping(item.config["republish"])
         tree = trees[view.connected_domains.group_of(item.address.domain)]
         heard = {
             other.address
             for other in tree.find_overlapping(dest)
-            if other is not item and overlaps(dest, _src(other))
+            if other is not item and overlaps(dest, republish_mapping(other.config["republish"])[0])
         }
         found[item.address] = sorted(heard)
     return found
-
-
-def _src(item: LintItem) -> str:
-    return str(item.config["republish"].get("src", ">"))
-
-
-def _destination(item: LintItem) -> str:
-    (_, dest), *_ = subject_mappings(
-        {
-            "subject_transforms": [
-                {"src": _src(item), "dest": item.config["republish"].get("dest", "")}
-            ]
-        }
-    )
-    return dest
 
 
 def _find_cycle(start: Address, onward: dict[Address, list[Address]]) -> list[Address]:
