@@ -25,6 +25,8 @@ async def find_new_readers(
     Streams that the plan changes are left out, and domains that cannot be listed now.
     """
     wanted = [step for step in steps if "readers" in step.precondition]
+    if not wanted:
+        return {}
     keys = sorted({key for step in wanted for key in step.precondition["readers"]})
     listed = await asyncio.gather(*(_list_streams(plan, apis, key) for key in keys))
     configs = {address: config for part in listed for address, config in part.items()}
@@ -35,7 +37,7 @@ async def find_new_readers(
         target = step.target_address
         return Address.of_stream(real.get(step.domain, step.domain), target.stream)
 
-    ours = {canonicalize(step) for step in plan.steps} if wanted else set()
+    ours = {canonicalize(step) for step in plan.steps}
     found: dict[str, str] = {}
     for step in wanted:
         known, address = step.precondition["readers"], canonicalize(step)

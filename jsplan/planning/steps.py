@@ -56,7 +56,7 @@ from jsplan.planning.state_records import (
     previous_address,
     record_entry,
 )
-from jsplan.planning.transfer.consumers import params, with_pause
+from jsplan.planning.transfer.consumers import params, request_with_pause, with_pause
 from jsplan.planning.transfer.decisions import RELOCATION_WAITS
 from jsplan.planning.transfer.order import order_relocations
 from jsplan.planning.transfer.stages import limit_drafts
@@ -241,12 +241,9 @@ def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> D
     """Draft the replacement of a consumer as one step: no other step may come in between."""
     address, live, draft = decision.address, decision.live, _draft_create(inputs, decision)
     freed, taken = _exchanged_subjects(inputs, decision)
-    assert draft.request is not None
-    payload = draft.request["payload"]
-    paused = payload | {"config": with_pause(payload["config"], decision)}
     return replace(
         draft,
-        request=draft.request | {"payload": paused},
+        request=request_with_pause(draft.request, decision),
         key=(address, "update"),
         op="consumer.replace",
         title=f"replace {_object_label(decision)} at {_position_label(decision)}",

@@ -143,6 +143,15 @@ def with_pause(config: Config, decision: ResourceDecision) -> Config:
     return {n: v for n, v in config.items() if n != PAUSE} | ({PAUSE: pause} if pause else {})
 
 
+def request_with_pause(
+    request: Mapping[str, Any] | None, decision: ResourceDecision
+) -> dict[str, Any]:
+    """Return the request that creates a consumer, with the pause that it has afterwards."""
+    assert request is not None
+    payload = request["payload"]
+    return {**request, "payload": payload | {"config": with_pause(payload["config"], decision)}}
+
+
 def _known_position(live: LiveObject | None, recorded: Mapping[str, Any], level: int) -> int | None:
     """Return the position as known now; the recorded one after the old consumer is deleted."""
     if recorded.get("position") and (live is None or live.created != recorded.get("created")):

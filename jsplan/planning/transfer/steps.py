@@ -24,7 +24,7 @@ from jsplan.planning.transfer.configs import (
     quiesced_config,
     staging_address,
 )
-from jsplan.planning.transfer.consumers import with_pause
+from jsplan.planning.transfer.consumers import request_with_pause
 from jsplan.planning.transfer.copies import copy_config, mirror_config, new_config, restored_config
 from jsplan.planning.transfer.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.transfer.methods import second_method
@@ -325,13 +325,10 @@ def _draft_consumer(
     """Draft the creation of a consumer at the position of the one that it continues."""
     old = origin_consumer(inputs.workspace, transfer, decision.address)
     assert old is not None
-    assert create.request is not None
-    payload = create.request["payload"]
-    paused = payload | {"config": with_pause(payload["config"], decision)}
     return replace(
         create,
         op="transfer.consumer",
-        request=create.request | {"payload": paused},
+        request=request_with_pause(create.request, decision),
         title=f"{create.title}, at the position of {old}",
         precondition="",
         params=transfer_params(inputs, transfer) | {"continues": str(old)},
