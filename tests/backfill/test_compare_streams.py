@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from jsplan.backfill.spark import compare as on_spark
 from jsplan.errors import RefusedError
 from jsplan.workflows.compare import CompareOptions, compare
+from tests.comparing.test_compare import A, M
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from jsplan.documents.comparison import Comparison
     from jsplan.sandbox import Sandbox
 
-A: dict[str, Any] = {"name": "A", "domain": "hub", "subjects": ["a.>"]}
-M: dict[str, Any] = {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}}
 S: dict[str, Any] = {
     "name": "S",
     "domain": "leaf",

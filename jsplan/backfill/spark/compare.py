@@ -62,11 +62,7 @@ def _compare_part(origin: StreamAt, copy: StreamAt, span: SeqRange) -> Iterator[
 def _split(session: SparkSession, span: SeqRange) -> list[SeqRange]:
     """Split a range for all tasks that run at the same time."""
     slots = session.sparkContext.defaultParallelism
-    size = min(TASK_SEQUENCES, max(1, -(-span.size // slots)))
-    return [
-        SeqRange(first, min(first + size - 1, span.last))
-        for first in range(span.first, span.last + 1, size)
-    ]
+    return span.split(min(TASK_SEQUENCES, max(1, -(-span.size // slots))))
 
 
 def _compare_by_header(

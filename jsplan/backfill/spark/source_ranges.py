@@ -18,6 +18,7 @@ from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.pushdown import PushedBounds
 from jsplan.backfill.spark.source_streams import SourceStream
 from jsplan.identity import KnownObject
+from jsplan.planning.backfill.model import SeqRange
 
 #: Columns as Spark DDL. `time` is nanoseconds since 1970, of which `timestamp` has microseconds.
 SCHEMA: Final = (
@@ -43,11 +44,9 @@ def split_range(
     source: SourceStream, first: int, last: int, count: int, known: KnownObject
 ) -> list[RangePartition]:
     """Split a range into at most `count` parts of similar length."""
-    step = max(1, -(-(last - first + 1) // max(1, count)))
-    return [
-        RangePartition(source, start, min(last, start + step - 1), known)
-        for start in range(first, last + 1, step)
-    ]
+    span = SeqRange(first, last)
+    parts = span.split(max(1, -(-span.size // max(1, count))))
+    return [RangePartition(source, *part, known) for part in parts]
 
 
 def find_range(

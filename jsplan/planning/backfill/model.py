@@ -31,6 +31,11 @@ class SeqRange(NamedTuple):
         """The number of sequences."""
         return self.last - self.first + 1
 
+    def split(self, size: int) -> list[SeqRange]:
+        """Split it into parts of at most `size` sequences; an empty one has none."""
+        begins = range(self.first, self.last + 1, size)
+        return [SeqRange(begin, min(self.last, begin + size - 1)) for begin in begins]
+
 
 def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
     """Sort ranges, and merge those that overlap or touch."""
