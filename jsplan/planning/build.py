@@ -304,8 +304,9 @@ def _diagnostics(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
         found.append(Diagnostic("error", "JS415", text, hint, str(address)))
     for decision in decisions.values():
         found += check_decision(inputs, decision)
-        found += check_starved_consumers(inputs, decision, decisions)
-        found += check_parent(inputs, decision, decisions)
+        if not decision.is_untouched:
+            found += check_starved_consumers(inputs, decision, decisions)
+            found += check_parent(inputs, decision, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)

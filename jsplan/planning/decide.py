@@ -403,7 +403,7 @@ def decide_dependent_consumers(inputs: PlanInputs, decisions: Decisions) -> Over
     changing = {
         v.address.parent
         for v in decisions.values()
-        if v.address.parent is not None and v.actions != ["no-op"]
+        if v.actions != ["no-op"] and v.address.parent is not None
     }
     for address, decision in decisions.items():
         if decision.preserves and decision.live is not None and address.is_stream:

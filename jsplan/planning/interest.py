@@ -27,7 +27,13 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.field_levels import needs_newer_server, old_server
-from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision, is_state_only
+from jsplan.planning.model import (
+    Decisions,
+    Findings,
+    PlanInputs,
+    ResourceDecision,
+    is_state_only,
+)
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.server_features import FILTER_UPDATE_LEVEL
 from jsplan.resources.stream import max_consumers
@@ -78,7 +84,8 @@ def find_interest_changes(
 ) -> dict[Address, InterestChange]:
     """Find the streams whose consumers change while interest matters, by the consumers' parent."""
     found: dict[Address, InterestChange] = {}
-    changed = {a: v for a, v in decisions.items() if a.parent and _is_changed(decisions, v)}
+    touched = inputs.touched(decisions).items()
+    changed = {a: v for a, v in touched if a.parent and _is_changed(decisions, v)}
     for address, decision in sorted(changed.items()):
         parent = address.parent
         assert parent is not None

@@ -39,7 +39,7 @@ def check_left_origins(inputs: PlanInputs, decisions: Decisions) -> Findings:
 
     It acknowledges messages that no consumer wants, and does not store them (measured on 2.15).
     """
-    for address, decision in sorted(decisions.items()):
+    for address, decision in sorted(inputs.touched(decisions).items()):
         if not (decision.replaces or decision.sources_to_detach) or decision.preserves:
             continue
         for origin in sorted(set(find_left_origins(inputs, decisions, decision))):

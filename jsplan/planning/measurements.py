@@ -27,7 +27,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request
 from jsplan.planning.interest import InterestChange, find_interest_changes, unwanted_measurement
 from jsplan.planning.left_origins import find_left_origins
-from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision, find_touched
+from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED
@@ -67,7 +67,7 @@ def list_measurements(inputs: PlanInputs, decisions: Decisions) -> list[Measurem
     changing = find_interest_changes(inputs, decisions)
     by_stream = {change.stream.address: change for change in changing.values()}
     found: list[MeasurementRequest] = []
-    touched = sorted(find_touched(decisions))
+    touched = sorted(inputs.touched(decisions))
     for address in touched:
         found += _list_for_decision(inputs, decisions, decisions[address], by_stream.get(address))
     requested = {

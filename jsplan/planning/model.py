@@ -205,6 +205,14 @@ class PlanInputs(Struct, frozen=True):
         found: T = known[1]
         return found
 
+    def touched(self, decisions: Decisions) -> dict[Address, ResourceDecision]:
+        """Return the decisions that are not `is_untouched`; few of many resources change."""
+
+        def build() -> dict[Address, ResourceDecision]:
+            return {a: found for a, found in decisions.items() if not found.is_untouched}
+
+        return self.index("touched", (decisions,), build)
+
     def recorded_downstream(self, origin: Address) -> frozenset[Address]:
         """Return the streams that depended on a stream when they were last applied."""
 
@@ -385,11 +393,6 @@ Hazards = Iterable[Hazard]
 def is_state_only(inputs: PlanInputs) -> bool:
     """Check whether the plan only updates state and leaves interrupted work alone."""
     return inputs.options.refresh_only or bool(inputs.options.imports)
-
-
-def find_touched(decisions: Decisions) -> dict[Address, ResourceDecision]:
-    """Return the decisions that are not `is_untouched`; few of many resources change."""
-    return {address: found for address, found in decisions.items() if not found.is_untouched}
 
 
 def split_contents(

@@ -63,14 +63,16 @@ def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
 
     Those of domains that could not be listed are not known.
     """
+    ending = [step for step in steps if step.op in ("stream.delete", "transfer.quiesce")]
+    if not ending:
+        return
     live, domains = inputs.live, inputs.workspace.domains
     read = downstream_domains(inputs, decisions) - live.unlisted.keys()
     listed = [domain for domain in sorted(read) if domains[domain].is_own]
     readers = ReaderIndex({one.address: one.raw for d in listed for one in live.streams(d)})
-    for step in steps:
+    for step in ending:
         origin = live.get(step.target_address)
-        ends = step.op in ("stream.delete", "transfer.quiesce")
-        if origin is None or not ends or Address.parse(step.address) not in decisions:
+        if origin is None or Address.parse(step.address) not in decisions:
             continue
         known: dict[str, list[str]] = {domain: [] for domain in listed}
         for reader in sorted(readers.find(origin.raw)):

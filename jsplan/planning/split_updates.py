@@ -114,7 +114,7 @@ def streams_with_delayed_limits(inputs: PlanInputs, decisions: Decisions) -> set
     consumer changes.
     """
     found: set[Address] = set()
-    for decision in decisions.values():
+    for decision in inputs.touched(decisions).values():
         changed = decision.address.parent is not None and is_consumer_changed(decision)
         if not changed and (decision.address.parent is None or decision.actions != ["create"]):
             continue

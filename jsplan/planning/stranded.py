@@ -203,7 +203,7 @@ def _reader_of(live: LiveObject, after: tuple[str, ...]) -> FilteredConsumer:
 def streams_with_new_subjects(inputs: PlanInputs, decisions: Decisions) -> set[Address]:
     """Return the streams that will store other subjects, directly or through their origins."""
     found: set[Address] = set()
-    waiting = [address for address, decision in decisions.items() if changes_subjects(decision)]
+    waiting = [a for a, v in inputs.touched(decisions).items() if changes_subjects(v)]
     while waiting:
         found.add(origin := waiting.pop())
         waiting += [

@@ -128,8 +128,7 @@ def continue_sequence(decision: ResourceDecision) -> ResourceDecision:
 def plan_downstream(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
     revision = Revision(decisions)
-    touched = [address for address, decision in decisions.items() if not decision.is_untouched]
-    for address in touched:
+    for address in inputs.touched(decisions):
         _plan_origin(inputs, revision, address)
         decision = revision[address]
         if address.is_stream and (
@@ -360,7 +359,7 @@ def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
         or begins_to_queue(decision.before, decision.after)
         or leaves_markers_sooner(decision)
         or republishes_less(decision.before, decision.after or {})
-        for decision in decisions.values()
+        for decision in inputs.touched(decisions).values()
         if decision.live is not None and decision.address.is_stream
     )
     return inputs.live.reachable if matters else set()

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 def list_start_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Address, str]]:
     """Return the times whose sequence the plan needs, each with the stream."""
-    late = (pair for decision in decisions.values() for pair in _late_sources(inputs, decision))
+    touched = inputs.touched(decisions).values()
+    late = (pair for decision in touched for pair in _late_sources(inputs, decision))
     times = ((origin, source.get("opt_start_time")) for source, origin in late)
     return {(origin, time) for origin, time in times if origin is not None and time}
 
@@ -37,7 +38,7 @@ def list_start_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Addr
 def fix_source_starts(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     """Set `source_starts` of the decisions, and show them in what the streams will have."""
     revision = Revision(decisions)
-    for address, decision in decisions.items():
+    for address, decision in inputs.touched(decisions).items():
         starts: dict[str, int] = {}
         for source, origin in _late_sources(inputs, decision):
             time = source.get("opt_start_time")
