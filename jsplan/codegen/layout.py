@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from jsplan.config.scalars import resolve
+from jsplan.config.read import resolve
 
 #: Columns of a line.
 WIDTH: Final = 110

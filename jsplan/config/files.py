@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from jsplan.address import Kind
 from jsplan.config import excerpts, parsing
+from jsplan.config.file_paths import ShownFiles
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source, make_mapping, source_range
 from jsplan.config.read import parse_document, read_bytes
-from jsplan.config.shown_files import ShownFiles
 from jsplan.config.tables.workspace import WORKSPACE
 from jsplan.diagnostics import did_you_mean
 from jsplan.disk import is_file, is_folder

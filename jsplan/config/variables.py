@@ -14,8 +14,7 @@ from jsplan.config.files import WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
 from jsplan.config.node import Node, Place, Source, describe_node, type_name
-from jsplan.config.read import parse_document
-from jsplan.config.scalars import OUT_OF_RANGE, resolve
+from jsplan.config.read import OUT_OF_RANGE, parse_document, resolve
 from jsplan.diagnostics import did_you_mean
 
 PREFIX: Final = "JSPLAN_VAR_"

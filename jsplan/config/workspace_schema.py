@@ -10,8 +10,16 @@ import re
 from typing import Final
 
 from jsplan.address import Kind
-from jsplan.config.field_schema import field_schema, nested_schema, nested_tables
-from jsplan.config.schema_parts import VALUES, Schema, any_of, closed_object, ref
+from jsplan.config.schema_parts import (
+    VALUES,
+    Schema,
+    any_of,
+    closed_object,
+    field_schema,
+    nested_schema,
+    nested_tables,
+    ref,
+)
 from jsplan.config.sections import Key, Section
 from jsplan.config.tables.workspace import WORKSPACE
 from jsplan.documents.json_schema import DIALECT

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from jsplan import units
-from jsplan.config.field_schema import field_schema
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source, to_plain
 from jsplan.config.read import parse_document
+from jsplan.config.schema_parts import field_schema
 from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.resources import KV

@@ -6,9 +6,8 @@ from typing import Final
 
 from jsplan.codes import HAZARDS
 from jsplan.config import parsing
-from jsplan.config.field_schema import field_schema
 from jsplan.config.node import Node
-from jsplan.config.schema_parts import Schema, any_of, or_reference, ref
+from jsplan.config.schema_parts import Schema, any_of, field_schema, or_reference, ref
 from jsplan.config.sections import (
     DATE,
     FILE,
