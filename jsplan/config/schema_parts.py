@@ -1,4 +1,4 @@
-"""The parts of the schema of workspace files: small ones, and those of the fields of resources.
+"""The parts of which the schema of workspace files is made, and the schema of fields.
 
 Null is as good as a key left out, and `${…}` may stand for a value.
 """

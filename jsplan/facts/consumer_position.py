@@ -1,4 +1,4 @@
-"""The position of a consumer, as far as its server reports it. Pure."""
+"""The position of a consumer: as its server reports it, and what another one gets again. Pure."""
 
 from __future__ import annotations
 
@@ -47,3 +47,35 @@ def has_pending_below_floor(config: Mapping[str, Any], state: Mapping[str, Any])
     behind = int(delivered.get("consumer_seq") or 0) - int(floor.get("consumer_seq") or 0)
     tracked = config.get("ack_policy", "none") != "none" and bool(floor.get("stream_seq"))
     return tracked and int(state.get("num_ack_pending") or 0) > behind
+
+
+# --- messages that are given again ----------------------------------------------------------------
+
+
+def max_redelivered(
+    config: Mapping[str, Any],
+    consumer: Mapping[str, Any],
+    stream: Mapping[str, Any],
+    position: int | None,
+) -> int:
+    """Return the most finished messages that a successor of a consumer is given again.
+
+    `consumer` and `stream` are the counts in their INFO. The successor resumes at `position`, or
+    (None: unknown) as many messages back as there were deliveries.
+    """
+    delivered, floor = (consumer.get(name) or {} for name in ("delivered", "ack_floor"))
+    end, made = int(delivered.get("stream_seq") or 0), int(delivered.get("consumer_seq") or 0)
+    out, start = int(consumer.get("num_ack_pending") or 0), (position or 1) - 1
+    if config.get("ack_policy", "none") == "none" or not made or end - start <= out:
+        return 0
+    deliveries = made - (0 if position is None else int(floor.get("consumer_seq") or 0))
+    first, last, messages = (
+        int(stream.get(name) or 0) for name in ("first_seq", "last_seq", "messages")
+    )
+    between = max(0, min(end, last) - max(start + 1, first) + 1)
+    has_all = messages == last - first + 1 and between == end - start
+    missing, stored = 0 if has_all else end - start, min(between, messages)
+    most = min(stored - max(0, out - missing), max(0, deliveries - out))
+    if missing and position is not None and not (messages and first <= start):
+        most = max(most, stored - out)
+    return max(0, most)

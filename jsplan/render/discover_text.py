@@ -9,7 +9,7 @@ from jsplan.render.escape import safe
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
-    from jsplan.facts.proposed_domains import DiscoverResult, ProposedDomain
+    from jsplan.facts.discover import DiscoverResult, ProposedDomain
 
 
 def render_text(found: DiscoverResult) -> str:

@@ -9,8 +9,7 @@ from jsplan.config.model import Connection, Domain, LoadOptions
 from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
 from jsplan.event_loop import run_until_complete
-from jsplan.facts.discover import VisibleDomain, find_domains
-from jsplan.facts.proposed_domains import DiscoverResult, assign_keys
+from jsplan.facts.discover import DiscoverResult, VisibleDomain, assign_keys, find_domains
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 

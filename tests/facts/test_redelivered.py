@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying.transfer import replaced_consumer
-from jsplan.facts.consumer_position import has_pending_below_floor, position_of
-from jsplan.facts.redelivery import max_redelivered
+from jsplan.facts.consumer_position import has_pending_below_floor, max_redelivered, position_of
 from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space

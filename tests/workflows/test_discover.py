@@ -10,7 +10,7 @@ import pytest
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, UsageError
-from jsplan.facts.proposed_domains import DiscoverResult
+from jsplan.facts.discover import DiscoverResult
 from jsplan.render.discover_text import render_text
 from jsplan.workflows.discover import discover_domains
 from tests.conftest import PROGRAM

@@ -42,9 +42,8 @@ from jsplan.applying.transfer.record import (
 from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.consumer_position import position_of
+from jsplan.facts.consumer_position import max_redelivered, position_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement, probe_address
 from jsplan.resources import CONSUMER
 from jsplan.resources.nested import origin_key

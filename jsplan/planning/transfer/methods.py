@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import TransferMethod
-from jsplan.facts.consumer_position import position_of
+from jsplan.facts.consumer_position import max_redelivered, position_of
 from jsplan.facts.live import LiveObject, get_retention
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.transfer.configs import CONSUMER_LIMITS, limits_copy_consumers
 from jsplan.planning.transfer.consumer_position import choose_position_method

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.facts.consumer_position import position_of
+from jsplan.facts.consumer_position import max_redelivered, position_of
 from jsplan.facts.live import get_retention
-from jsplan.facts.redelivery import max_redelivered
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
 from jsplan.units import count_text
