@@ -464,7 +464,7 @@ def _thresholds(kind: str) -> str:
 
 
 _THRESHOLDS_INTRO = """Metadata whose keys begin with `io.nats.monitor.` holds thresholds. They mean what they mean to
-`nats server check`. `jsplan status` marks what is exceeded, `jsplan drift` ends with 2 where the level is critical,
+`nats server check`. `jsplan status` marks what is exceeded, and ends with 2, as `jsplan drift` does, where the level is critical,
 `jsplan drift watch` alerts, and lint rule JS234 checks keys and values. KV buckets and object stores have those of
 streams, [consumers](consumers.md) their own.
 

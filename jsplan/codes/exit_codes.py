@@ -23,7 +23,8 @@ EXIT_CODES: Final[Mapping[int, CodeText]] = {
     2: CodeText(
         "There are differences.",
         "`plan --detailed-exitcode` found changes, `drift` found drift (`--fail-on`), "
-        "or `backfill verify` found differences.",
+        "`backfill verify` found differences, or `status` names lost messages, an unhealthy flow "
+        "or another critical finding.",
         "Look at the result, then apply, or correct what changed.",
     ),
     3: CodeText(

@@ -182,6 +182,8 @@ class Status(Document, tag="status"):
     `relocations` have begun and are not finished: `lag` is the messages that the copy has not yet.
     `thresholds` of a stream or consumer are those in its metadata that are exceeded, and
     `peer-expect` where a cluster has it without a leader or without a replica.
+    `exit_code` is 2 where one of `interrupted`, `replication` or the critical `thresholds` is what
+    `drift` fails for.
     """
 
     COMPUTED = ("summary",)
@@ -198,6 +200,7 @@ class Status(Document, tag="status"):
     consumers: list[StatusConsumer] = field(default_factory=list)
     replication: list[Replication] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    exit_code: Count = 0
 
     @property
     def summary(self) -> StatusSummary:

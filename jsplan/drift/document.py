@@ -14,6 +14,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_types import Severity
+from jsplan.documents.status import Status
 from jsplan.drift.mutes import apply_mutes
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, get_retention, lacks_server
@@ -56,21 +57,16 @@ def build_document(
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
-    out.interrupted = [
+    interrupted = [
         item
         for item in list_interruptions(inputs)
         if is_selected(item["address"], options.targets, options.excludes)
-        and not is_ignored(workspace, Address.parse(item["address"]))
     ]
+    _add_health(out, workspace, interrupted, flows)
     named = {Address.parse(item["address"]) for item in out.interrupted}
     contents = (a for a in inputs.selected & inputs.live.requested if a.is_content)
     for address in sorted([*managed, *(a for a in contents if a in inputs.entries)]):
         _compare_managed(out, inputs, address, named)
-    out.replication = [
-        with_severity(found.to_json())
-        for found in flows
-        if not is_ignored(workspace, found.flow.downstream)
-    ]
     out.thresholds = list(_find_breaches(inputs, managed, named))
     out.unmanaged = [
         build_unmanaged_element(o, live) for o in unmanaged if not is_ignored(workspace, o.address)
@@ -94,6 +90,43 @@ def build_document(
     return out
 
 
+def judge_status(inputs: PlanInputs, found: Status, flows: Iterable[FlowHealth]) -> ExitCode:
+    """Return 2 for what `drift` would fail for, of all that the status names."""
+    workspace = inputs.workspace
+    out = Drift(found.jsplan_version, found.workspace, found.environment, found.timestamp, found.id)
+    _add_health(out, workspace, found.interrupted, flows)
+    named = [
+        {"address": item["address"]} | breach
+        for item in (*found.streams, *found.consumers)
+        for breach in item["thresholds"]
+    ]
+    shown = {finding.address for finding in found.diagnostics}
+    unreadable = [address for address in inputs.live.unreadable if str(address) in shown]
+    named += _find_missing_servers(inputs, unreadable)
+    out.thresholds = [
+        breach for breach in named if not is_ignored(workspace, Address.parse(breach["address"]))
+    ]
+    apply_mutes(out, workspace.drift.mute, inputs.now)
+    return _exit_code(out, DriftOptions(), inputs.live)
+
+
+def _add_health(
+    out: Drift,
+    workspace: Workspace,
+    interrupted: Iterable[dict[str, Any]],
+    flows: Iterable[FlowHealth],
+) -> None:
+    """Add what is interrupted and the flows, without what `drift: ignore` names."""
+    out.interrupted = [
+        item for item in interrupted if not is_ignored(workspace, Address.parse(item["address"]))
+    ]
+    out.replication = [
+        with_severity(found.to_json())
+        for found in flows
+        if not is_ignored(workspace, found.flow.downstream)
+    ]
+
+
 def _find_breaches(
     inputs: PlanInputs, managed: list[Address], interrupted: Collection[Address]
 ) -> Iterator[dict[str, Any]]:
@@ -103,7 +136,14 @@ def _find_breaches(
         if (found := inputs.live.get(address)) is not None:
             for breach in find_health(inputs, found, now, interrupted):
                 yield {"address": str(address)} | breach.to_json()
-    for address in managed:
+    yield from _find_missing_servers(inputs, managed)
+
+
+def _find_missing_servers(
+    inputs: PlanInputs, addresses: Iterable[Address]
+) -> Iterator[dict[str, Any]]:
+    """Yield an element of `thresholds` for each object that no server has that answers."""
+    for address in addresses:
         if lacks_server(inputs.live.unreadable.get(address, "unsupported")):
             yield {"address": str(address)} | missing_servers_breach().to_json()
 

@@ -13,6 +13,7 @@ from jsplan.applying.transfer.read_progress import read_transfers
 from jsplan.config.model import LoadOptions
 from jsplan.context import known_domains, open_session, open_stateless_context, state_bucket
 from jsplan.documents.status import Status
+from jsplan.drift.document import judge_status
 from jsplan.drift.watermarks import WatermarkFile, list_marked
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.event_loop import run_until_complete
@@ -120,7 +121,9 @@ async def _status(
             if seen is None
             else health.check_again(downstreams)
         )
-    return build_document(context, inputs, chosen, flows, targets)
+    found = build_document(context, inputs, chosen, flows, targets)
+    found.exit_code = int(judge_status(inputs, found, flows))
+    return found
 
 
 async def _read_transfers(pool: Pool, inputs: PlanInputs) -> PlanInputs:

@@ -7,6 +7,7 @@ import pytest
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
+from jsplan.workflows.status import status
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -140,3 +141,5 @@ def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> 
         to: cause is None for to, cause in EXPECTED.items()
     }
     assert took < 15
+    shown = status(space.load, RecordingObserver())
+    assert shown.exit_code == 2

@@ -39,6 +39,7 @@ def attention(space: Space) -> list[tuple[str, str, str]]:
         for breach in item["thresholds"]
     ]
     assert sorted(shown, key=str) == sorted(found.thresholds, key=str)
+    assert seen.exit_code == found.exit_code
     return [(b["address"], b["key"], b["level"]) for b in found.thresholds]
 
 

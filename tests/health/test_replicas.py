@@ -79,8 +79,8 @@ def test_a_server_that_is_down(cluster: Sandbox, tmp_path: Path) -> None:
     change = jsplan(tmp_path, "plan", "--target", "main/stream/ALL")
 
     assert "CRITICAL" not in healthy.text
-    assert healthy.code == 0
-    assert status.code == 0, status.text
+    assert healthy.code == 0, healthy.text
+    assert status.code == 2, status.text
     assert f"main/stream/ALL: {down}-server offline" in status.text
     assert drift.code == 2, drift.text
     assert f"main/stream/ALL: {down}-server offline" in drift.text

@@ -151,8 +151,9 @@ def test_status_marks_what_is_exceeded(
     }
     assert document["summary"]["breached"] == 5
     monkeypatch.chdir(space.folder)
-    assert main(["status"]) == 0
+    assert main(["status"]) == document["exit_code"] == 2
     text = capsys.readouterr().out
+    assert main(["status", "--target", "main/stream/FINE"]) == 0
     rows = {line.split()[0]: line for line in reversed(text.splitlines()) if line.strip()}
     assert rows["main/stream/FEW"].endswith("CRITICAL")
     assert rows["LATE"].endswith("CRITICAL")
@@ -181,6 +182,30 @@ def test_drift_is_unhealthy(
     for format_ in ("markdown", "html", "junit", "github"):
         assert main(["drift", "--format", format_]) == 2
         assert "subjects-critical: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("silent", "code"),
+    [
+        ({"mute": [{"address": "**", "owner": "ops", "reason": "known"}]}, 0),
+        ({"ignore": ["**"]}, 0),
+        ({"ignore": ["main/stream/FEW"]}, 2),
+    ],
+    ids=["muted", "ignored", "one-ignored"],
+)
+def test_status_does_not_fail_for_what_is_silent(
+    space: Space, silent: dict[str, Any], code: int
+) -> None:
+    """Status still names what is muted or ignored, and ends with 2 for the rest, like drift."""
+    files = {name: space_sections(space)[name] for name in ("streams", "kv")}
+    space.write(**files, drift=silent)
+
+    found = status(space.load, RecordingObserver())
+
+    assert (
+        found.exit_code == code == drift(space.load, DriftOptions(), RecordingObserver()).exit_code
+    )
+    assert found.summary["breached"] == 5
 
 
 def test_a_mute_covers_a_threshold(space: Space) -> None:

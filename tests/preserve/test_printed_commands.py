@@ -59,7 +59,7 @@ def test_the_printed_command_finishes(
     result = jsplan(tmp_path, command)
     (printed,) = set(re.findall(FINISH, result.text))
 
-    assert result.code == (2 if command == "drift" else 0)
+    assert result.code == (0 if command == "plan" else 2)
     assert DOWN in result.text
     if command != "plan":
         assert result.out.startswith(DOWN)

@@ -7,7 +7,7 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob, Duration
-from jsplan.errors import ExitCode, UsageError
+from jsplan.errors import UsageError
 
 
 @declare(
@@ -33,7 +33,8 @@ from jsplan.errors import ExitCode, UsageError
 def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int) -> int:
     """Show domains, streams and consumers, and whether mirrors and sources replicate.
 
-    Watches a mirror or source that lags for some seconds to see if it catches up. Read-only.
+    Watches a mirror or source that lags for some seconds to see if it catches up. Exits with 2 on
+    lost or missed messages, unhealthy flows and other critical findings. Read-only.
     """
     settings, output = start(ctx)
     if every <= 0:
@@ -54,4 +55,4 @@ def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int
         found.to_json,
         lambda console: status_text.render(found, console, verbose=bool(settings.verbose)),
     )
-    return int(ExitCode.OK)
+    return found.exit_code
