@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from jsplan.address import Address
 from jsplan.flows.feeds import Feed, FeedIndex, Feeds, take
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode
+from jsplan.flows.refusals import count_without_place, limit_of, may_have_larger
 
 Count = int | None
 
@@ -177,8 +178,8 @@ class ArrivalModel:
                 most = _least(kept.messages, self._exceeding(kept, limits, coming, arrivals))
                 most = _most(most, _least(kept.messages, rolled_up))
             else:
-                most = coming if any(_limit(limits, name) for name in _LIMITS) else 0
-                most = None if _limit(limits, "max_bytes") or rolled_up != 0 else most
+                most = coming if any(limit_of(limits, name) for name in _LIMITS) else 0
+                most = None if limit_of(limits, "max_bytes") or rolled_up != 0 else most
             if most != 0:
                 yield Effect(stream, most, tuple(arrivals), by_rollup=rolled_up != 0)
 
@@ -190,26 +191,15 @@ class ArrivalModel:
                 continue
             coming = _add(arrival.at_most for arrival in arrivals)
             found = [_add(a.at_most for a in arrivals if self._may_not_fit(a, limits))]
-            if limits.get("discard", "old") == "new":
-                kept = self._kept(stream) or StreamNode(stream, {})
-                found.append(self._without_place(kept, limits, coming, arrivals))
+            kept = self._kept(stream)
+            if kept is not None and not kept.is_read:
+                found.append(coming if limits.get("discard", "old") == "new" else 0)
+            else:
+                state, size = kept.state if kept is not None else {}, self._bytes_of(arrivals)
+                found.append(count_without_place(limits, state, coming, size))
             total = _least(coming, _most(*found))
             if total != 0:
                 yield Effect(stream, total, tuple(arrivals))
-
-    def _without_place(
-        self, kept: StreamNode, limits: Mapping[str, Any], coming: Count, arrivals: list[Arrival]
-    ) -> Count:
-        """Return how many messages a stream that deletes none has no place for."""
-        found: list[Count] = [0]
-        by_subject = limits.get("discard_new_per_subject")
-        if not kept.is_read or (by_subject and _limit(limits, "max_msgs_per_subject")):
-            found.append(coming)
-        if most := _limit(limits, "max_msgs"):
-            found.append(None if coming is None else max(0, kept.messages + coming - most))
-        if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
-            found.append(coming)
-        return _most(*found)
 
     def _may_not_fit(self, arrival: Arrival, limits: Mapping[str, Any]) -> bool:
         """Check whether a stream may refuse a message of an arrival by itself.
@@ -218,11 +208,9 @@ class ArrivalModel:
         and 2.15). What the header of a source adds is left out.
         """
         origin = self._change.after.nodes.get(arrival.flow.origin)
-        if origin is not None and (size := _limit(limits, "max_msg_size")):
-            most = _limit(origin.config, "max_msg_size")
-            has = int(origin.state.get("bytes") or 0)
-            if (not most or most > size) and (has > size or not origin.is_read):
-                return True
+        size = limit_of(limits, "max_msg_size")
+        if origin is not None and size and may_have_larger(origin, size):
+            return True
         roots = [self._change.after.nodes.get(feed.root) for feed in arrival.feeds]
         known = [root.config for root in roots if root is not None]
         return bool(limits.get("allow_msg_counter")) and not all(
@@ -235,11 +223,12 @@ class ArrivalModel:
         """Return how many messages come beyond the limits."""
         found: list[Count] = [0]
         if limits.get("discard", "old") == "old":
-            if most := _limit(limits, "max_msgs"):
+            if most := limit_of(limits, "max_msgs"):
                 found.append(None if coming is None else max(0, kept.messages + coming - most))
-            if (size := _limit(limits, "max_bytes")) and self._may_exceed(kept, size, arrivals):
-                found.append(kept.messages)
-        if _limit(limits, "max_msgs_per_subject"):
+            if size := limit_of(limits, "max_bytes"):
+                more, has = self._bytes_of(arrivals), int(kept.state.get("bytes") or 0)
+                found.append(kept.messages if more is None or has + more > size else 0)
+        if limit_of(limits, "max_msgs_per_subject"):
             here = FeedIndex(self._before.into(kept.address))
             found.append(_add(a.at_most for a in arrivals if here.shares_subjects(a.feeds)))
         return _most(*found)
@@ -260,7 +249,7 @@ class ArrivalModel:
             return None
         here = FeedIndex(self._before.into(kept.address))
         coming = _add(a.at_most for a in rollups if here.shares_subjects(a.feeds))
-        history = _limit(limits, "max_msgs_per_subject")
+        history = limit_of(limits, "max_msgs_per_subject")
         return coming * history if coming == 0 or (coming and history) else None
 
     def _may_roll_up(self, arrival: Arrival) -> bool:
@@ -272,18 +261,16 @@ class ArrivalModel:
             for found in roots
         )
 
-    def _may_exceed(self, kept: StreamNode, size: int, arrivals: list[Arrival]) -> bool:
-        """Check whether the bytes of all streams that the arrivals come from do not fit as well."""
+    def _bytes_of(self, arrivals: list[Arrival]) -> Count:
+        """Return the bytes of all streams that the arrivals come from, and of new headers."""
         origins = {
             node.address: int(node.state.get("bytes") or 0)
             for address in self._change.after.find_upstream(a.flow.origin for a in arrivals)
             if (node := self._change.before.nodes.get(address)) is not None
         }
-        unknown = any(arrival.at_most is None for arrival in arrivals)
+        coming = _add(arrival.at_most for arrival in arrivals)
         # A source adds a header to each message, with the subject of the origin.
-        coming = sum(arrival.at_most or 0 for arrival in arrivals)
-        growth = coming * _HEADER_BYTES
-        return unknown or int(kept.state.get("bytes") or 0) + sum(origins.values()) + growth > size
+        return None if coming is None else sum(origins.values()) + coming * _HEADER_BYTES
 
     def _kept(self, stream: Address) -> StreamNode | None:
         """Return a stream as it was, if it keeps its messages."""
@@ -294,11 +281,6 @@ class ArrivalModel:
 _LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
 #: The most bytes that a source adds to a message: `Nats-Stream-Source` with names and subjects.
 _HEADER_BYTES = 1_024
-
-
-def _limit(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _add(counts: Iterable[Count]) -> Count:

@@ -1,15 +1,12 @@
-"""Streams that begin to refuse what their mirror or sources bring: there these flows stop.
-
-A full stream does with `discard: new`, and each one with a smaller `max_msg_size` at the first
-message that is larger (measured on 2.12 and 2.15).
-"""
+"""Streams that begin to refuse what their mirror or sources bring: there these flows stop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jsplan.flows.graph import list_origins
+from jsplan.flows.graph import StreamNode, list_origins
+from jsplan.flows.refusals import count_without_place, limit_of, may_have_larger
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.impact import origin_of
 from jsplan.resources.nested import origin_key
@@ -29,7 +26,7 @@ def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Con
     flows = [flow for _, flow in list_origins(decision.planned) if origin_key(flow) in before]
     if _is_full(decision.planned, live.state) and not _is_full(decision.before, live.state):
         return flows
-    size, earlier = (_limit(c, "max_msg_size") for c in (decision.planned, decision.before))
+    size, earlier = (limit_of(c, "max_msg_size") for c in (decision.planned, decision.before))
     if not size or 0 < earlier <= size:
         return []
     return [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
@@ -37,13 +34,8 @@ def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Con
 
 def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
     """Check whether a stream with this configuration refuses one more message."""
-    if config.get("discard") != "new":
-        return False
     messages, size = (int(state.get(name) or 0) for name in ("messages", "bytes"))
-    largest = size + (size // messages if messages else 0)
-    most, most_bytes = _limit(config, "max_msgs"), _limit(config, "max_bytes")
-    by_subject = config.get("discard_new_per_subject") and messages > 0
-    return bool(0 < most <= messages or 0 < most_bytes < largest or by_subject)
+    return messages > 0 and count_without_place(config, state, 1, size // messages) != 0
 
 
 def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config, size: int) -> bool:
@@ -52,11 +44,7 @@ def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config,
     origin = inputs.live.get(address) if address is not None else None
     if origin is None:
         return True
-    return not 0 < _limit(origin.compact, "max_msg_size") <= size and origin.state["bytes"] > size
-
-
-def _limit(config: Config, name: str) -> int:
-    return max(0, int(config.get(name) or 0))
+    return may_have_larger(StreamNode(origin.address, origin.compact, origin.state), size)
 
 
 def assess_closed(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
