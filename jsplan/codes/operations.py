@@ -48,8 +48,8 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
     ),
     "JS457": CodeText(
         "A mirror or source does not replicate.",
-        "A link is down, an export is missing, or the origin was recreated. The message names "
-        "the cause it found.",
+        "A link is down, an export is missing, the origin was recreated, or the stream takes no "
+        "more. The message names the cause it found.",
         "Remove the cause. `jsplan drift` shows when the stream replicates again.",
     ),
     "JS458": CodeText(

@@ -245,6 +245,9 @@ def _assess_stalled(flow: Flow, samples: Sequence[ReplicationSample], *, quick: 
         return _INCONCLUSIVE
     if last.error.get("err_code") == FLOW_CONTROL_WAIT and not _is_silent(last) and last.waiting:
         return Assessment(False, causes.flow_control_stalled(flow))
+    if (refusal := _find_refusal(flow, last)) is not None:
+        enough = _is_proven(samples, quick=quick) or (quick and _keeps_messages(last))
+        return refusal if enough else _INCONCLUSIVE
     if last.waiting is None and last.lag == 0 and not _is_silent(last):
         return _HEALTHY  # the pending messages cannot be counted, and the server reports none
     if last.lag and not _is_silent(last):
@@ -265,6 +268,19 @@ def _assess_stalled(flow: Flow, samples: Sequence[ReplicationSample], *, quick: 
     if not _is_proven(samples, quick=quick) or (quick and not last.waiting):
         return _INCONCLUSIVE
     return _assess_disconnected(flow, samples)
+
+
+def _find_refusal(flow: Flow, sample: ReplicationSample) -> Assessment | None:
+    """Return the assessment of a flow that waits for a stream which refuses its next message."""
+    if not sample.waiting or (sample.answers is False and _is_silent(sample)):
+        return None
+    cause = causes.refused(flow, sample)
+    return Assessment(False, cause) if cause else None
+
+
+def _keeps_messages(sample: ReplicationSample) -> bool:
+    """Return True if no consumer of the downstream stream makes place by what it finishes."""
+    return bool(sample.config.get("retention", "limits") == "limits")
 
 
 def _assess_disconnected(flow: Flow, samples: Sequence[ReplicationSample]) -> Assessment:

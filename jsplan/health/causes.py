@@ -10,6 +10,8 @@ from typing import Final
 
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
+from jsplan.flows.refusals import count_without_place, limit_of
+from jsplan.units import count_text
 
 LINK_DOWN: Final = "link down"
 ORIGIN_MISSING: Final = "origin missing"
@@ -19,6 +21,8 @@ FLOW_CONTROL_STALLED: Final = "flow control stalled"
 ORIGIN_RECREATED: Final = "origin re-created"
 ORIGIN_WENT_BACK: Final = "origin went back"
 DRAINING_WORKQUEUE: Final = "draining a workqueue"
+REFUSED: Final = "refused"
+_HISTORY: Final = "max_msgs_per_subject"
 STOPPED: Final = "stopped"
 UNKNOWN: Final = "not known"
 
@@ -112,6 +116,29 @@ def draining_workqueue(flow: Flow) -> str:
     return (
         f"{DRAINING_WORKQUEUE}: copied messages are deleted in {flow.source},"
         " and its own consumers never see them"
+    )
+
+
+def refused(flow: Flow, sample: ReplicationSample) -> str:
+    """Return the sentence: the downstream stream takes no more; empty where it would."""
+    config, size = sample.config, limit_of(sample.config, "max_msg_size")
+    if 0 < size < sample.next_size:
+        return (
+            f"{REFUSED}: message {sample.next_seq:,} of {flow.source} has"
+            f" {count_text(sample.next_size, 'byte')} with its headers, and {flow.downstream} takes"
+            f" none of more than {size:,} (max_msg_size), so that the flow stops there; raise it"
+        )
+    names = [_HISTORY]
+    if not 0 < limit_of(config, _HISTORY) <= sample.next_alike:
+        names = ["max_msgs", "max_bytes"]
+        state = {"messages": sample.messages, "bytes": sample.size}
+        of_all = {name: value for name, value in config.items() if name != _HISTORY}
+        if not count_without_place(of_all, state, 1, sample.next_stored):
+            return ""
+    limits = ", ".join(f"{n}: {limit_of(config, n):,}" for n in names if limit_of(config, n))
+    return (
+        f"{REFUSED}: {flow.downstream} is full ({limits}) and takes no new messages (discard: new);"
+        " raise the limit, or delete messages"
     )
 
 

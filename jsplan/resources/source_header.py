@@ -63,6 +63,18 @@ def parse_source_header(headers: bytes) -> SourceHeader | None:
     return SourceHeader(SourceName(stream, filters, destinations), int(words[1]))
 
 
+def measure_headers(headers: bytes, origin: Config, seq: int, subject: str) -> int:
+    """Return the size of the header block of a message that a source has copied.
+
+    nats-server 2.15 writes a hash besides, older ones do not.
+    """
+    before, found, after = (headers or b"NATS/1.0\r\n\r\n").partition(_LINE)
+    kept = before + b"\r\n" + after.partition(b"\r\n")[2] if found else before
+    name = source_name(origin)
+    words = (name.stream, str(seq), name.filters, name.destinations, subject, _short_hash(subject))
+    return len(kept) + len(f"{SOURCE_HEADER}: {' '.join(words)}\r\n".encode())
+
+
 def _short_hash(text: str) -> str:
     """Return the server's short hash: eight digits of base 62."""
     return "".join(

@@ -27,6 +27,14 @@ EXPECTED = {
     "leaf/stream/AGAIN": "origin re-created",
     "leaf/stream/AGAIN_SOURCED": "origin re-created",
     "hub/stream/DRAIN": "draining a workqueue",
+    "hub/stream/NO_PLACE": "refused",
+    "hub/stream/NO_PLACE_SOURCED": "refused",
+    "hub/stream/NO_BYTES": "refused",
+    "hub/stream/NO_BYTES_SOURCED": "refused",
+    "hub/stream/NO_SUBJECT": "refused",
+    "hub/stream/TOO_LARGE": "refused",
+    "hub/stream/TOO_LARGE_SOURCED": "refused",
+    "hub/stream/TOO_LARGE_WITH_HEADER": "refused",
     "hub/stream/CUT": "link down",
     "hub/stream/CUT_SOURCED": "link down",
     "leaf/stream/CUT_IDLE": "link down",
@@ -38,10 +46,24 @@ EXPECTED = {
     "hub/stream/LATER": None,
 }
 
+#: The number in the cause of each flow whose stream refuses the next message.
+REFUSALS = {
+    "hub/stream/NO_PLACE": "is full (max_msgs: 1)",
+    "hub/stream/NO_PLACE_SOURCED": "is full (max_msgs: 1)",
+    "hub/stream/NO_BYTES": "is full (max_bytes: 100)",
+    "hub/stream/NO_BYTES_SOURCED": "is full (max_bytes: 250)",
+    "hub/stream/NO_SUBJECT": "is full (max_msgs_per_subject: 1)",
+    "hub/stream/TOO_LARGE": "message 3 of hub/stream/MIXED has 1,000 bytes",
+    "hub/stream/TOO_LARGE_SOURCED": "message 3 of hub/stream/MIXED has 1,0",
+    "hub/stream/TOO_LARGE_WITH_HEADER": "message 3 of hub/stream/MIXED has 1,0",
+}
+
 #: What has to have arrived before anything fails.
 STARTED = (
     ("hub", "CUT", 2), ("hub", "CUT_SOURCED", 2), ("leaf", "CUT_IDLE", 1), ("leaf", "AGAIN", 5), ("leaf", "AGAIN_SOURCED", 5),
-    ("hub", "DRAIN", 2), ("hub", "GAPS", 7),
+    ("hub", "DRAIN", 2), ("hub", "GAPS", 7), ("hub", "NO_PLACE", 1), ("hub", "NO_PLACE_SOURCED", 1), ("hub", "NO_BYTES", 2),
+    ("hub", "NO_BYTES_SOURCED", 2), ("hub", "NO_SUBJECT", 1), ("hub", "TOO_LARGE", 2), ("hub", "TOO_LARGE_SOURCED", 2),
+    ("hub", "TOO_LARGE_WITH_HEADER", 2),
 )  # fmt: skip
 
 
@@ -55,6 +77,8 @@ def drift_replication(space: Space) -> dict[str, Any]:
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
     """Return all mirrors and sources of the workspace."""
+    closed = {"discard": "new"}
+    by_subject = {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
     nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
 
     def copy(
@@ -76,6 +100,14 @@ def mirrors_and_sources() -> list[dict[str, Any]]:
         copy("leaf/AGAIN", "TWICE", "hub"),
         copy("leaf/AGAIN_SOURCED", "TWICE", "hub", "sources"),
         copy("hub/DRAIN", "QUEUE", "hub", "sources"),
+        copy("hub/NO_PLACE", "MIXED", "hub") | closed | {"max_msgs": 1},
+        copy("hub/NO_PLACE_SOURCED", "MIXED", "hub", "sources") | closed | {"max_msgs": 1},
+        copy("hub/NO_BYTES", "MIXED", "hub") | closed | {"max_bytes": 100},
+        copy("hub/NO_BYTES_SOURCED", "MIXED", "hub", "sources") | closed | {"max_bytes": 250},
+        copy("hub/NO_SUBJECT", "MIXED", "hub", "sources") | closed | by_subject,
+        copy("hub/TOO_LARGE", "MIXED", "hub") | {"max_msg_size": 100},
+        copy("hub/TOO_LARGE_SOURCED", "MIXED", "hub", "sources") | {"max_msg_size": 100},
+        copy("hub/TOO_LARGE_WITH_HEADER", "MIXED", "hub", "sources") | {"max_msg_size": 1000},
         copy("hub/CUT", "FAR", "leaf"),
         copy("hub/CUT_SOURCED", "FAR", "leaf", "sources"),
         copy("leaf/CUT_IDLE", "IDLE", "hub"),
@@ -104,6 +136,9 @@ def origins(linked_servers: LinkedServers) -> None:
         linked_servers.stream("hub", name, messages, size=size)
     linked_servers.stream("hub", "TWICE", 5)
     linked_servers.stream("hub", "IDLE", 1)
+    linked_servers.stream("hub", "MIXED", 2)
+    linked_servers.publish("hub", "MIXED.a", 1, size=1000)
+    linked_servers.publish("hub", "MIXED.a", 2)
     linked_servers.stream("leaf", "FAR", 2)
     linked_servers.stream("hub", "QUEUE", 2, retention="workqueue")
     linked_servers.stream("hub", "EMPTIED", 4)
@@ -119,7 +154,7 @@ def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> 
     """Each cause of a failure is named within 15 seconds; the other flows stay healthy."""
     origins(linked_servers)
     space = linked_servers.space(tmp_path).write(streams=mirrors_and_sources())
-    space.apply(allow_hazards=("DELETES_MESSAGES",))
+    space.apply(allow_hazards=("DELETES_MESSAGES", "BREAKS_REPLICATION"))
     for way, stream, last in STARTED:
         linked_servers.wait_until_copied(way, stream, last)
 
@@ -141,5 +176,7 @@ def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> 
         to: cause is None for to, cause in EXPECTED.items()
     }
     assert took < 15
+    for to, words in REFUSALS.items():
+        assert words in found[to]["cause"]
     shown = status(space.load, RecordingObserver())
     assert shown.exit_code == 2

@@ -246,6 +246,38 @@ def test_two_samples_in_a_row_prove_silence_only() -> None:
     assert cause(assess(flow(), silent, quick=True)) == "link down"
 
 
+FULL: dict[str, Any] = {
+    "config": {"discard": "new", "max_msgs": 90},
+    "next_seq": 91,
+    "next_size": 8,
+}
+
+
+@pytest.mark.parametrize("active", [SECOND, 9 * SECOND], ids=["heard", "silent"])
+def test_a_stream_that_takes_no_more_is_the_cause(active: int) -> None:
+    """A full stream is the cause, whether its server hears of the origin just now or not."""
+    assert cause(assess(flow(), stalled_samples(**FULL, active=active, lag=0))) == "refused"
+    free = FULL | {"config": {"discard": "new", "max_msgs": 91}}
+    assert cause(assess(flow(imported=True), stalled_samples(**free))) == "flow control stalled"
+    cut = stalled_samples(**FULL, active=11 * SECOND, answers=False, apart=True)
+    assert cause(assess(flow(), cut)) == "link down"
+
+
+@pytest.mark.parametrize(
+    ("retention", "healthy"), [("limits", False), ("workqueue", None), ("interest", None)]
+)
+def test_two_samples_prove_that_a_stream_takes_no_more(
+    retention: str, healthy: bool | None
+) -> None:
+    """Two samples in a row do, unless consumers may make place in the next moment."""
+    samples = [
+        lagging_sample(at, **FULL | {"config": FULL["config"] | {"retention": retention}})
+        for at in (0, 0.01)
+    ]
+
+    assert assess(flow(), samples, quick=True).healthy is healthy
+
+
 def test_the_lag() -> None:
     """The lag counts from the position, or from the first message that is left.
 

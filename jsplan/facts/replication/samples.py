@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from jsplan.facts.live import LiveObject
 from jsplan.facts.replication.flows import Flow
+from jsplan.resources.fields import Config
 from jsplan.resources.nested import key_in_info
 
 
@@ -54,7 +55,10 @@ class ReplicationSample(Struct, frozen=True):
     state. `waiting`: the origin has a message that passes and was not copied at the sample before
     (None: not asked). `answers`: the origin's API answers the downstream account (None: not asked,
     or it proves nothing). `apart`: a link may be between the two. `searched`: the position was
-    looked for in the downstream messages.
+    looked for in the downstream messages. `next_seq`, `next_size` and `next_stored` are of the
+    next message that waits: its sequence, its size with headers as it would be copied, and what it
+    would take in a store (0: not known). `next_alike`: the messages of its subject that a
+    downstream stream with `discard_new_per_subject` has. `config` and `size` are of that stream.
     """
 
     at: float
@@ -74,6 +78,12 @@ class ReplicationSample(Struct, frozen=True):
     unread: str = ""
     searched: bool = False
     last_ts: str = ""
+    next_seq: int = 0
+    next_size: int = 0
+    next_stored: int = 0
+    next_alike: int = 0
+    config: Config = field(default_factory=dict)
+    size: int = 0
 
 
 def build_sample(
@@ -101,6 +111,8 @@ def build_sample(
         int(info.get("active", -1)),
         error=info.get("error") or {},
         last_ts=str(state.get("last_ts", "")),
+        config=downstream.raw,
+        size=int(state.get("bytes") or 0),
         **fields,
     )
 
