@@ -201,7 +201,9 @@ def _needs_refill(inputs: PlanInputs, address: Address, found: Transfer) -> bool
     level = inputs.level(address)
     old = LiveObject(address, dict(found.old_config), found.record["old"]["created"], {})
     creation = build_create(BACKING_TABLES[address.kind], inputs.creation_body(address), level)
-    wanted = initial_config(address, old, creation, can_mirror=second_method(level) == "snapshot")
+    wanted = initial_config(
+        address, old, creation, level, can_mirror=second_method(level) == "snapshot"
+    )
     raw = found.target_now.raw
     return belongs_to_replacement(raw, found.record["id"]) and needs_recreation(raw, wanted)
 

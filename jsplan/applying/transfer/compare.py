@@ -32,8 +32,10 @@ from jsplan.applying.transfer.record import (
 )
 from jsplan.documents.plan import Step
 from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
+from jsplan.jetstream.api import message_headers
 from jsplan.units import format_timestamp
 
+_ROLLUP: Final = b"\r\nNats-Rollup:"
 #: Messages that are compared during the cut-over, and the most rounds before it.
 NEWEST: Final = 500
 MAX_ROUNDS: Final = 20
@@ -162,7 +164,8 @@ async def _compare_up_to(
     if not limits_act:
         for seq in found.missing:
             if await _still_missing(context, step, seq):
-                raise StepFailed(f"{hop.copy} lacks sequence {seq:,} of {hop.origin}")
+                why = await _describe_rollup(context, step, seq)
+                raise StepFailed(f"{hop.copy} lacks sequence {seq:,} of {hop.origin}{why}")
     if (first_different := found.different.first) is not None:
         more = f" and {found.different.count - 1:,} more" if found.different.count > 1 else ""
         raise StepFailed(
@@ -183,6 +186,26 @@ async def compare_range(context: StepContext, step: Step, first: int, last: int)
     except IncomparableError as error:
         advice = "Set allow_direct: true there, apply, and plan this again then"
         raise StepFailed(f"{hop.origin} has {error}. {advice}") from None
+
+
+async def _describe_rollup(context: StepContext, step: Step, seq: int) -> str:
+    """Name the rollup that deleted a message in the copy alone, and what to do; else empty.
+
+    A stream may have it from a source, from when it allowed no rollups. In a mirror it acts.
+    """
+    hop = hop_of(step)
+    origin, copy = (context.api(at(step, address)) for address in hop)
+    lost = await origin.get_message(hop.origin.stream, {"seq": seq})
+    for subject in (lost["subject"], ">") if lost is not None else ():
+        request = {"seq": seq, "next_by_subj": subject}
+        found = await copy.get_message(hop.copy.stream, request)
+        if found is not None and _ROLLUP in message_headers(found):
+            return (
+                f": message {int(found['seq']):,} has Nats-Rollup. It deleted nothing in"
+                f" {hop.origin}, and does in a mirror that allows rollups. Apply"
+                f" allow_rollup_hdrs: false to {hop.origin} first, and allow them again afterwards"
+            )
+    return ""
 
 
 async def _still_missing(context: StepContext, step: Step, seq: int) -> bool:

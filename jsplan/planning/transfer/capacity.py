@@ -27,7 +27,8 @@ _USAGE_FIELDS: Final = {"file": ("storage", "max_storage"), "memory": ("memory",
 def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """Return the configuration of the staging stream, with `max_bytes` where required."""
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
-    config = staging_config(address, old, memory=limits.get("max_storage") == 0)
+    memory = limits.get("max_storage") == 0
+    config = staging_config(address, old, inputs.level(address), memory=memory)
     return with_required_max_bytes(config, old, limits)
 
 

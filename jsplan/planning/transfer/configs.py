@@ -17,7 +17,7 @@ from jsplan.address import PARKING_PREFIX, STAGING_PREFIX, Address
 from jsplan.facts.live import LiveObject
 from jsplan.resources import STREAM
 from jsplan.resources.fields import Config
-from jsplan.resources.server_features import REMOVABLE_LIMITS_LEVEL
+from jsplan.resources.server_features import REMOVABLE_LIMITS_LEVEL, ROLLUP_MIRROR_LEVEL
 from jsplan.units import SECOND
 
 #: Metadata of a staging object: the address that it replaces, and the id of the replacement.
@@ -127,18 +127,27 @@ def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | 
     return out
 
 
-def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Config:
+def rollups_of_copy(origin: Mapping[str, Any], level: int) -> Config:
+    """Return whether a copy allows rollups: as its origin does, since mirrors repeat them.
+
+    An origin that allows none may have messages with Nats-Rollup from its sources, and what they
+    did not delete. Before 2.14 it has none, and a mirror takes them only if it allows rollups.
+    """
+    if level >= ROLLUP_MIRROR_LEVEL and not origin.get("allow_rollup_hdrs"):
+        return {}
+    return {"allow_rollup_hdrs": True}
+
+
+def staging_config(address: Address, live: LiveObject, level: int, *, memory: bool) -> Config:
     """Return the configuration of the staging stream.
 
-    It has the replicas of the old stream, and is on disk unless the account has none. Before 2.14
-    a mirror or source accepts messages with Nats-Rollup only if rollups are allowed. What they roll
-    up is already deleted.
+    It has the replicas of the old stream, and is on disk unless the account has none.
     """
     ident = replacement_id(address, live.created)
     name = staging_address(address, live.created).stream
     out: Config = {"name": name, "subjects": [parking_subject(name, ident)]}
     out |= {"retention": "limits", "storage": "memory" if memory else "file"}
-    out |= {"allow_rollup_hdrs": True, "allow_direct": True}
+    out |= {"allow_direct": True} | rollups_of_copy(live.raw, level)
     out |= {key: live.raw[key] for key in ("num_replicas", "placement") if live.raw.get(key)}
     if live.raw.get("max_bytes", -1) > 0 and memory:
         out["max_bytes"] = live.raw["max_bytes"]
@@ -146,7 +155,7 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
 
 
 def initial_config(
-    address: Address, live: LiveObject, creation: Config, *, can_mirror: bool
+    address: Address, live: LiveObject, creation: Config, level: int, *, can_mirror: bool
 ) -> Config:
     """Return the new stream before it gets its limits and subjects.
 
@@ -159,7 +168,7 @@ def initial_config(
     out["retention"] = "workqueue" if creation.get("retention") == "workqueue" else "limits"
     out["allow_direct"] = True
     if not creation.get("allow_msg_counter"):
-        out["allow_rollup_hdrs"] = True
+        out |= rollups_of_copy(live.raw, level)
     if can_mirror and creation.get("mirror"):
         out["mirror"] = creation["mirror"]
     else:

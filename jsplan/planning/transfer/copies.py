@@ -13,6 +13,7 @@ from jsplan.planning.transfer.configs import (
     REPLACES_KEY,
     initial_config,
     parking_subject,
+    rollups_of_copy,
 )
 from jsplan.planning.transfer.methods import second_method
 from jsplan.resources.fields import Config
@@ -60,7 +61,8 @@ def copy_config(inputs: PlanInputs, transfer: Transfer, origin: LiveObject) -> C
     """Return the copy of the first hop as a stream of its own that no client writes to."""
     if transfer.is_relocation:
         out = _target_config(inputs, transfer, origin)
-        out |= {"retention": "limits", "allow_rollup_hdrs": True}
+        out["retention"] = "limits"
+        out |= rollups_of_copy(origin.raw, inputs.level(transfer.target))
     else:
         out = sized_staging_config(inputs, transfer.origin, origin)
     if int(origin.raw.get("max_msgs_per_subject") or 0) > 0:
@@ -121,7 +123,8 @@ def _wider_limits(origin: Config, copy: Config, *, may_reserve: bool) -> Config:
 
 def new_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """Return the new stream of a replacement before its limits, with the current files."""
-    can_mirror = second_method(inputs.level(address)) == "snapshot"
-    config = initial_config(address, old, _creation(inputs, address), can_mirror=can_mirror)
+    level = inputs.level(address)
+    can_mirror = second_method(level) == "snapshot"
+    config = initial_config(address, old, _creation(inputs, address), level, can_mirror=can_mirror)
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
     return with_required_max_bytes(config, old, limits)

@@ -60,16 +60,21 @@ def plan_replacement(inputs: PlanInputs, address: Address, live: LiveObject) -> 
 
 
 def _can_follow(before: Mapping[str, Any], level: int) -> bool:
-    """Check whether a mirror can copy a stream while messages arrive and leave.
-
-    Not what a source brought before the stream allowed rollups: in the mirror it would roll up.
-    """
+    """Check whether a mirror can copy a stream while messages arrive and leave."""
     names = ["sealed", "mirror", "allow_msg_counter", "allow_msg_schedules"]
-    may_not_have_rolled_up = before.get("sources") and level >= RESTORE_ANY_NAME_LEVEL
-    if level < ROLLUP_MIRROR_LEVEL or may_not_have_rolled_up:
+    if level < ROLLUP_MIRROR_LEVEL or may_not_have_rolled_up(before, level):
         names += ["allow_rollup_hdrs"]
     is_plain = get_retention(before) == "limits" and not any(map(before.get, names))
     return is_plain and not limits_copy_consumers(before.get("consumer_limits") or {})
+
+
+def may_not_have_rolled_up(before: Mapping[str, Any], level: int) -> bool:
+    """Check whether a source may have brought rollups while none were allowed.
+
+    What these did not delete then they would delete in a mirror, and not in a snapshot.
+    """
+    known = before.get("sources") and before.get("allow_rollup_hdrs")
+    return bool(known) and level >= RESTORE_ANY_NAME_LEVEL
 
 
 def _has_own_state(stream: LiveObject, consumer: LiveObject, level: int) -> bool:

@@ -14,6 +14,7 @@ from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import find_interest_origins, reads_origin
 from jsplan.planning.transfer.configs import limits_copy_consumers
+from jsplan.planning.transfer.methods import may_not_have_rolled_up
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.resources.fields import Config
@@ -59,8 +60,8 @@ def choose_method(
 ) -> tuple[Transfer, Obstacle | None]:
     """Return the relocation with its method; also what prevents it, and what to do instead.
 
-    A mirror copies while publishers write, so a snapshot is only for what no mirror can do. One
-    that has begun keeps its method.
+    A mirror copies while publishers write, so a snapshot is only for what no mirror can do, or may
+    not do. One that has begun keeps its method.
     """
     origin = inputs.live.get(relocation.origin)
     before, after = origin.compact if origin else {}, target.planned if target else {}
@@ -71,6 +72,9 @@ def choose_method(
         obstacle = obstacle or (snapshot if relocation.method == "snapshot" else mirror)
     elif mirror is not None and snapshot is None:
         why = _with_names(mirror[0], relocation)
+        relocation = replace(relocation, method="snapshot", why=why)
+    elif snapshot is None and may_not_have_rolled_up(before, inputs.level(relocation.target)):
+        why = "a source may have brought rollups before it allowed any, and a mirror repeats them"
         relocation = replace(relocation, method="snapshot", why=why)
     elif mirror is not None and snapshot is not None:
         detail = f"{mirror[1]} A snapshot cannot copy it either: {snapshot[0]}."
