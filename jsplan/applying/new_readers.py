@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
@@ -17,55 +18,81 @@ from jsplan.jetstream import DomainApi
 from jsplan.resources.fields import Config
 
 
-async def find_new_readers(
-    plan: Plan, apis: Mapping[str, DomainApi], steps: Iterable[Step]
-) -> dict[str, str]:
-    """Describe by step id a stream that reads what the step deletes, and was created since.
+class Listing(NamedTuple):
+    """All streams of the domains, and who reads them."""
 
-    Streams that the plan changes are left out, and domains that cannot be listed now.
+    configs: Mapping[Address, Config]
+    readers: ReaderIndex
+
+
+class NewReaders:
+    """Finds streams that read what a step deletes, and were created since the plan.
+
+    The streams are listed again for each step, before it writes. Steps that ask while they are
+    being listed share the next list, so that none gets one that began before it asked.
     """
-    wanted = [step for step in steps if "readers" in step.precondition]
-    if not wanted:
+
+    def __init__(self, plan: Plan, apis: Mapping[str, DomainApi]) -> None:
+        self._plan, self._apis = plan, apis
+        self._real = {key: api.domain.same_as or key for key, api in apis.items()}
+        self._ours = {self._canonicalize(step) for step in plan.steps}
+        known = (step.precondition.get("readers", ()) for step in plan.steps)
+        self._keys = sorted({key for keys in known for key in keys})
+        self._one_list = asyncio.Lock()
+        self._next: asyncio.Task[Listing] | None = None
+
+    async def find(self, steps: Iterable[Step]) -> dict[str, str]:
+        """Describe by step id a stream that reads what the step deletes, and was created since.
+
+        Streams that the plan changes are left out, and domains that cannot be listed now.
+        """
+        wanted = [step for step in steps if "readers" in step.precondition]
+        if not wanted:
+            return {}
+        configs, readers = await self._list()
+        found: dict[str, str] = {}
+        for step in wanted:
+            known, address = step.precondition["readers"], self._canonicalize(step)
+            for reader in readers.find(configs.get(address, {"name": address.stream})):
+                is_new = reader.stream not in known.get(reader.domain, [reader.stream])
+                is_ours = reader in self._ours or reader.stream.startswith(STAGING_PREFIX)
+                if is_new and not is_ours:
+                    found[step.id] = f"is read by {reader} now, which the plan does not know"
+        return found
+
+    def _canonicalize(self, step: Step) -> Address:
+        domain = self._real.get(step.domain, step.domain)
+        return Address.of_stream(domain, step.target_address.stream)
+
+    async def _list(self) -> Listing:
+        """Return a list that began after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._list_next())
+        return await asyncio.shield(self._next)
+
+    async def _list_next(self) -> Listing:
+        async with self._one_list:
+            self._next = None
+            listed = await asyncio.gather(*map(self._list_streams, self._keys))
+        configs = {address: config for part in listed for address, config in part.items()}
+        return Listing(configs, ReaderIndex(configs))
+
+    async def _list_streams(self, key: str) -> dict[Address, Config]:
+        """Return the configurations of a domain; none where it cannot be listed."""
+        if (api := self._find_api(key)) is None:
+            return {}
+        with contextlib.suppress(ApiError):
+            infos, _ = await api.streams()
+            return {Address.of_stream(key, i["config"]["name"]): i["config"] for i in infos}
         return {}
-    keys = sorted({key for step in wanted for key in step.precondition["readers"]})
-    listed = await asyncio.gather(*(_list_streams(plan, apis, key) for key in keys))
-    configs = {address: config for part in listed for address, config in part.items()}
-    readers = ReaderIndex(configs)
-    real = {key: api.domain.same_as or key for key, api in apis.items()}
 
-    def canonicalize(step: Step) -> Address:
-        target = step.target_address
-        return Address.of_stream(real.get(step.domain, step.domain), target.stream)
-
-    ours = {canonicalize(step) for step in plan.steps}
-    found: dict[str, str] = {}
-    for step in wanted:
-        known, address = step.precondition["readers"], canonicalize(step)
-        for reader in readers.find(configs.get(address, {"name": address.stream})):
-            is_new = reader.stream not in known.get(reader.domain, [reader.stream])
-            if is_new and reader not in ours and not reader.stream.startswith(STAGING_PREFIX):
-                found[step.id] = f"is read by {reader} now, which the plan does not know"
-    return found
-
-
-async def _list_streams(
-    plan: Plan, apis: Mapping[str, DomainApi], key: str
-) -> dict[Address, Config]:
-    """Return the configurations of a domain; none where it cannot be listed."""
-    if (api := _find_api(plan, apis, key)) is None:
-        return {}
-    with contextlib.suppress(ApiError):
-        infos, _ = await api.streams()
-        return {Address.of_stream(key, i["config"]["name"]): i["config"] for i in infos}
-    return {}
-
-
-def _find_api(plan: Plan, apis: Mapping[str, DomainApi], key: str) -> DomainApi | None:
-    """Return the API of a domain that the plan read, also if no step touches it."""
-    planned = plan.domains.get(key) or {}
-    near = (
-        api.behind(planned.get("api_prefix"))
-        for other, api in apis.items()
-        if (plan.domains.get(other) or {}).get("connection") == planned.get("connection")
-    )
-    return apis.get(key) or next(near, None)
+    def _find_api(self, key: str) -> DomainApi | None:
+        """Return the API of a domain that the plan read, also if no step touches it."""
+        domains = self._plan.domains
+        planned = domains.get(key) or {}
+        near = (
+            api.behind(planned.get("api_prefix"))
+            for other, api in self._apis.items()
+            if (domains.get(other) or {}).get("connection") == planned.get("connection")
+        )
+        return self._apis.get(key) or next(near, None)

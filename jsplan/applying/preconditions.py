@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from jsplan.address import Address
-from jsplan.applying.new_readers import find_new_readers
+from jsplan.applying.new_readers import NewReaders
 from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE_ERRORS
@@ -70,7 +70,7 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> FirstCheck:
         is_read = address.domain in apis and address.domain not in found.lost
         why = stream_difference(parent, live.get(address)) if is_read else None
         stale += [f"{address} {why}"] if why is not None else []
-    readers = await find_new_readers(plan, apis, plan.steps)
+    readers = await NewReaders(plan, apis).find(plan.steps)
     stale += [f"{s.target_address} {readers[s.id]}" for s in plan.steps if s.id in readers]
     stale.sort()
     return found

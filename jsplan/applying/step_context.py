@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsplan.address import Address
-from jsplan.applying.new_readers import find_new_readers
+from jsplan.applying.new_readers import NewReaders
 from jsplan.applying.preconditions import (
     exceeded_bound,
     has_no_consumers,
@@ -102,12 +102,14 @@ class StepContext(StepJournal):
     scaled: dict[Address, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     deletion_check: DeletionCheck = field(init=False)
+    _new_readers: NewReaders = field(init=False)
     _created: set[str] = field(init=False)
     _awaited: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.deletion_check = DeletionCheck(self.plan, self.apis)
+        self._new_readers = NewReaders(self.plan, self.apis)
         self._created = {step.address for step in self.plan.steps if step.op == "stream.create"}
         self._awaited = {step.precondition.get("after_step", "") for step in self.plan.steps}
 
@@ -169,7 +171,7 @@ class StepContext(StepJournal):
                 step, live
             )
             replaces = step.op == "transfer.quiesce" or step.address in self._created
-            readers = await find_new_readers(self.plan, self.apis, [step] if replaces else [])
+            readers = await self._new_readers.find([step] if replaces else [])
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
