@@ -57,6 +57,7 @@ LINT: Final[Mapping[str, str]] = {
     "JS214": "A mirror with interest retention drops messages without consumers.",
     "JS215": "Mirrors or sources of different accounts share a delivery prefix.",
     "JS216": "A replicated stream may copy messages of its sources again.",
+    "JS217": "A source adds a header for which `max_msg_size` leaves no place.",
     # one stream
     "JS220": "A stream on disk has no limits.",
     "JS221": "A stream in memory has no limits.",

@@ -32,7 +32,7 @@ def info(raw: Raw, name: str) -> dict[str, Any]:
 def test_the_header_of_a_source_counts(
     server: Server, source: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """A source takes a message that fits with its header, and stops at one that does not.
+    """JS217: a source takes what fits with its header, and stops at a message that does not.
 
     A mirror adds nothing.
     """

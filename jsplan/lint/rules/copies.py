@@ -8,7 +8,7 @@ from typing import Any, Final
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import LintItem, View
 from jsplan.resources.server_features import SNAPSHOT_SOURCES_LEVEL
-from jsplan.resources.source_header import source_name
+from jsplan.resources.source_header import measure_headers, source_name
 from jsplan.subjects import SubjectTree, intersect
 from jsplan.topology.replication_graph import is_unfiltered, subject_mappings
 from jsplan.units import SECOND, format_duration, format_size
@@ -484,4 +484,58 @@ JS216 = Rule(
 )
 
 
-RULES = (JS205, JS206, JS207, JS208, JS209, JS210, JS211, JS212, JS213, JS214, JS215, JS216)
+# --- JS217: a source whose header makes messages at the limit of their origin too large ---
+
+
+def no_place_for_header(view: View) -> Iterator[Hit]:
+    """Streams whose `max_msg_size` leaves no place for the header that a source adds.
+
+    A stream that stores only copies itself has messages with such a header, which is replaced.
+    """
+    for item in view.streams():
+        ours = limit_of(item, "max_msg_size")
+        for edge in view.origins.get(item.address, ()) if ours else ():
+            origin = view.all_streams.get(edge.origin)
+            if edge.kind != "source" or origin is None or not origin.config.get("subjects"):
+                continue
+            theirs = limit_of(origin, "max_msg_size")
+            subject = min(origin.config["subjects"], key=len)
+            header = measure_headers(b"", dict(edge.config), 1, subject)
+            if theirs > 0 and ours < theirs + header:
+                sizes = [format_limit("max_bytes", size) for size in (ours, theirs)]
+                yield Hit(
+                    item.address,
+                    f"max_msg_size is {sizes[0]}; a message of {origin.address} may have"
+                    f" {sizes[1]}, and its source adds about {header} bytes",
+                    "max_msg_size",
+                )
+
+
+JS217 = Rule(
+    "JS217",
+    "warning",
+    no_place_for_header,
+    why=(
+        "max_msg_size counts headers, and a source adds one to each message, Nats-Stream-Source,"
+        " with names and subjects. It stops at the first message that is too large, also for what"
+        " comes later. A mirror adds none."
+    ),
+    fix="Let max_msg_size be 1KiB larger than that of the origin, or leave it out.",
+)
+
+
+RULES = (
+    JS205,
+    JS206,
+    JS207,
+    JS208,
+    JS209,
+    JS210,
+    JS211,
+    JS212,
+    JS213,
+    JS214,
+    JS215,
+    JS216,
+    JS217,
+)
