@@ -29,8 +29,8 @@ from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.never_answered_domains import find_never_answered
+from jsplan.planning.replication.arriving_messages import planned_flows
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
-from jsplan.planning.replication.flow_effects import planned_flows
 from jsplan.planning.replication.impact import downstream_domains, unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources

@@ -58,7 +58,7 @@ from jsplan.planning.orphans import add_closing_changes, note_orphans
 from jsplan.planning.ownership import decide_owners
 from jsplan.planning.preconditions import bound_deletions, expect_readers, expect_streams
 from jsplan.planning.replication import checks
-from jsplan.planning.replication.flow_effects import bound_arrivals
+from jsplan.planning.replication.arriving_messages import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.lost_origins import continue_lost_origins
 from jsplan.planning.replication.removed_sources import bound_uncopied

@@ -23,15 +23,14 @@ from jsplan.planning.hazard_numbers import counted, merge_hazards
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
-from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.closed_streams import assess_closed
-from jsplan.planning.replication.flow_effects import (
-    assess_arrivals,
+from jsplan.planning.replication.affected_readers import (
     assess_drained,
     assess_markers,
     assess_read_through,
-    count_arrivals,
 )
+from jsplan.planning.replication.arriving_messages import assess_arrivals, count_arrivals
+from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.closed_streams import assess_closed
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
 from jsplan.planning.replication.removed_sources import assess_removed_sources

@@ -14,7 +14,7 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
-from jsplan.planning.replication.flow_effects import planned_flows
+from jsplan.planning.replication.arriving_messages import planned_flows
 from jsplan.planning.replication.impact import downstream_domains
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED
 from jsplan.resources.fields import Config
