@@ -309,7 +309,7 @@ def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns, origin: str)
     causes = dict.fromkeys("retention" if cause == "finished" else cause for cause in known)
     yield Hazard(
         "DELETES_MESSAGES",
-        _describe_deletions(answers, at_least, at_most, nouns, origin),
+        _describe_deletions(answers, nouns, origin),
         messages=at_most,
         bytes=sum(a.most_bytes for a in answers),
         exact=exact,
@@ -320,23 +320,33 @@ def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns, origin: str)
     )
 
 
-def _describe_deletions(
-    answers: Sequence[Measurement], at_least: int, at_most: int, nouns: Nouns, origin: str
-) -> str:
-    first = answers[0]
-    size = sum(a.most_bytes for a in answers)
-    total = count_text(sum(a.total for a in answers), nouns.message)
-    many, bound = bounds_text(at_least, at_most), "" if first.is_exact else "up to "
-    many += f" of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
-    if first.causes == ("origin",):
-        return f"copying removes messages from its origin: {many}, as they are copied"
-    if first.causes == ("interest",):
-        return f"the server deletes {many}{origin} that no consumer wants after this plan"
-    if first.causes == ("finished",):
-        return f"{many} are acknowledged and do not stay in a work queue"
+def _describe_deletions(answers: Iterable[Measurement], nouns: Nouns, origin: str) -> str:
+    """Describe each way in which messages are deleted, with the numbers of that."""
     each = "key" if nouns.object == "bucket" else "subject"
     later = f"when the next {nouns.message} of each {each} arrives or it restarts"
-    return f"the server deletes {many} {later if first.deletes_later else 'at once'}"
+    ways: dict[tuple[str, str], list[Measurement]] = {}
+    for answer in answers:
+        match answer.causes:
+            case ("origin",):
+                way = "copying removes messages from its origin: ", ", as they are copied"
+            case ("interest",):
+                way = "the server deletes ", f"{origin} that no consumer wants after this plan"
+            case ("finished",):
+                way = "", " are acknowledged and do not stay in a work queue"
+            case _:
+                way = "the server deletes ", f" {later if answer.deletes_later else 'at once'}"
+        ways.setdefault(way, []).append(answer)
+    found = ((way, _count_deleted(some, nouns)) for way, some in ways.items())
+    return "; ".join(f"{before}{many}{after}" for (before, after), many in found)
+
+
+def _count_deleted(answers: Sequence[Measurement], nouns: Nouns) -> str:
+    """Return `10 of 20 messages (200 bytes)`, with a period where it is known."""
+    many = bounds_text(sum(a.at_least for a in answers), sum(a.at_most for a in answers))
+    total = count_text(sum(a.total for a in answers), nouns.message)
+    bound = "" if all(a.is_exact for a in answers) else "up to "
+    size = sum(a.most_bytes for a in answers)
+    return f"{many} of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
 
 
 def _describe_period(answers: Sequence[Measurement]) -> str:
