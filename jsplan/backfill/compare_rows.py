@@ -10,15 +10,30 @@ import math
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.comparing.relation import Relation
 from jsplan.facts.compare_streams import Comparison, Content, compare_lists
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.units import format_instant
 
 #: The endpoint of a domain, and the name of a stream in it.
 StreamAt = tuple[Endpoint, str]
+
+
+class StreamPair(Struct, frozen=True):
+    """Two streams to compare, origin and copy, with the range that is read of each.
+
+    By header the end of the copy must be older than that of the origin, and messages of the origin
+    up to `last` are counted, as `comparing.by_header` does.
+    """
+
+    relation: Relation
+    sides: tuple[StreamAt, StreamAt]
+    spans: tuple[SeqRange, SeqRange]
+    last: int
 
 
 class _Side:

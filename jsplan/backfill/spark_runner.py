@@ -15,12 +15,10 @@ from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
-    from jsplan.backfill.compare_rows import StreamAt
+    from jsplan.backfill.compare_rows import StreamPair
     from jsplan.backfill.rows.readers import Comparison
     from jsplan.backfill.tasks.partitioning import PartitionPlan
-    from jsplan.comparing.relation import Relation
     from jsplan.facts.compare_streams import Comparison as StreamComparison
-    from jsplan.planning.backfill.model import SeqRange
 
 Result = TypeVar("Result")
 Task = Callable[[], Iterator[Any]]
@@ -115,18 +113,11 @@ class SparkRunner:
 
         return await self._call(compare_sides, comparison, listed, name)
 
-    async def compare_streams(
-        self,
-        relation: Relation,
-        sides: tuple[StreamAt, StreamAt],
-        spans: tuple[SeqRange, SeqRange],
-        last: int,
-        name: str,
-    ) -> StreamComparison:
+    async def compare_streams(self, pair: StreamPair) -> StreamComparison:
         """Compare two streams on Spark. Raises the errors of `spark.compare.compare_streams`."""
         from jsplan.backfill.spark.compare import compare_streams  # noqa: PLC0415
 
-        return await self._call(compare_streams, relation, sides, spans, last, name)
+        return await self._call(compare_streams, pair)
 
     async def _call(self, function: Callable[..., Result], *given: Any) -> Result:
         session = await self.session()

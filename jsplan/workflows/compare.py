@@ -370,16 +370,17 @@ async def _compare_on_spark(
             hint="Leave out --master.",
         )
     require_spark()
+    from jsplan.backfill.compare_rows import StreamPair  # noqa: PLC0415
     from jsplan.backfill.spark_runner import SparkRunner  # noqa: PLC0415
 
-    sides = _export_sides(session, relation)
+    pair = StreamPair(relation, _export_sides(session, relation), spans, last)
     runner = SparkRunner(session.observer, master)
     try:
         await runner.start()
         session.observer.phase(
             f"Comparing {relation.origin.address} with {relation.copy.address} on Spark"
         )
-        return await runner.compare_streams(relation, sides, spans, last, "jsplan compare")
+        return await runner.compare_streams(pair)
     finally:
         await runner.close()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from jsplan.backfill.compare_rows import StreamAt, compare_rows, to_contents
+from jsplan.backfill.compare_rows import StreamAt, StreamPair, compare_rows, to_contents
 from jsplan.backfill.spark.executors import collect, map_numbers, run_tasks
 from jsplan.comparing.by_header import last_to_match, message_digest, origin_seq
 from jsplan.comparing.relation import Relation
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: The most sequences that one task reads. What differs in them must fit into the memory of a task.
 TASK_SEQUENCES: Final = 1_000_000
+_JOB: Final = "jsplan compare"
 #: A message by its sequence at the origin. `place` is that in the copy, 0 for one of the origin;
 #: `due`: the copy should have it.
 _ROWS: Final = pa.schema(
@@ -32,25 +33,13 @@ _ROWS: Final = pa.schema(
 )
 
 
-def compare_streams(
-    session: SparkSession,
-    relation: Relation,
-    sides: tuple[StreamAt, StreamAt],
-    spans: tuple[SeqRange, SeqRange],
-    last: int,
-    name: str,
-) -> Comparison:
-    """Compare two streams: origin and copy, and what is read of each.
-
-    By header the end of the copy must be older than that of the origin, and messages of the origin
-    up to `last` are counted, as `comparing.by_header` does. Raises RefusedError and
-    TaskFailedError.
-    """
-    if relation.by == "header":
-        return _compare_by_header(session, relation, sides, spans, last, name)
-    tasks = [partial(_compare_part, *sides, part) for part in _split(session, spans[0])]
+def compare_streams(session: SparkSession, pair: StreamPair) -> Comparison:
+    """Compare two streams. Raises RefusedError and TaskFailedError."""
+    if pair.relation.by == "header":
+        return _compare_by_header(session, pair)
+    tasks = [partial(_compare_part, *pair.sides, part) for part in _split(session, pair.spans[0])]
     found = Comparison()
-    for (result,) in run_tasks(session, tasks, name, repeatable=True):
+    for (result,) in run_tasks(session, tasks, _JOB, repeatable=True):
         found.add_all(result)
     return found
 
@@ -65,18 +54,12 @@ def _split(session: SparkSession, span: SeqRange) -> list[SeqRange]:
     return span.split(min(TASK_SEQUENCES, max(1, -(-span.size // slots))))
 
 
-def _compare_by_header(
-    session: SparkSession,
-    relation: Relation,
-    sides: tuple[StreamAt, StreamAt],
-    spans: tuple[SeqRange, SeqRange],
-    last: int,
-    name: str,
-) -> Comparison:
+def _compare_by_header(session: SparkSession, pair: StreamPair) -> Comparison:
     parts = [
-        (is_copy, part) for is_copy, span in enumerate(spans) for part in _split(session, span)
+        (is_copy, part) for is_copy, span in enumerate(pair.spans) for part in _split(session, span)
     ]
-    wanted = SeqRange(spans[0].first, last)
+    relation, sides = pair.relation, pair.sides
+    wanted = SeqRange(pair.spans[0].first, pair.last)
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         is_copy, part = parts[number]
@@ -88,7 +71,7 @@ def _compare_by_header(
             yield pa.RecordBatch.from_pylist(rows, schema=_ROWS)
 
     rows = map_numbers(session, len(parts), len(parts), read, _ROWS)
-    return _collect(session, rows, wanted, name)
+    return _collect(session, rows, wanted)
 
 
 def _origin_row(relation: Relation, message: Content, wanted: SeqRange) -> tuple[Any, ...]:
@@ -104,7 +87,7 @@ def _copied_row(relation: Relation, message: Content, wanted: SeqRange) -> tuple
     return seq, message.seq, message_digest(message, relation), False
 
 
-def _collect(session: SparkSession, rows: DataFrame, wanted: SeqRange, name: str) -> Comparison:
+def _collect(session: SparkSession, rows: DataFrame, wanted: SeqRange) -> Comparison:
     """Collect the number of compared messages, and the ranges of each difference."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - a slow import
 
@@ -120,9 +103,9 @@ def _collect(session: SparkSession, rows: DataFrame, wanted: SeqRange, name: str
         compared = messages.where(
             f.col("expected").isNotNull() & (f.col("count") > 0) & (f.col("seq") <= wanted.last)
         )
-        found = Comparison(messages=collect(session, compared.groupBy().count(), name)[0][0])
+        found = Comparison(messages=collect(session, compared.groupBy().count(), _JOB)[0][0])
         totals = dict[str, int]()
-        for kind, first, last, place, total in collect(session, _find_ranges(messages), name):
+        for kind, first, last, place, total in collect(session, _find_ranges(messages), _JOB):
             totals[kind] = total
             if kind == "extra":
                 found.add_extra(first, last, place)
