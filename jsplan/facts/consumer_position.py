@@ -1,4 +1,4 @@
-"""The position of a consumer: as its server reports it, and what another one gets again. Pure."""
+"""The position of a consumer, as its server reports it, and what another gets again. Pure."""
 
 from __future__ import annotations
 
