@@ -137,6 +137,12 @@ def lose_messages(servers: Sandbox, folder: Path) -> Space:
     return space
 
 
+def counts_back(hub: Server) -> bool:
+    """Return True if a mirror counts back to the end of its origin within 10 s, as before 2.14."""
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        return raw.api_level() < 4
+
+
 @pytest.mark.parametrize("copy", [ENDS[1], "leaf/stream/S"])
 def test_while_messages_arrive(copy: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """A message that arrives during a comparison is no difference, and counts once."""
@@ -171,6 +177,8 @@ def test_an_origin_that_went_back(make_hub_leaf: MakeHubLeaf, tmp_path: Path) ->
 
     seen = drift(space.load, DriftOptions(), RecordingObserver()).replication
     assert [str(flow["cause"]).partition(":")[0] for flow in seen] == ["origin went back"]
+    if counts_back(hub):
+        return
     found = compare(space, *ENDS)
     assert differences(found) == [("extra", 50, [[101, 150]], False)]
     assert (found.lost, found.exit_code) == (50, 2)
@@ -190,6 +198,8 @@ def test_lost_messages_come_back(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> 
     """The printed steps bring back each message that the mirror has, once, after the new ones."""
     servers = make_hub_leaf()
     hub = servers["hub"]
+    if counts_back(hub):
+        pytest.skip("what a mirror still has is a matter of seconds")
     space = lose_messages(servers, tmp_path)
     publish(hub, 20, 1000)
 
@@ -211,6 +221,8 @@ def test_lost_messages_come_back_with_their_sequences(
     """The steps of the page: the copy becomes the stream, and the newcomers are appended once."""
     servers = make_hub_leaf()
     hub = servers["hub"]
+    if counts_back(hub):
+        pytest.skip("what a mirror still has is a matter of seconds")
     space = lose_messages(servers, tmp_path)
     publish(hub, 20, 1000)
     kept, fork = {"name": "M", "domain": "leaf", "subjects": ["kept.a"]}, A | {"name": "A_FORK"}
