@@ -156,7 +156,7 @@ class ServerReader(Struct, frozen=True):
             inputs = replace(inputs, measured=replace(inputs.measured, seqs_by_time=seqs))
         decisions, contents = split_contents(decide_all(inputs))
         inputs = await self._read_affected(inputs, decisions)
-        decisions |= continue_sequence_for_unmanaged(inputs, decisions)
+        decisions = decisions | continue_sequence_for_unmanaged(inputs, decisions)
         return await self._measure(inputs, decisions), decisions | contents
 
     # --- what the changes affect ------------------------------------------------------------------

@@ -209,6 +209,14 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "The connection to the system account does not answer, or is of another account.",
         "Correct `system` of the domain, or the user of that connection.",
     ),
+    "JS486": CodeText(
+        "A new source may begin late, and leave out messages of its origin.",
+        "A server begins a source no earlier than the last message of its stream was stored, if "
+        "the source has a start time, or if the stream has deleted its first messages when it "
+        "hears of its origin. A plan gives a source its sequence, `opt_start_seq`, where it is "
+        "known and does no harm.",
+        "Apply when the origin answers, or set `opt_start_seq`.",
+    ),
     "JS489": CodeText(
         "`revert` also takes back a later change.",
         "The resource was changed after the apply that is being reverted. The plan shows every "

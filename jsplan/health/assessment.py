@@ -178,7 +178,7 @@ def _has_another_first(flow: Flow, sample: ReplicationSample) -> bool:
 
 
 def _has_first_of_origin(flow: Flow, sample: ReplicationSample) -> bool:
-    """Return True if mirror and origin begin with the same message: the origin is the same stream.
+    """Return True if mirror and origin begin with the same message, so with the same stream.
 
     A mirror with more messages than sequences counted back to the end of its origin, as servers
     2.10 to 2.12 do within 10 s. It has the newer messages until others get their sequences.

@@ -62,7 +62,7 @@ from jsplan.planning.replication.arriving_messages import bound_arrivals
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.lost_origins import continue_lost_origins
 from jsplan.planning.replication.removed_sources import bound_uncopied
-from jsplan.planning.replication.source_starts import fix_source_starts
+from jsplan.planning.replication.source_starts import check_late_starts, fix_source_starts
 from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
@@ -103,17 +103,18 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     readable = _readable_addresses(inputs)
     decisions = {address: decide(inputs, address) for address in readable if not address.is_content}
     decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
-    decisions |= _decide_consumers_of_deleted(inputs, decisions)
-    decisions |= decide_relocations(inputs, decisions)
+    # No pass changes a dict in place: indexes are kept for each (`PlanInputs.index`).
+    decisions = decisions | _decide_consumers_of_deleted(inputs, decisions)
+    decisions = decisions | decide_relocations(inputs, decisions)
     for find_overrides in (
         decide_dependent_consumers,
         plan_downstream,
         plan_relocated_sources,
         decide_owners,
     ):
-        decisions |= find_overrides(inputs, decisions)
-    for decision in orphaned_placeholders(inputs, decisions):
-        decisions[decision.address] = decision
+        decisions = decisions | find_overrides(inputs, decisions)
+    orphaned = orphaned_placeholders(inputs, decisions)
+    decisions = decisions | {decision.address: decision for decision in orphaned}
     return decisions | decide_contents(inputs, decisions, [a for a in readable if a.is_content])
 
 
@@ -142,8 +143,8 @@ def build_plan(
     `inputs.measured` must have the results of `list_measurements`.
     """
     decisions, contents = split_contents(decisions)
-    decisions |= continue_lost_origins(inputs, decisions)
-    decisions |= fix_source_starts(inputs, decisions)
+    decisions = decisions | continue_lost_origins(inputs, decisions)
+    decisions = decisions | fix_source_starts(inputs, decisions)
     every = decisions | contents
     plan = _empty_plan(inputs)
     plan.deferred = _defer_resources(inputs)
@@ -312,6 +313,7 @@ def _diagnostics(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
     found += checks.check_stuck_mirrors(inputs, decisions)
+    found += check_late_starts(inputs, decisions)
     found += _diagnose_backfills(inputs, decisions)
     return [
         *found,

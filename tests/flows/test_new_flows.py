@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.applying import replicated_streams
 from jsplan.errors import JsplanError
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from tests.support.raw import Raw
-from tests.support.workspaces import hub_leaf_space
+from tests.support.workspaces import hub_leaf_space, left_to_do
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
+    from tests.conftest import MakeHubLeaf
 
 
 @pytest.mark.matrix
@@ -88,3 +90,66 @@ def test_an_origin_that_has_grown(clean_hub_leaf: Sandbox, tmp_path: Path) -> No
         ):
             space.apply_saved(plan, allow_hazards=("DUPLICATES_MESSAGES",))
         assert count("D") == 40
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("starts_by_time", [True, False], ids=["time", "history"])
+def test_a_source_beside_a_publisher(
+    clean_hub_leaf: Sandbox, tmp_path: Path, *, starts_by_time: bool
+) -> None:
+    """A publisher that is faster than a new source does not make it begin later.
+
+    With a start time, or where the stream deletes its first messages, the server would begin the
+    source with what is stored later (measured on 2.10 to 2.15).
+    """
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"]}
+    space.write(streams=[origin]).apply()
+    source = {"name": "S", "domain": "leaf"}
+    target: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
+    if starts_by_time:
+        target["sources"] = [source | {"opt_start_time": "2020-01-01T00:00:00Z"}]
+    else:
+        target |= {"max_msgs_per_subject": 1, "sources": [source]}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for number in range(8):
+            raw.request(f"s.{number}", b"")
+        has_start = starts_by_time or raw.api_level() >= ORIGIN_IDENTITY_LEVEL
+
+        plan, _ = space.write(streams=[origin, target]).apply()
+        for _ in range(5):
+            raw.request("t.x", b"")
+
+        assert ("JS486" in {one.code for one in plan.diagnostics}) is not has_start
+        (found,) = raw.api("$JS.hub.API.STREAM.INFO.T")["config"]["sources"]
+        assert found.get("opt_start_seq") == (1 if has_start else None)
+        assert left_to_do(space.plan()) == []
+        if has_start:
+            most = 13 if starts_by_time else 9
+            hub.wait_until(
+                lambda: raw.api("$JS.hub.API.STREAM.INFO.T")["state"]["messages"] == most,
+                "copy",
+                60,
+            )
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("source", [{"opt_start_time": "2020-01-01T00:00:00Z"}, {}])
+def test_a_source_of_a_leaf_that_is_offline(
+    make_hub_leaf: MakeHubLeaf, tmp_path: Path, source: dict[str, str]
+) -> None:
+    """A source whose start is not known is named: what others store meanwhile delays it."""
+    servers = make_hub_leaf()
+    space = hub_leaf_space(tmp_path, servers)
+    origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"]}
+    space.write(streams=[origin]).apply()
+    servers["leaf"].stop()
+    sources = [{"name": "S", "domain": "leaf"} | source]
+    target = {"name": "T", "domain": "hub", "subjects": ["t.>"], "max_age": "1d"}
+    space.write(streams=[origin, target | {"sources": sources}])
+    with Raw(servers["hub"].url, servers["hub"].user, servers["hub"].password) as raw:
+        has_start = not source and raw.api_level() >= ORIGIN_IDENTITY_LEVEL
+
+    plan = space.plan()
+
+    assert ("JS486" in {one.code for one in plan.diagnostics}) is not has_start

@@ -1,30 +1,52 @@
-"""Starts of new sources as sequences, where the server would begin later.
+"""Starts of new sources as sequences, where the server might begin later.
 
-Measured on 2.10 to 2.15: a new source begins no earlier than the last message of its stream was
-stored, if it has a start time, or if the first messages of the stream are gone. With a sequence it
-begins there, or behind the last message that the stream has of it. So does each of several sources
-of a new stream with start times, whose messages would hold up each other.
+Measured on 2.10 to 2.15: a source begins no earlier than the last message of its stream was stored,
+if it has a start time, or if the first messages of the stream are gone. That is how the stream is
+when the source hears of its origin: a publisher or another source may be faster, and a leaf may be
+offline for days. With a sequence it begins there, or behind the last message that the stream has of
+it. Before 2.15 a server that restarts copies from that sequence again, if the stream has deleted
+all of it: there a source without a start gets none before it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import Address
+from jsplan.facts.live import get_retention
 from jsplan.planning.merge import SOURCE_START_FIELDS
-from jsplan.planning.model import Overrides
+from jsplan.planning.model import Findings, Overrides
 from jsplan.planning.replication.impact import origin_of
 from jsplan.planning.revision import Revision
 from jsplan.resources.fields import Config, sort_objects
 from jsplan.resources.nested import origin_key, source_keys
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.units import instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.planning.drafts import Draft
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+
+
+#: What makes a stream delete its first messages, apart from its retention and clients.
+_DELETING: Final = (
+    "max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "allow_msg_ttl",
+    "allow_rollup_hdrs",
+)  # fmt: skip
+#: The code of a source that may begin late, and why it gets no sequence.
+BEGINS_LATE: Final = "JS486"
+_UNKNOWN_START: Final = (
+    "The sequence of its opt_start_time is not known. What others store in the stream before it "
+    "begins, delays it. Apply when its origin answers, or set opt_start_seq."
+)
+_NO_START: Final = (
+    "Before nats-server 2.15 it begins late if others have pushed out the first messages of the "
+    "stream by then. Apply when its origin answers and no other client publishes. Or set "
+    "opt_start_seq: 1: a server that restarts then copies again what the stream has deleted."
+)
 
 
 def list_start_times(inputs: PlanInputs, decisions: Decisions) -> set[tuple[Address, str]]:
@@ -41,8 +63,7 @@ def fix_source_starts(inputs: PlanInputs, decisions: Decisions) -> Overrides:
     for address, decision in inputs.touched(decisions).items():
         starts: dict[str, int] = {}
         for source, origin in _late_sources(inputs, decision):
-            time = source.get("opt_start_time")
-            seq = inputs.measured.seqs_by_time.get((origin, time)) if time and origin else 1
+            seq = _start_of(inputs, decisions, origin, source)
             if seq is not None:
                 starts[origin_key(source)] = max(1, seq)
         if starts and decision.after is not None:
@@ -60,24 +81,81 @@ def _late_sources(
     inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[tuple[Config, Address | None]]:
     """Yield the new sources that the server would begin late, each with its origin, if known."""
-    sources = decision.planned.get("sources") or ()
+    kept = decision.live if not decision.loses_content else None
+    state = kept.state if kept is not None else decision.planned
+    gone = int(state.get("first_seq") or 0) > 1 or (
+        inputs.level(decision.address) >= ORIGIN_IDENTITY_LEVEL
+        and _may_lose_first(decision.planned)
+    )
+    for source, origin in _new_sources(inputs, decision):
+        if source.get("opt_start_time") or gone:
+            yield source, origin
+
+
+def _new_sources(
+    inputs: PlanInputs, decision: ResourceDecision
+) -> Iterator[tuple[Config, Address | None]]:
+    """Yield the new sources without a sequence that begin now, each with its origin, if known."""
     if decision.address.parent is not None or not decision.writes or decision.comes_filled:
         return
     kept = decision.live if not decision.loses_content else None
     known = decision.sources_to_attach | decision.relocated_sources.keys()
     known |= source_keys(kept.compact if kept else {})
-    state = kept.state if kept is not None else decision.planned
-    gone = int(state.get("first_seq") or 0) > 1
-    filled = kept is not None and int(kept.state.get("last_seq") or 0) > 0
-    for source in sources:
+    for source in decision.planned.get("sources") or ():
         time = source.get("opt_start_time")
         # One with a consumer begins where that is; a start is refused (10215).
         if origin_key(source) in known or source.get("opt_start_seq") or source.get("consumer"):
             continue
-        if time and parse_instant(time) > instant_of(inputs.now):
-            continue  # it has not begun
-        if (time and (filled or len(sources) > 1)) or (not time and gone):
+        if not (time and parse_instant(time) > instant_of(inputs.now)):
             yield source, origin_of(inputs, decision.address, source)
+
+
+def _start_of(
+    inputs: PlanInputs, decisions: Decisions, origin: Address | None, source: Config
+) -> int | None:
+    """Return the sequence of a source that begins late; None if that is not known."""
+    time = source.get("opt_start_time")
+    if not time:
+        return 1
+    if origin is None:
+        return None
+    planned = decisions.get(inputs.topology.find_declared(origin))
+    if planned is not None and planned.actions == ["create"] and not planned.comes_filled:
+        return 1
+    return inputs.measured.seqs_by_time.get((origin, time))
+
+
+def _may_lose_first(config: Config) -> bool:
+    """Check whether others store messages in a stream that deletes its first ones."""
+    is_written = bool(config.get("subjects")) or len(config.get("sources") or ()) > 1
+    return is_written and (
+        get_retention(config) != "limits"
+        or any(int(config.get(name) or 0) > 0 for name in _DELETING)
+    )
+
+
+def check_late_starts(inputs: PlanInputs, decisions: Decisions) -> Findings:
+    """Warn about each new source that may begin late and gets no sequence."""
+    for decision in inputs.touched(decisions).values():
+        for source, origin in _new_sources(inputs, decision):
+            if origin_key(source) in decision.source_starts:
+                continue
+            if source.get("opt_start_time"):
+                why = _UNKNOWN_START
+            elif _may_begin_late(inputs, decision.planned, origin):
+                why = _NO_START
+            else:
+                continue
+            name = str(origin or source["name"])
+            text = f"its new source {name} may leave out what its origin has now"
+            yield inputs.finding("warning", BEGINS_LATE, text, why, decision.address, "sources")
+
+
+def _may_begin_late(inputs: PlanInputs, config: Config, origin: Address | None) -> bool:
+    """Check whether the first messages of a stream may be gone when a source begins."""
+    answers = origin is not None and inputs.live.is_reachable(origin.domain)
+    at_once = int(config.get("max_msgs_per_subject") or 0) > 0
+    return _may_lose_first(config) and (at_once or not answers)
 
 
 def with_source_starts(draft: Draft, starts: Mapping[str, int]) -> Draft:
