@@ -24,7 +24,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.planning.replication.source_starts import with_start
 from jsplan.resources.fields import Config, sort_objects
-from jsplan.resources.nested import origin_api, origin_key
+from jsplan.resources.nested import key_in_info, origin_api, origin_key
 from jsplan.resources.source_header import SourceHeader, parse_source_header, source_name
 
 #: Messages at the end of a stream that are searched for the last one of a source.
@@ -230,11 +230,13 @@ async def reported_positions(context: StepContext, step: Step) -> dict[str, int]
 
 
 def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
-    """Return the last copied sequence of a source, which servers report since 2.15; else 0."""
-    return next(
-        (int(info.get("seq") or 0) for info in reported if origin_key(info) == origin_key(source)),
-        0,
-    )
+    """Return the last copied sequence of a source, which servers report since 2.15; else 0.
+
+    They do not name its consumer, so of two that differ only in that none is known.
+    """
+    key = key_in_info(source)
+    found = [int(info.get("seq") or 0) for info in reported if key_in_info(info) == key]
+    return found[0] if len(found) == 1 else 0
 
 
 async def _resume_positions(

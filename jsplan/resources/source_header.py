@@ -1,7 +1,7 @@
 """`Nats-Stream-Source`, the header of a message that a source copied.
 
-`<stream>[:<hash of the API prefix>] <sequence> <filters> <destinations> [<subject>]`. A form feed
-separates several filters. Without filters and destinations it is of a server before 2.10.
+`<stream>[:<hash of the API prefix>][:C=<hash of the consumer>] <sequence> <filters> <destinations>
+[<subject>]`. A form feed separates several filters. Without filters and destinations it is of a server before 2.10.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def source_name(origin: Config) -> SourceName:
         "\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest")
     )
     stream = f"{origin['name']}:{_short_hash(api)}" if api else str(origin["name"])
+    if consumer := (origin.get("consumer") or {}).get("name"):
+        stream += f":C={_short_hash(consumer)}"
     return SourceName(stream, filters, destinations)
 
 

@@ -17,9 +17,10 @@ MANY = {
     "external": {"api": "$JS.hub.API"},
     "subject_transforms": [{"src": "a.*", "dest": "b.{{wildcard(1)}}"}, {"src": "c"}],
 }
+THROUGH = MANY | {"consumer": {"name": "DEF", "deliver_subject": "d.x"}}
 
 
-@pytest.mark.parametrize("origin", [PLAIN, PLAIN | {"filter_subject": "a.>"}, MANY])
+@pytest.mark.parametrize("origin", [PLAIN, PLAIN | {"filter_subject": "a.>"}, MANY, THROUGH])
 def test_names_are_found_again(origin: dict[str, object]) -> None:
     """The name of a configured source is the one in the header that a server writes for it."""
     name = source_name(origin)
@@ -29,9 +30,10 @@ def test_names_are_found_again(origin: dict[str, object]) -> None:
 
 
 def test_names() -> None:
-    """A name has the hash of the API prefix, and a form feed between several filters."""
+    """A name has hashes of API prefix and consumer, and a form feed between several filters."""
     assert source_name(PLAIN) == ("A", ">", ">")
     assert source_name(MANY) == ("A:bTMUkJQk", "a.*\fc", "b.{{wildcard(1)}}\f>")
+    assert source_name(THROUGH).stream == "A:bTMUkJQk:C=Q0ST2l1f"
 
 
 def test_older_servers_write_no_filters() -> None:

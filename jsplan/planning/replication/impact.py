@@ -453,6 +453,7 @@ def _declared_starts(named: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {
         origin_key(s): (s.get("opt_start_seq"), s.get("opt_start_time"))
         for s in named.get("sources") or ()
+        if not s.get("consumer")
     }
 
 

@@ -76,7 +76,8 @@ def _continues(origin: Config, other: Config, stored: Iterable[str]) -> bool:
     """Check whether a source after the plan brings what one of now has not copied.
 
     It is the same one, or a new one that copies as much of the same stream, which has the subjects
-    `stored`, from its beginning: to the server a source with another filter is another one.
+    `stored`, from its beginning: to the server a source with another filter is another one. One
+    with a consumer begins where that is.
     """
     if origin_key(origin) == origin_key(other):
         return True
@@ -85,6 +86,7 @@ def _continues(origin: Config, other: Config, stored: Iterable[str]) -> bool:
     wide = subject_filters(other)
     return (
         is_same
+        and not other.get("consumer")
         and not any(other.get(name) for name in SOURCE_START_FIELDS)
         and all(is_covered(subject, wide) for subject in both if subject is not None)
     )

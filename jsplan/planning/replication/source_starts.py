@@ -180,9 +180,12 @@ def _with_starts(sources: list[Config], starts: Mapping[str, int]) -> list[Confi
 
 
 def with_start(source: Config, starts: Mapping[str, int]) -> Config:
-    """Return a source that begins at its start in `starts`, if it has one there."""
+    """Return a source that begins at its start in `starts`, if it has one there.
+
+    One with a consumer begins where that is.
+    """
     start = starts.get(origin_key(source))
-    if start is None:
+    if start is None or source.get("consumer"):
         return source
     rest = {name: value for name, value in source.items() if name not in SOURCE_START_FIELDS}
     return rest | {"opt_start_seq": start}

@@ -46,14 +46,15 @@ def find_replaced_sources(
 ) -> Iterator[tuple[str, Config]]:
     """Yield the key of each new source, with the one removed source that it `continues`.
 
-    Both take the same messages. `continues` is called with the removed and the new source.
+    Both take the same messages. `continues` is called with the removed and the new source. One with
+    a consumer begins where that is, so it continues no other.
     """
     live = decision.before.get("sources") or ()
     wanted = {origin_key(source): source for source in decision.planned.get("sources") or ()}
     removed = [source for source in live if origin_key(source) not in wanted]
     existing = {origin_key(source) for source in live}
     for key, source in wanted.items() if removed else ():
-        if key in existing:
+        if key in existing or source.get("consumer"):
             continue
         old = [s for s in removed if takes_the_same(s, source) and continues(s, source)]
         if len(old) == 1:
