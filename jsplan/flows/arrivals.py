@@ -29,7 +29,8 @@ class Change(Struct, frozen=True):
     now. `continued`: the flows from a recreated mirror that continue at their sequence, so that
     they do not take again what fills the mirror again. `worked_off`: streams that have had more
     messages than they have, since consumers finish them, or they were purged. `causes`: the changed
-    streams for the fresh flows into streams that do not change.
+    streams for the fresh flows into streams that do not change. `refuse_rollups`: streams whose
+    servers refuse rollups unless they are allowed.
     """
 
     before: FlowGraph
@@ -39,6 +40,7 @@ class Change(Struct, frozen=True):
     continued: frozenset[tuple[Address, str]] = frozenset()
     worked_off: frozenset[Address] = frozenset()
     causes: Mapping[tuple[Address, str], Address] = field(default_factory=dict)
+    refuse_rollups: frozenset[Address] = frozenset()
 
 
 class Arrival(Struct, frozen=True):
@@ -191,6 +193,8 @@ class ArrivalModel:
                 continue
             coming = _add(arrival.at_most for arrival in arrivals)
             found = [_add(a.at_most for a in arrivals if self._may_not_fit(a, limits))]
+            if stream in self._change.refuse_rollups and not limits.get("allow_rollup_hdrs"):
+                found.append(_add(a.at_most for a in arrivals if self._may_roll_up(a)))
             kept = self._kept(stream)
             if kept is not None and not kept.is_read:
                 found.append(coming if limits.get("discard", "old") == "new" else 0)

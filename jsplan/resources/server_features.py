@@ -54,8 +54,8 @@ PRIORITY_CHECK_LEVEL: Final = 2
 STARTS_COUNT_LEVEL: Final = 4
 #: A consumer whose ack floor is behind the end of an interest stream may empty the stream.
 PURGE_LEVEL: Final = 4
-#: A mirror takes every message that rolls up others. Before, streams with such messages, as
-#: buckets have them, do not survive that their mirror is promoted.
+#: A mirror or source takes every message that rolls up others. Before, only streams that allow
+#: rollups do, and those with such messages, as buckets, do not survive that a mirror is promoted.
 ROLLUP_MIRROR_LEVEL: Final = 4
 #: CONSUMER.RESET exists.
 RESET_LEVEL: Final = 4

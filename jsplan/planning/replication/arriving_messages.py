@@ -22,7 +22,7 @@ from jsplan.planning.model import Hazards
 from jsplan.planning.replication.impact import copies_again
 from jsplan.planning.replication.republished import share_connection
 from jsplan.resources.nested import origin_key
-from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, ROLLUP_MIRROR_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.topology.replication_graph import subject_filters
 from jsplan.units import count_text
@@ -247,7 +247,11 @@ class PlannedFlows:
             self._find_continued(),
             self.worked_off,
             {key: flow.origin for key, flow in self._copied_again.items()},
+            frozenset(filter(self._refuses_rollups, self.after.nodes)),
         )
+
+    def _refuses_rollups(self, stream: Address) -> bool:
+        return self._inputs.level(self._real[stream]) < ROLLUP_MIRROR_LEVEL
 
     def _find_continued(self) -> frozenset[tuple[Address, str]]:
         """Return the flows from mirrors that fill again, under the same sequences.
@@ -410,8 +414,9 @@ def _pushed_out(decision: ResourceDecision, effect: Effect, paths: str) -> Hazar
 def _refused(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
     name = "it" if effect.stream == decision.address else str(effect.stream)
     text = (
-        f"{name} may refuse {_up_to(effect)} of what {paths} brings (discard: new, max_msg_size or "
-        "allow_msg_counter): the flow stops at the first one, also for what comes later"
+        f"{name} may refuse {_up_to(effect)} of what {paths} brings (discard: new, max_msg_size, "
+        "allow_msg_counter, or rollups that it does not allow): the flow stops at the first one, "
+        "also for what comes later"
     )
     return _hazard("BREAKS_REPLICATION", text, effect)
 

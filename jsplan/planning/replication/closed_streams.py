@@ -1,4 +1,7 @@
-"""Streams that begin to refuse what their mirror or sources bring: there these flows stop."""
+"""Streams that begin to refuse what their mirror or sources bring: there these flows stop.
+
+One that no longer allows rollups does so before nats-server 2.14.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from jsplan.flows.refusals import count_without_place, limit_of, may_have_larger
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.impact import origin_of
 from jsplan.resources.nested import origin_key
+from jsplan.resources.server_features import ROLLUP_MIRROR_LEVEL
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -27,9 +31,13 @@ def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Con
     if _is_full(decision.planned, live.state) and not _is_full(decision.before, live.state):
         return flows
     size, earlier = (limit_of(c, "max_msg_size") for c in (decision.planned, decision.before))
-    if not size or 0 < earlier <= size:
-        return []
-    return [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+    found = []
+    if size and not 0 < earlier <= size:
+        found += [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+    rollups = [bool(c.get("allow_rollup_hdrs")) for c in (decision.before, decision.planned)]
+    if rollups == [True, False] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
+        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision, f)]
+    return found
 
 
 def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
@@ -47,6 +55,15 @@ def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config,
     return may_have_larger(StreamNode(origin.address, origin.compact, origin.state), size)
 
 
+def _may_roll_up(inputs: PlanInputs, decision: ResourceDecision, flow: Config) -> bool:
+    """Check whether the origin allows rollups, or may have them of another one."""
+    address = origin_of(inputs, decision.address, flow)
+    origin = inputs.live.get(address) if address is not None else None
+    if origin is None:
+        return True
+    return bool(origin.compact.get("allow_rollup_hdrs") or list_origins(origin.compact))
+
+
 def assess_closed(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
     """Yield the hazard of a stream that begins to refuse what flows into it."""
     keys = [origin_key(flow) for flow in list_refused(inputs, decision)]
@@ -57,7 +74,8 @@ def assess_closed(inputs: PlanInputs, decision: ResourceDecision) -> Hazards:
     most = None if None in counts else sum(count or 0 for count in counts)
     waiting = "an unknown number of messages" if most is None else count_text(most, "message")
     text = (
-        f"it may refuse what {', '.join(keys)} brings (discard: new or max_msg_size): the flow "
-        f"stops at the first one, also for what comes later. {waiting} of it are not copied yet"
+        f"it may refuse what {', '.join(keys)} brings (discard: new, max_msg_size or rollups): "
+        f"the flow stops at the first one, also for what comes later. {waiting} of it are not "
+        "copied yet"
     )
     yield counted("BREAKS_REPLICATION", text, most, causes=keys)
