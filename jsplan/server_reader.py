@@ -233,7 +233,12 @@ class ServerReader(Struct, frozen=True):
             found = replace(found, sourced=sourced)
             every = add_unknown_domains(domains, removed)
             counts = await count_flows(self._pool, every, removed, levels, limit)
-            found = replace(found, uncopied=counts)
+            uncopied = {
+                stream: some
+                for stream, answers in counts.items()
+                if (some := [answer for answer in answers if answer.at_most != 0])
+            }
+            found = replace(found, uncopied=uncopied)
             if arriving:
                 counts = await count_flows(self._pool, domains, arriving, levels, limit)
                 found = replace(found, arriving=counts)

@@ -35,7 +35,7 @@ async def count_flows(
     levels: Mapping[str, int],
     limit: int,
 ) -> dict[Address, list[FlowCount]]:
-    """Count each request, by downstream stream; omit those without messages. Raises nothing.
+    """Count each request, by downstream stream. Raises nothing.
 
     An origin that does not answer is a result with a reason. `limit` bounds the reads of each.
     """
@@ -57,8 +57,7 @@ async def count_flows(
 
     counts: dict[Address, list[FlowCount]] = {}
     for result in await asyncio.gather(*map(count, requests)):
-        if result.at_most != 0:
-            counts.setdefault(result.request.downstream, []).append(result)
+        counts.setdefault(result.request.downstream, []).append(result)
     return counts
 
 

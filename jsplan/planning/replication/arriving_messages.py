@@ -287,7 +287,7 @@ class PlannedFlows:
                 return answer.at_most
         origin = self.before.nodes.get(flow.origin)
         if origin is not None and origin.is_read:
-            return 0 if arriving is not None and self._is_counted(flow) else origin.messages
+            return origin.messages
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
         return 0 if is_empty else None
 
