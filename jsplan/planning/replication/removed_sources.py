@@ -16,7 +16,6 @@ from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Step
 from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
-from jsplan.planning.merge import SOURCE_START_FIELDS
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.closed_streams import list_refused
 from jsplan.planning.replication.impact import origin_domain
@@ -87,7 +86,8 @@ def _continues(origin: Config, other: Config, stored: Iterable[str]) -> bool:
     return (
         is_same
         and not other.get("consumer")
-        and not any(other.get(name) for name in SOURCE_START_FIELDS)
+        and not other.get("opt_start_time")
+        and int(other.get("opt_start_seq") or 1) == 1
         and all(is_covered(subject, wide) for subject in both if subject is not None)
     )
 
