@@ -186,7 +186,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many sequences (tests/sequences) were played, and how often each row was killed.
+    """Print how many sequences were played, how often rows were killed, what was said in vain.
 
     With workers only this process can.
     """
@@ -200,6 +200,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"kills on nats-server {version}: {kills.total():,}")
         for word, count in sorted(kills.items()):
             terminalreporter.write_line(f"  {count:5,}  {word}")
+    for text, count in _count_properties(terminalreporter, "in vain").most_common(10):
+        terminalreporter.write_line(f"announced in vain: {count:5,}  {text}")
 
 
 def _count_properties(reporter: pytest.TerminalReporter, wanted: str) -> Counter[str]:

@@ -1,8 +1,10 @@
 """Random streams that read each other, what happens to them, edits, and an oracle.
 
-The oracle reads every message by raw requests: nothing of it comes from jsplan. A stream that
-nothing reads may be a work queue or an interest stream with a worker, who has acknowledged some.
-The link to the leaf may be cut while a plan is applied; what it defers, a second one applies.
+The oracle reads every message by raw requests: nothing of it comes from jsplan. Each message has
+its number in a header, which servers keep where they change the rest: in what is republished, in
+rollups and in counters. A stream that nothing reads may be a work queue or an interest stream with
+a worker, who has acknowledged some. The link to the leaf may be cut while a plan is applied; what
+it defers, a second one applies.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import base64
 import itertools
 import json
 import random
+import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jsplan.errors import RefusedError
+from jsplan.errors import ConfigError, RefusedError
 from tests.support.raw import Raw
 from tests.support.stream_content import acknowledge, pull_acks
 
@@ -34,9 +37,30 @@ DOMAINS = ("hub", "leaf")
 TWICE, GONE, LEFT_OUT = "DUPLICATES_MESSAGES", "DELETES_MESSAGES", "BREAKS_REPLICATION"
 EDITS = (
     "source", "source", "switch", "unsource", "refilter", "promote", "limit", "recreate", "forget",
-    "worker",
+    "worker", "republish", "republish", "rollups", "counter", "through",
 )  # fmt: skip
 WORKER = {"name": "W", "ack_policy": "explicit", "ack_wait": "1h"}
+#: The limits that a stream may have. A message has some 70 bytes; a source or a republish adds some
+#: 200 in headers, which no plan counts for `max_msg_size`.
+LIMITS: tuple[Body, ...] = (
+    {},
+    *({"max_msgs": most} for most in (5, 12, 40)),
+    *({"max_msgs": most, "discard": "new"} for most in (5, 40)),
+    {"max_bytes": 1_000},
+    {"max_bytes": 1_000, "discard": "new"},
+    {"max_msgs_per_subject": 3},
+    {"max_msgs_per_subject": 3, "discard": "new", "discard_new_per_subject": True},
+    {"max_msg_size": 300},
+)
+LIMIT_KEYS = frozenset(key for limits in LIMITS for key in limits)
+COUNTER = {"allow_msg_counter": True, "allow_direct": True}
+#: What a consumer needs by which a source reads, and the first API level that knows them.
+READER = {
+    "ack_policy": "flow_control", "flow_control": True, "idle_heartbeat": "1s",
+    "max_ack_pending": 100,
+}  # fmt: skip
+READER_LEVEL = 4
+LARGE = 400
 
 
 class RandomFlows:
@@ -48,8 +72,10 @@ class RandomFlows:
         self.numbers = itertools.count()
         hub = sandbox["hub"]
         self.raw = Raw(hub.url, hub.user, hub.password)
+        self.level = self.raw.api_level()
         self.streams: dict[str, Body] = {}
-        self.stored_as: dict[tuple[str, str], str] = {}
+        self.stored_as: dict[tuple[str, str], set[str]] = {}
+        self.published: dict[str, tuple[str, Body]] = {}
         self.finished: dict[str, set[str]] = {}
         self.recreated = self.deleted = ""
         self.forgotten: set[str] = set()
@@ -59,6 +85,9 @@ class RandomFlows:
         """Draw three to six streams, each reading only earlier ones, so that there is no circle."""
         for name in NAMES[: self.rng.randint(3, 6)]:
             self.streams[name] = self._draw_stream(name)
+        for name in self.streams:
+            if self.rng.random() < 0.25:
+                self.streams[name] |= self._republish(name)
         last = self.streams[name]
         if "mirror" not in last and self.rng.random() < 0.4:
             retention = self.rng.choice(["workqueue", "interest"])
@@ -68,16 +97,56 @@ class RandomFlows:
         body: Body = {"name": name, "domain": self.rng.choice(DOMAINS)}
         earlier = list(self.streams)
         kind = self.rng.choice(["plain", "mirror", "sources", "both"]) if earlier else "plain"
+        if self.rng.random() < 0.3:
+            body |= self.rng.choice(LIMITS)
+        if self.rng.random() < 0.3:
+            body["allow_rollup_hdrs"] = True
         if kind == "mirror":
             return body | {"mirror": self._origin(self.rng.choice(earlier))}
         if kind in ("plain", "both"):
             body["subjects"] = [f"{name}.>"]
         if kind in ("sources", "both"):
             chosen = self.rng.sample(earlier, self.rng.randint(1, min(2, len(earlier))))
-            body["sources"] = [self._origin(origin) for origin in chosen]
-        if self.rng.random() < 0.25:
-            body["max_msgs"] = self.rng.choice([5, 12, 40])
+            body["sources"] = [self._source(origin) for origin in chosen]
+            if self.streams[chosen[0]].get("allow_msg_counter") and self.rng.random() < 0.8:
+                body |= COUNTER
+        elif self.rng.random() < 0.1:
+            body |= COUNTER
         return body
+
+    def _republish(self, name: str) -> Body:
+        """Return a republish to the subjects of a later stream, if there is one."""
+        later = [n for n, body in self.streams.items() if n > name and "subjects" in body]
+        if not later:
+            return {}
+        source = self.rng.choice([">", self._part_of(name)])
+        wanted = {"src": source, "dest": f"{self.rng.choice(later)}.r.{source}"}
+        return {"republish": wanted | ({"headers_only": True} if self.rng.random() < 0.3 else {})}
+
+    def _source(self, name: str) -> Body:
+        """Return a source; it may read through a consumer of its origin."""
+        source = self._origin(name)
+        return self._through(source) if self.rng.random() < 0.1 else source
+
+    def _through(self, source: Body) -> Body:
+        """Return a source that reads through a consumer, or no longer does."""
+        if "consumer" in source:
+            return {key: value for key, value in source.items() if key != "consumer"}
+        if self.level < READER_LEVEL or {"filter_subject", "subject_transforms"} & set(source):
+            return source
+        number = next(self.numbers)
+        return source | {"consumer": {"name": f"R{number}", "deliver_subject": f"deliver.{number}"}}
+
+    def _written(self, name: str) -> Body:
+        """Return a stream with the consumers that sources of others read through."""
+        readers = [
+            READER | source["consumer"]
+            for body in self.streams.values()
+            for source in body.get("sources", ())
+            if source["name"] == name and "consumer" in source
+        ]
+        body = self.streams[name]
+        return body | ({"consumers": [*body.get("consumers", ()), *readers]} if readers else {})
 
     def _origin(self, name: str) -> Body:
         origin: Body = {"name": name, "domain": self.streams[name]["domain"]}
@@ -109,16 +178,26 @@ class RandomFlows:
             for subject in self._subjects(self.streams[origin["name"]]):
                 moved = "subject_transforms" in origin
                 found.append(f"t.{subject}" if moved else subject)
+        found += (republish["dest"] for _, republish in self._republished_to(body.get("name", "")))
         return found
 
+    def _republished_to(self, name: str) -> list[tuple[str, Body]]:
+        """Return the streams that republish to a stream, and how."""
+        return [
+            (other, body["republish"])
+            for other, body in self.streams.items()
+            if body.get("republish", {}).get("dest", "").startswith(f"{name}.")
+        ]
+
     def edit(self) -> None:
-        """Change one to three streams: their origins, their workers, their limits, their storage."""
+        """Change one to three streams: what they read and republish, limits, workers, storage."""
         for name in self.rng.sample(list(self.streams), self.rng.randint(1, 3)):
             if name not in self.forgotten:
                 body = dict(self.streams[name])
-                edit = self.rng.choice(EDITS)
-                if not self._edit_sources(edit, name, body):
-                    self._edit_stream(edit, name, body)
+                for edit in self.rng.sample(EDITS, 4):  # some change nothing of this stream
+                    edits = (self._edit_sources, self._edit_kind, self._edit_stream)
+                    if any(change(edit, name, body) for change in edits):
+                        break
                 self.streams[name] = body
 
     def _edit_sources(self, edit: str, name: str, body: Body) -> bool:
@@ -127,7 +206,9 @@ class RandomFlows:
         new = [other for other in self.streams if other < name and other not in known]
         match edit:
             case "source" if new and "mirror" not in body:
-                body["sources"] = [*sources, self._origin(self.rng.choice(new))]
+                body["sources"] = [*sources, self._source(self.rng.choice(new))]
+            case "through" if sources:
+                body["sources"] = [self._through(sources[0]), *sources[1:]]
             case "switch" if sources and self._copies(sources[0]["name"]):
                 copy = self.rng.choice(self._copies(sources[0]["name"]))
                 switched = sources[0] | {"name": copy, "domain": self.streams[copy]["domain"]}
@@ -141,7 +222,24 @@ class RandomFlows:
                 return False
         return True
 
-    def _edit_stream(self, edit: str, name: str, body: Body) -> None:
+    def _edit_kind(self, edit: str, name: str, body: Body) -> bool:
+        """Change what a stream republishes and which messages it takes; else return False."""
+        match edit:
+            case "republish" if "republish" in body and self.rng.random() < 0.5:
+                del body["republish"]
+            case "republish" if republish := self._republish(name):
+                body |= republish
+            case "rollups":
+                body["allow_rollup_hdrs"] = not body.get("allow_rollup_hdrs")
+            case "counter" if "mirror" not in body and self.rng.random() < 0.5:
+                body |= COUNTER | {"allow_msg_counter": not body.get("allow_msg_counter")}
+                body["lifecycle"] = {"on_replace": self.rng.choice(["recreate", "preserve"])}
+            case _:
+                return False
+        return True
+
+    def _edit_stream(self, edit: str, name: str, body: Body) -> bool:
+        """Change whether a stream is declared, its worker, limits or storage; else return False."""
         match edit:
             case "forget":
                 self.forgotten.add(name)
@@ -154,14 +252,17 @@ class RandomFlows:
                 body["subjects"] = [f"{name}.>"]
                 if self.rng.random() < 0.3:
                     body["sources"] = [mirror]
-            case "limit" if "mirror" not in body:
-                body["max_msgs"] = self.rng.choice([5, 12, 40])
+            case "limit":
+                for key in LIMIT_KEYS & set(body):
+                    del body[key]
+                body |= self.rng.choice(LIMITS)
             case "recreate":
                 memory = body.get("storage", "file") == "file"
                 body |= {"storage": "memory" if memory else "file", "max_age": "1d"}
                 body["lifecycle"] = {"on_replace": self.rng.choice(["recreate", "preserve"])}
             case _:
-                pass
+                return False
+        return True
 
     def _readers(self, name: str) -> list[str]:
         return [
@@ -194,10 +295,19 @@ class RandomFlows:
             n for n, body in self.streams.items() if body.get("subjects") and n not in missing
         ]
         for _ in range(count if takers else 0):
-            subject = f"{self.rng.choice(takers)}.{self.rng.choice('xy')}"
-            number = str(next(self.numbers))
-            _, answer = self.raw.request(subject, number.encode())
-            assert b'"seq"' in answer, answer
+            name = self.rng.choice(takers)
+            body, number = self.streams[name], str(next(self.numbers))
+            headers = {"N": number}
+            if body.get("allow_rollup_hdrs") and self.rng.random() < 0.15:
+                headers["Nats-Rollup"] = self.rng.choice(["sub", "sub", "all"])
+            if body.get("allow_msg_counter"):
+                headers["Nats-Incr"] = "1"
+            payload = b"x" * self.rng.choice([1, 1, 1, LARGE]) if len(headers) == 1 else b""
+            _, answer = self.raw.request(f"{name}.{self.rng.choice('xy')}", payload, headers)
+            if b'"seq"' in answer:
+                self.published[number] = name, headers
+            else:
+                assert refuses(body), answer
 
     def happen(self) -> None:
         """Let a client delete, empty or recreate a stream, or workers finish messages."""
@@ -214,7 +324,7 @@ class RandomFlows:
             case "delete":
                 self.raw.api_ok(f"{api}.DELETE.{name}")
                 self.deleted = name
-            case "recreate" if "consumers" not in body:
+            case "recreate" if "consumers" not in self._written(name):
                 config = self.raw.api_ok(f"{api}.INFO.{name}")["config"]
                 self.raw.api_ok(f"{api}.DELETE.{name}")
                 self.raw.api_ok(f"{api}.CREATE.{name}", config)
@@ -266,8 +376,9 @@ class RandomFlows:
         for seq in range(state["first_seq"], state["last_seq"] + 1) if state["messages"] else ():
             answer = self.raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
             if "message" in answer:
-                number = base64.b64decode(answer["message"].get("data", "")).decode()
-                self.stored_as[name, number] = answer["message"]["subject"]
+                head = base64.b64decode(answer["message"]["hdrs"]).decode()
+                number = re.findall(r"^N: (\d+)", head, re.MULTILINE)[0]
+                self.stored_as.setdefault((name, number), set()).add(answer["message"]["subject"])
                 found.append(number)
         return found
 
@@ -278,8 +389,8 @@ class RandomFlows:
         with self.raw:
             self._delete_all()
             self.draw()
-            self.space.write(streams=list(self.streams.values()))
-            if self.space.plan().errored:
+            self._write()
+            if self._plan() is None:
                 return None
             _, result = self.space.apply()
             if sees_cycle(result):
@@ -290,19 +401,22 @@ class RandomFlows:
             self.work()
             self.happen()
             before, flows = self.settle(1.0), self._flows()
+            republished = {name: self._republished_to(name) for name in self.streams}
             self.edit()
+            self.edited_at = next(self.numbers)
             self._write()
             plans = self._apply()
             if plans is None:
                 return None
             found = self.compare(plans, before, self.settle(quiet))
             self.publish(self.rng.randint(0, 5))
-            return found | self._await_flows(plans, flows, before)
+            found |= self._await_flows(plans, flows, before)
+            return found | {"not republished": self._find_not_republished(plans, republished)}
 
     def _write(self) -> None:
         """Write the files, without the streams that they forget."""
         self.space.write(
-            streams=[body for name, body in self.streams.items() if name not in self.forgotten],
+            streams=[self._written(name) for name in self.streams if name not in self.forgotten],
             removed=[
                 {"address": f"{self.streams[name]['domain']}/stream/{name}", "destroy": False}
                 for name in sorted(self.forgotten)
@@ -326,9 +440,19 @@ class RandomFlows:
             return None
         return [plan for plan in plans if plan is not None]
 
+    def _plan(self) -> Plan | None:
+        """Plan; return None if the files or the plan are refused."""
+        try:
+            plan = self.space.plan()
+        except ConfigError as error:
+            self.history += [f"{d.code} {d.summary}" for d in error.diagnostics]
+            return None
+        self.history += [d.summary for d in plan.diagnostics if d.severity == "error"]
+        return None if plan.errored else plan
+
     def _apply_once(self) -> Plan | None:
-        plan = self.space.plan()
-        if plan.errored or self._is_foreign(plan):
+        plan = self._plan()
+        if plan is None or self._is_foreign(plan):
             return None
         codes = tuple({h.code for c in plan.resource_changes for h in c.hazards})
         try:
@@ -352,8 +476,16 @@ class RandomFlows:
         return sum(
             copies([n for n in before.get(origin["name"], ()) if self._passes(origin, n)])
             or self._inherited(origin["name"], before)
-            for origin in origins(self.streams[name])
+            for origin in self._all_origins(name)
         )
+
+    def _all_origins(self, name: str) -> list[Body]:
+        """Return the mirror and sources of a stream, and what is republished to it as one, too."""
+        republished = [
+            {"name": other, "filter_subject": republish["src"]}
+            for other, republish in self._republished_to(name)
+        ]
+        return [*origins(self.streams.get(name, {})), *republished]
 
     def _reads_recreated(self, name: str) -> bool:
         """Check whether a stream reads one that a client recreated, over any number of hops.
@@ -362,16 +494,16 @@ class RandomFlows:
         """
         return any(
             origin["name"] == self.recreated or self._reads_recreated(origin["name"])
-            for origin in origins(self.streams.get(name, {}))
+            for origin in self._all_origins(name)
         )
 
     def _passes(self, origin: Body, number: str) -> bool:
         """Check whether a mirror or source takes a message of its origin."""
-        subject = self.stored_as[origin["name"], number]
+        subjects = self.stored_as[origin["name"], number]
         wanted = [transform["src"] for transform in origin.get("subject_transforms", ())]
         if "filter_subject" in origin:
             wanted.append(origin["filter_subject"])
-        return not wanted or any(matches(subject, pattern) for pattern in wanted)
+        return not wanted or any(matches(s, pattern) for s in subjects for pattern in wanted)
 
     def _await_flows(
         self, plans: list[Plan], flows: set[tuple[str, str]], before: Contents
@@ -396,8 +528,8 @@ class RandomFlows:
         """Count what a stream lacks of an origin although it should have it, and did not before."""
         found = {}
         for name, body in self.streams.items():
-            if body.get("max_msgs") or name not in after:
-                continue  # its limit deletes
+            if deletes(body) or name not in after:
+                continue
             if any("filter_subject" in worker for worker in body.get("consumers", ())):
                 continue  # it may not want to keep what its worker does not take
             has = {*after[name], *before.get(name, ()), *self.finished.get(name, ())}
@@ -405,19 +537,59 @@ class RandomFlows:
                 flow = (name, origin["name"])
                 if origin["name"] == self.recreated:
                     continue  # by a client: a mirror waits until its sequences come again
-                lacked = set(before.get(origin["name"], ())) - set(before.get(name, ()))
+                if origin["name"] not in before and refuses(body):
+                    continue  # what it had refused before is not known
+                lacked = {
+                    number
+                    for number in set(before.get(origin["name"], ())) - set(before.get(name, ()))
+                    if name in before and self._passes(origin, number)
+                }
                 lacks = {
                     number
                     for number in set(after.get(origin["name"], ())) - has
                     if self._passes(origin, number)
                 }
+                if refuses(body) or lacked or not body.get("allow_rollup_hdrs"):
+                    # What comes later may be refused, or comes behind what was refused before.
+                    lacks = {number for number in lacks if int(number) < self.edited_at}
                 if missing := lacks - (lacked if flow in flows else set()):
                     found[f"{name} of {origin['name']}"] = sorted(missing, key=int)
         return {
+            "lacking": found,
             "left out": sum(map(len, found.values())),
             "said left out": announced(plans, LEFT_OUT),
-            "lacking": found,
         }
+
+    def _find_not_republished(
+        self, plans: list[Plan], republished: dict[str, list[tuple[str, Body]]]
+    ) -> list[str]:
+        """Return what was published after the plan, and is not republished as before it.
+
+        The plan has to say of the stream that stores that, that it will not get all.
+        """
+        hazards = [h for plan in plans for c in plan.resource_changes for h in c.hazards]
+        said = {
+            cause for h in hazards if h.code in (LEFT_OUT, "REMOVES_SUBJECTS") for cause in h.causes
+        }
+        after, found = self.read(), []
+        for name in after.keys() & republished.keys():
+            body = self.streams[name]
+            if deletes(body) or refuses(body) or "consumers" in body:
+                continue
+            if f"{body['domain']}/stream/{name}" in said:
+                continue
+            for origin, republish in republished[name]:
+                found += [
+                    f"{number} of {origin} in {name}"
+                    for number, (to, headers) in self.published.items()
+                    if int(number) >= self.edited_at
+                    and to == origin
+                    and len(headers) == 1
+                    and (origin, number) in self.stored_as
+                    and self._passes({"name": origin, "filter_subject": republish["src"]}, number)
+                    and number not in after[name]
+                ]
+        return found
 
     def compare(self, plans: list[Plan], before: Contents, after: Contents) -> dict[str, Any]:
         """Compare the announced numbers with the messages."""
@@ -473,6 +645,18 @@ def matches(subject: str, pattern: str) -> bool:
     return subject == pattern or (pattern.endswith(">") and subject.startswith(pattern[:-1]))
 
 
+def deletes(body: Body) -> bool:
+    """Check whether a stream deletes messages by itself: by a limit, or as a rollup says."""
+    limits = {"max_msgs", "max_bytes"} if body.get("discard") != "new" else set()
+    by_subject = body.get("max_msgs_per_subject") and not body.get("discard_new_per_subject")
+    return bool(limits & set(body) or by_subject or body.get("allow_rollup_hdrs"))
+
+
+def refuses(body: Body) -> bool:
+    """Check whether a stream refuses what it has no place for, or what is not of its kind."""
+    return body.get("discard") == "new" or "max_msg_size" in body or "allow_msg_counter" in body
+
+
 def origins(body: Body) -> list[Body]:
     """Return the mirror and the sources of a stream."""
     return [*([body["mirror"]] if "mirror" in body else []), *body.get("sources", ())]
@@ -496,6 +680,17 @@ def announced(plans: list[Plan], code: str) -> float:
         if h.code == code
     ]
     return sum(numbers)
+
+
+def list_in_vain(result: dict[str, Any]) -> Counter[str]:
+    """Count the hazards, without names and numbers, that announced what did not happen."""
+    kinds = {TWICE: "twice", GONE: "gone", LEFT_OUT: "left out"}
+    found = Counter[str]()
+    for text in result["hazards"]:
+        _, code, number, message = text.split(" ", 3)
+        if code in kinds and number not in ("None", "0") and not result[kinds[code]]:
+            found[code + " " + re.sub(r"(hub|leaf)/[/\w]+|\d+", "…", message)] += 1
+    return found
 
 
 def describe(flows: RandomFlows, result: dict[str, Any]) -> str:

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flows.random_flows import RandomFlows, describe
+from tests.flows.random_flows import RandomFlows, describe, list_in_vain
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
 
+#: Seeds that have most of what is drawn: republish, rollups, limits, counters, readers by consumers.
+SEEDS = (11, 45, 135, 394)
 
-def require_announced(seed: int, folder: Path, sandbox: Sandbox, quiet: float) -> bool:
-    """Play a seed; return False if its plan was refused or empty."""
+
+def require_announced(
+    seed: int, folder: Path, sandbox: Sandbox, quiet: float
+) -> Counter[str] | None:
+    """Play a seed; return what was announced in vain. None: its plan was refused or empty."""
     folder.mkdir(exist_ok=True)
     flows = RandomFlows(seed, hub_leaf_space(folder, sandbox), sandbox)
     result = flows.play(quiet)
     if result is None:
-        return False
+        return None
     assert result["twice"] <= result["said twice"], describe(flows, result)
     assert result["gone"] <= result["said gone"], describe(flows, result)
     assert result["left out"] <= result["said left out"], describe(flows, result)
-    return True
+    assert not result["not republished"], describe(flows, result)
+    return Counter() if flows.recreated else list_in_vain(result)
 
 
 @pytest.mark.matrix
 @pytest.mark.since_2_12
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))]
+    "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(8))]
 )
 def test_some_seeds(seed: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """The number of copies and of lost messages was announced, for a few workspaces."""
@@ -40,12 +48,22 @@ def test_some_seeds(seed: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("block", range(30))
-def test_many_seeds(block: int, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """The same for 3,000 workspaces, most of which change something."""
+def test_many_seeds(
+    block: int,
+    tmp_path: Path,
+    clean_hub_leaf: Sandbox,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The same for 3,000 workspaces, most of which change something.
+
+    What was announced and did not happen is no failure: the summary of the run counts it.
+    """
     seeds = range(1_000 + 100 * block, 1_100 + 100 * block)
     played = [require_announced(seed, tmp_path / str(seed), clean_hub_leaf, 1.5) for seed in seeds]
+    changed = [in_vain for in_vain in played if in_vain is not None]
+    record_property("in vain", dict(sum(changed, Counter[str]())))
 
-    assert sum(played) > 50
+    assert len(changed) > 50
 
 
 @pytest.mark.soak
