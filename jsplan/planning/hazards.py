@@ -26,13 +26,13 @@ from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecisi
 from jsplan.planning.replication.affected_readers import (
     assess_drained,
     assess_markers,
-    assess_read_through,
 )
 from jsplan.planning.replication.arriving_messages import assess_arrivals, count_arrivals
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.closed_streams import assess_closed
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
+from jsplan.planning.replication.read_through import assess_read_through, assess_unfilled
 from jsplan.planning.replication.removed_sources import assess_removed_sources
 from jsplan.planning.replication.republished import assess_republished
 from jsplan.planning.split_updates import is_moved
@@ -103,6 +103,7 @@ def assess_hazards(
     found += assess_closed(inputs, decision)
     found += assess_republished(inputs, decision, decisions)
     found += assess_unread_readers(inputs, decision)
+    found += assess_unfilled(inputs, decision, decisions)
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)
     found += assess_markers(inputs, decision, decisions)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
-from jsplan.documents.plan import Hazard
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_queue, leaves_markers_sooner
-from jsplan.resources.consumer import filters_of
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
@@ -65,27 +63,3 @@ def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: De
             "expired subjects are copied, and replace what is kept there"
         )
         yield counted("DELETES_MESSAGES", text, total, causes=names)
-
-
-def assess_read_through(
-    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
-) -> Hazards:
-    """Yield the hazard of streams that read their origin through this consumer.
-
-    They copy nothing without it, and only what its filters take.
-    """
-    parent, live = decision.address.parent, decision.live
-    if decision.address.kind != "consumer" or parent is None or live is None:
-        return
-    filters = [sorted(filters_of(config)) for config in (live.compact, decision.planned)]
-    if not decision.deletes and filters[0] == filters[1]:
-        return
-    readers = sorted(
-        str(reader)
-        for reader, _, flow in find_downstream(inputs, decisions, parent)
-        if (flow.get("consumer") or {}).get("name") == decision.address.consumer
-    )
-    if readers:
-        verb = "reads" if len(readers) == 1 else "read"
-        text = f"{', '.join(readers)} {verb} {parent} through this consumer"
-        yield Hazard("BREAKS_REPLICATION", text, causes=readers)
