@@ -27,6 +27,7 @@ from jsplan.facts.stored_message import stored_size
 from jsplan.flows.graph import list_origins
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.nested import key_in_info, origin_key
+from jsplan.resources.server_features import ROLLUP_MIRROR_LEVEL
 from jsplan.topology.replication_graph import subject_filters
 
 #: Seconds until replication runs: servers check every 10, retry after up to 30 (measured: 10-32).
@@ -155,7 +156,8 @@ class ReplicationFlow:
             return self._set_reason(f"receives no heartbeat of the new {self.origin}")
         if found is None or self._has_progressed:
             return True
-        if _is_full(live, found) or _has_dropped(live, flow):
+        level = int(self.context.plan.domains[self.downstream.domain]["api_level"])
+        if _refuses(live, found, level) or _has_dropped(live, flow):
             return True
         return self._set_reason(
             f"stands at message {copied:,} of {self.origin}, "
@@ -275,16 +277,28 @@ def _has_dropped(live: LiveObject, flow: dict[str, Any]) -> bool:
     return live.compact.get("retention") == "interest" and int(flow.get("lag") or 0) == 0
 
 
-def _is_full(live: LiveObject, message: dict[str, Any]) -> bool:
-    """Return True if the stream refuses the message: it is full, with discard `new`."""
-    limits, state = live.raw, live.state
-    parts = (
-        message["subject"].encode(),
-        message_headers(message),
-        b64decode(message.get("data") or ""),
+def _refuses(live: LiveObject, message: dict[str, Any], level: int) -> bool:
+    """Return True if the stream refuses the message: it is full, or the message is not for it.
+
+    Its flow stands there, whatever becomes of its origin.
+    """
+    limits, state, headers = live.raw, live.state, message_headers(message)
+    data = b64decode(message.get("data") or "")
+    size = stored_size(
+        limits.get("storage", "file"), len(message["subject"].encode()), len(headers), len(data)
     )
-    size = stored_size(limits.get("storage", "file"), *map(len, parts))
-    return limits.get("discard") == "new" and (
+    is_full = limits.get("discard") == "new" and (
         0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])
         or 0 < int(limits.get("max_bytes", -1)) < int(state["bytes"]) + size
+        or (limits.get("discard_new_per_subject") and state["messages"])
+    )
+    return bool(
+        is_full
+        or 0 <= int(limits.get("max_msg_size", -1)) < len(headers) + len(data)
+        or (limits.get("allow_msg_counter") and b"\r\nNats-Incr:" not in headers)
+        or (
+            level < ROLLUP_MIRROR_LEVEL
+            and not limits.get("allow_rollup_hdrs")
+            and b"\r\nNats-Rollup:" in headers
+        )
     )
