@@ -251,7 +251,9 @@ class PlannedFlows:
         )
 
     def _refuses_rollups(self, stream: Address) -> bool:
-        return self._inputs.level(self._real[stream]) < ROLLUP_MIRROR_LEVEL
+        """Check whether the server takes only rollups that are allowed, as far as it answers."""
+        level = self._inputs.level(self._real[stream])
+        return self.after.nodes[stream].is_read and level < ROLLUP_MIRROR_LEVEL
 
     def _find_continued(self) -> frozenset[tuple[Address, str]]:
         """Return the flows from mirrors that fill again, under the same sequences.
