@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jsplan.documents.plan import Hazard
@@ -27,17 +29,25 @@ def assess_republished(
         return
     readers = [
         str(address)
-        for address, reader in sorted(inputs.live.objects.items())
-        if address.is_stream
-        and address != decision.address
+        for address, config in sorted(_list_streams(inputs, decisions), key=itemgetter(0))
+        if address != decision.address
         and share_connection(inputs, address.domain, decision.address.domain)
-        and stores_republished(reader.compact, live.compact)
-        and planned_config(inputs, decisions, address) is not None
+        and stores_republished(config, live.compact)
     ]
     if readers:
         dest, verb = live.compact["republish"]["dest"], "stores" if len(readers) == 1 else "store"
         text = f"{', '.join(readers)} {verb} what it republishes under {dest}, and will not get all"
         yield Hazard("BREAKS_REPLICATION", text, causes=readers)
+
+
+def _list_streams(inputs: PlanInputs, decisions: Decisions) -> Iterator[tuple[Address, Config]]:
+    """Yield the streams that stay, in domains that do not answer as they were last applied."""
+    for address, live in inputs.live.objects.items():
+        if address.is_stream and planned_config(inputs, decisions, address) is not None:
+            yield address, live.compact
+    for address, entry in inputs.entries.items():
+        if address.is_stream and not inputs.live.is_reachable(address.domain):
+            yield address, entry.config
 
 
 def _plan_successor(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Config:
