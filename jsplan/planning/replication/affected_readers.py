@@ -1,4 +1,4 @@
-"""Effects of an origin on the streams that read it: drained, expired, or read no more."""
+"""Effects of an origin on the streams that read it: drained, or expired."""
 
 from __future__ import annotations
 
