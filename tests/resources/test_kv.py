@@ -179,6 +179,7 @@ def test_the_terminal_shows_a_bucket_in_its_own_words(tmp_path: Path, server: Se
     assert {line.strip() for line in created.splitlines() if line.strip().startswith("+ ")} == {
         "+ main/kv/CONFIG will be created",
         '+ sources["A"]',
+        "+ opt_start_seq: 1",
         "+ history: 2",
         "+ ttl: 1h",
         "+ max_value_size: 1KiB",
