@@ -25,10 +25,10 @@ from jsplan.options import Observer
 from jsplan.planning.build import candidate_addresses, decide_all
 from jsplan.planning.contents.decide import with_owned_buckets
 from jsplan.planning.crash_recovery import recover_contents, recover_interrupted, staging_streams
+from jsplan.planning.domain_findings import find_never_answered
 from jsplan.planning.hazard_permissions import permitted_addresses
 from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
-from jsplan.planning.never_answered_domains import find_never_answered
 from jsplan.planning.replication.arriving_messages import planned_flows
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.planning.replication.impact import downstream_domains, unplanned_downstream

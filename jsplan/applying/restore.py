@@ -36,7 +36,7 @@ from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.snapshots import restore_stream
-from jsplan.planning.restore.target import Backup, RestoreTarget
+from jsplan.planning.restore.selection import Backup, RestoreTarget
 from jsplan.planning.transfer.consumer_position import choose_position_method, with_start_sequence
 from jsplan.resources import CONSUMER
 from jsplan.resources.error_codes import NOT_FOUND

@@ -28,13 +28,17 @@ from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.backfill.entries import estimate_between, list_past_copies
-from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
     OriginState,
     find_stored_state,
     match_origin_states,
 )
-from jsplan.planning.backfill.strategy import StrategyFacts, StreamTraits, choose_strategy
+from jsplan.planning.backfill.strategy import (
+    StrategyFacts,
+    StreamTraits,
+    choose_strategy,
+    estimate_backfill,
+)
 from jsplan.resources.server_features import read_level
 from jsplan.topology.routes import is_import
 

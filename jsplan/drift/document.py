@@ -24,12 +24,11 @@ from jsplan.options import DriftOptions
 from jsplan.planning.contents.changes import detect_content_drift
 from jsplan.planning.contents.decide import deferral, is_past, is_unknown
 from jsplan.planning.crash_recovery import describe_interruption
+from jsplan.planning.domain_findings import check_never_answered, is_within_offline_limit, last_seen
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.never_answered_domains import check_never_answered
-from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
 from jsplan.replication.health import FlowHealth
 from jsplan.units import SECOND, format_timestamp
 

@@ -19,7 +19,7 @@ from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import is_held
-from jsplan.planning.replication.detached_sources import restore_detached_view
+from jsplan.planning.replication.reattach import restore_detached_view
 from jsplan.planning.transfer.configs import (
     belongs_to_replacement,
     initial_config,

@@ -1,17 +1,21 @@
-"""Findings of a plan about whole domains: offline, reinstalled, moved. Pure."""
+"""Findings of a plan about whole domains: offline, never seen, reinstalled. Pure."""
 
 from __future__ import annotations
 
-from jsplan.planning.guards import check_environment, check_moves
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+
+from jsplan.address import Address, compress_names, matches_any
+from jsplan.config.model import Domain
+from jsplan.diagnostics import Diagnostic
+from jsplan.facts.last_seen import find_last_heard
+from jsplan.facts.live import Live
+from jsplan.planning.guards import REINSTALLED, check_environment, check_moves, is_same_server
 from jsplan.planning.model import Decisions, Findings, PlanInputs
-from jsplan.planning.never_answered_domains import check_never_answered
-from jsplan.planning.offline_domains import check_overdue_domains
-from jsplan.planning.reinstalled_domains import (
-    check_reinstalled,
-    find_emptied_domains,
-    is_confirmed,
-)
 from jsplan.planning.replication.offline_retention import check_offline_retention
+from jsplan.state.document import Entry
+from jsplan.units import format_duration, format_timestamp, parse_moment
 
 
 def check_domains(inputs: PlanInputs, decisions: Decisions) -> Findings:
@@ -28,3 +32,222 @@ def check_domains(inputs: PlanInputs, decisions: Decisions) -> Findings:
     yield from check_overdue_domains(inputs)
     yield from check_never_answered(inputs)
     yield from check_offline_retention(inputs, decisions)
+
+
+# --- offline for longer than the files allow ------------------------------------------------------
+
+OVERDUE = "JS480"
+
+
+def last_seen(inputs: PlanInputs) -> dict[str, datetime]:
+    """Return by domain key the latest time (UTC) at which the domain is known to have answered.
+
+    A domain that has never answered has no key. There are three sources: the applies that recorded
+    the domain, the resources that they recorded in it, and the streams that copy from it.
+    """
+    found = find_last_heard(inputs.live, inputs.topology.edges, inputs.now)
+    records = [(key, str(server.get("seen", ""))) for key, server in inputs.state.domains.items()]
+    records += {
+        (address.domain, entry.applied_at)
+        for address, entry in inputs.entries.items()
+        if not address.is_content
+    }
+    for key, text in records:
+        moment = _parse_stamp(text)
+        if moment is not None:
+            found[key] = max(moment, found.get(key, moment))
+    return found
+
+
+def _parse_stamp(text: str) -> datetime | None:
+    try:
+        return parse_moment(text)
+    except ValueError:
+        return None
+
+
+def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None) -> bool:
+    """Check whether an offline domain was last seen within its `may_be_offline`.
+
+    False without `may_be_offline`. True for a domain that was never seen: it has nothing of ours
+    that could be lost.
+    """
+    allowed = inputs.workspace.domains[key].may_be_offline
+    return allowed is not None and (
+        seen is None or inputs.now - seen <= timedelta(microseconds=allowed / 1000)
+    )
+
+
+def check_overdue_domains(inputs: PlanInputs) -> Findings:
+    """Warn about each domain that is offline for longer than its `may_be_offline`."""
+    seen = last_seen(inputs)
+    for key, facts in inputs.live.domains.items():
+        domain = inputs.workspace.domains[key]
+        if facts.reachable or domain.may_be_offline is None:
+            continue
+        if is_within_offline_limit(inputs, key, seen.get(key)):
+            continue
+        since, limit = format_timestamp(seen[key]), format_duration(domain.may_be_offline)
+        text = f"{key} was last seen {since}; its may_be_offline is {limit}"
+        detail = (
+            "Downstream streams miss messages that its streams delete by their limits "
+            "before they are copied. Check its connection."
+        )
+        yield Diagnostic("warning", OVERDUE, text, detail, f"{key}/**", domain.range)
+
+
+# --- never answered -------------------------------------------------------------------------------
+
+NEVER_ANSWERED = "JS482"
+_NOT_INSTALLED_HINT = (
+    "If the name is right and the site is not installed yet, "
+    "its resources stay deferred until it answers."
+)
+#: The most names for which a suggestion is shown.
+_MAX_GUESSES = 5
+
+
+def find_never_answered(inputs: PlanInputs) -> list[Domain]:
+    """Return the offline domains that neither state nor a downstream stream has seen.
+
+    One that refuses a user whose account the files may add has answered.
+    """
+    facts = inputs.live.domains
+    silent = sorted(k for k, found in facts.items() if not (found.reachable or found.is_refused))
+    heard = find_last_heard(inputs.live, inputs.topology.edges, inputs.now) if silent else {}
+    domains = (inputs.workspace.domains[key] for key in silent if key not in heard)
+    return [domain for domain in domains if not _was_reached(inputs, domain)]
+
+
+def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
+    """Check whether an apply reached the domain under its current JetStream name."""
+    server = inputs.state.domains.get(domain.key)
+    if server is not None:
+        return server.get("js_domain", domain.js_domain) == domain.js_domain
+    return any(
+        address.domain == domain.key for address in {*inputs.entries, *inputs.interrupted.steps}
+    )
+
+
+def check_never_answered(inputs: PlanInputs) -> Findings:
+    """Warn once about all of them, with the names that their connections lead to."""
+    found = find_never_answered(inputs)
+    if not found:
+        return
+    first = found[0]
+    if len(found) > 1:
+        names = compress_names([domain.key for domain in found])
+        summary = f"{len(found):,} domains have never answered: {names}"
+    else:
+        name = f" as {first.js_domain}" if first.js_domain not in (None, first.key) else ""
+        summary = f"domain {first.key} has never answered{name}"
+    connections = dict.fromkeys(domain.connection for domain in found)
+    known = {key: _known_names(inputs, key) for key in connections}
+    detail = _suggest_names(found, known)
+    detail += [_list_names(key, names, found) for key, names in known.items() if names]
+    detail += ["To list the domains of every connection: jsplan domains discover"]
+    detail += [_NOT_INSTALLED_HINT]
+    address = f"{first.key}/**" if len(found) == 1 else None
+    yield Diagnostic("warning", NEVER_ANSWERED, summary, "\n".join(detail), address, first.range)
+
+
+def _known_names(inputs: PlanInputs, connection: str) -> list[str]:
+    """Return the JetStream names of a connection: from its servers and its answering domains."""
+    domains = (d for d in inputs.workspace.domains.values() if d.connection == connection)
+    answered = {d.js_domain for d in domains if d.js_domain and inputs.live.is_reachable(d.key)}
+    return sorted(answered.union(inputs.live.visible_domains.get(connection, ())))
+
+
+def _suggest_names(found: Sequence[Domain], known: dict[str, list[str]]) -> list[str]:
+    near = {domain.key: _close_names(domain, known[domain.connection])[:1] for domain in found}
+    guesses = [(key, names[0]) for key, names in near.items() if names][:_MAX_GUESSES]
+    if len(found) == 1:
+        return [f'Did you mean "{name}"?' for _, name in guesses]
+    return [f'{key}: did you mean "{name}"?' for key, name in guesses]
+
+
+def _close_names(domain: Domain, names: Sequence[str]) -> list[str]:
+    return get_close_matches(domain.js_domain or domain.key, names, n=3, cutoff=0.6)
+
+
+def _list_names(connection: str, names: Sequence[str], found: Sequence[Domain]) -> str:
+    """List all names of a connection, those close to a wrong one first."""
+    wrong = [domain for domain in found if domain.connection == connection]
+    near = dict.fromkeys(name for domain in wrong for name in _close_names(domain, names))
+    rest = [name for name in names if name not in near]
+    shown = [*list(near)[:_MAX_GUESSES], *([compress_names(rest)] if rest else [])]
+    return f"Behind connection {connection} there are: {', '.join(shown)}."
+
+
+# --- reinstalled ----------------------------------------------------------------------------------
+
+#: One missing stream may have been deleted. From this number on they are not missing by chance.
+MIN_MISSING_STREAMS = 2
+
+
+def check_reinstalled(inputs: PlanInputs, decisions: Decisions) -> Findings:
+    """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it."""
+    for key in sorted(find_emptied_domains(inputs)):
+        recreated = [
+            v
+            for v in decisions.values()
+            if v.address.domain == key and v.actions == ["create"] and v.entry is not None
+        ]
+        if not recreated or is_confirmed(inputs, key):
+            continue
+        streams = len({v.address for v in recreated if v.address.is_stream})
+        text = (
+            f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan "
+            "created or adopted there. Its server came back empty, or is another one"
+        )
+        hint = f"To create all of them again, empty: --reinstalled {key}"
+        place = inputs.workspace.domains[key].range
+        yield Diagnostic("error", REINSTALLED, text, hint, f"{key}/**", place)
+
+
+def is_confirmed(inputs: PlanInputs, key: str) -> bool:
+    """Check whether the request confirms that this domain was reinstalled."""
+    return matches_any(inputs.options.reinstalled, key)
+
+
+def find_emptied_domains(inputs: PlanInputs) -> set[str]:
+    """Return the domains that answer and have none of the streams that state has of them.
+
+    Another server name counts only if another domain of the same connection is unchanged. Otherwise
+    the whole connection leads elsewhere: that is the wrong environment (JS410).
+    """
+    managed = _managed_streams(inputs)
+    missing = {
+        key for key, entries in managed.items() if not _has_known_stream(inputs.live, entries)
+    }
+    sound = {inputs.workspace.domains[key].connection for key in managed.keys() - missing}
+    found = set()
+    for key in missing:
+        domain, facts = inputs.workspace.domains[key], inputs.live.domains[key]
+        another = not is_same_server(inputs.state.domains.get(key, {}), facts.server)
+        if domain.connection in sound if another else len(managed[key]) >= MIN_MISSING_STREAMS:
+            found.add(key)
+    return found
+
+
+def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
+    """Return the selected streams and buckets in state, by reachable domain.
+
+    Those that a `removed` block releases are omitted.
+    """
+    found: dict[str, dict[Address, Entry]] = {
+        key: {} for key, facts in inputs.live.domains.items() if facts.reachable
+    }
+    for address, entry in inputs.entries.items():
+        if not address.is_stream or address not in inputs.selected:
+            continue
+        if address.domain in found and not inputs.workspace.forgets(address):
+            found[address.domain][address] = entry
+    return {key: entries for key, entries in found.items() if entries}
+
+
+def _has_known_stream(live: Live, entries: Mapping[Address, Entry]) -> bool:
+    return any(
+        a in live.unreadable or ((o := live.get(a)) is not None and o.created == entry.created)
+        for a, entry in entries.items()
+    )

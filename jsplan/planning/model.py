@@ -40,7 +40,7 @@ from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
 if TYPE_CHECKING:
-    from jsplan.planning.restore.target import Backup
+    from jsplan.planning.restore.selection import Backup
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
 from jsplan.planning.model import UNTOUCHED, PlanInputs, ResourceDecision
-from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts
+from jsplan.planning.replication.reattach import closing_record
 from jsplan.planning.transfer.consumers import replacement_fields
 from jsplan.planning.transfer.positions import start_of_new
 from jsplan.resources.kv_entry import VALUE

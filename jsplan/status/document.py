@@ -12,11 +12,10 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
 from jsplan.facts.live import Live, LiveObject, unreadable_hint
 from jsplan.facts.replicas import note_unread_replicas
+from jsplan.planning.domain_findings import check_never_answered, last_seen
 from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.never_answered_domains import check_never_answered
-from jsplan.planning.offline_domains import last_seen
 from jsplan.planning.transfer.progress import Transfer, list_relocations
 from jsplan.replication.health import FlowHealth
 from jsplan.status.elements import (

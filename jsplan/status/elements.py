@@ -9,8 +9,8 @@ from jsplan.address import Address
 from jsplan.facts.live import DomainFacts, LiveObject
 from jsplan.health import describe_cluster
 from jsplan.health.thresholds import Breach
+from jsplan.planning.domain_findings import is_within_offline_limit
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.offline_domains import is_within_offline_limit
 from jsplan.units import format_timestamp
 
 

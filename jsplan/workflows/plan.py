@@ -29,7 +29,7 @@ from jsplan.workflows.state_take import find_state_to_take
 if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic
     from jsplan.planning.model import PlanInputs, ResourceDecision
-    from jsplan.planning.restore.target import Backup
+    from jsplan.planning.restore.selection import Backup
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:

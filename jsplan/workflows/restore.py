@@ -20,8 +20,12 @@ from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
 from jsplan.planning.restore.obstacles import warn_of_flows
 from jsplan.planning.restore.plan import complete_plan
-from jsplan.planning.restore.selection import RestoreSelection, select_streams
-from jsplan.planning.restore.target import Backup, declare_saved
+from jsplan.planning.restore.selection import (
+    Backup,
+    RestoreSelection,
+    declare_saved,
+    select_streams,
+)
 from jsplan.topology import build_topology
 from jsplan.units import SECOND, count_text
 from jsplan.workflows.apply import execute_plan

@@ -19,9 +19,13 @@ from jsplan.history.read import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
-from jsplan.planning.revert.plan import complete_plan, warn_of_files
 from jsplan.planning.revert.selection import list_later_applies, select_changes
-from jsplan.planning.revert.targets import declare_targets, find_targets
+from jsplan.planning.revert.targets import (
+    complete_plan,
+    declare_targets,
+    find_targets,
+    warn_of_files,
+)
 from jsplan.server_reader import ServerReader
 from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from jsplan.cli.main import main
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.errors import UsageError
-from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import OriginState
+from jsplan.planning.backfill.strategy import estimate_backfill
 from jsplan.render.backfill_preview_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions

@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.transfer.capacity import additional_bytes
+from jsplan.planning.transfer.estimate import additional_bytes
 from tests.planning.test_limits import limited, space_on
 from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replace_stream
 from tests.support import stream_content

@@ -16,7 +16,6 @@ from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.parts import Deferred
 from jsplan.documents.reading import convert
-from jsplan.planning.backfill.estimate import estimate_backfill
 from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,
@@ -31,6 +30,7 @@ from jsplan.planning.backfill.strategy import (
     StrategyFacts,
     StreamTraits,
     choose_strategy,
+    estimate_backfill,
     explain_obstacle,
 )
 from jsplan.topology.routes import is_import

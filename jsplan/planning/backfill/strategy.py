@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
 from jsplan.config.model import Backfill
-from jsplan.planning.backfill.model import BackfillState
+from jsplan.documents.parts import Estimate
+from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
-from jsplan.units import format_duration, instant_of, parse_instant
+from jsplan.units import format_bytes, format_duration, instant_of, parse_instant
 
 Strategy = Literal["snapshot", "spark"]
 #: The reason for Spark with `mode: tagged`.
@@ -226,3 +227,38 @@ def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) ->
             f"{format_duration(age)}"
         )
     return ""
+
+
+# --- the estimated time of a copy -----------------------------------------------------------------
+
+#: Copies of fewer messages are not used as samples.
+MIN_SAMPLE_MESSAGES: Final = 10_000
+
+
+def estimate_backfill(
+    entry: Backfill, strategy: Strategy, messages: int, size: int, past: Iterable[OriginState]
+) -> Estimate:
+    """Estimate the time of an entry for these messages and bytes; `past` are earlier copies."""
+    pairs = {(side.domain, entry.target.domain) for side in entry.origins}
+    samples = [
+        origin
+        for origin in past
+        if origin.strategy == strategy
+        and (origin.origin.partition("/")[0], origin.target.partition("/")[0]) in pairs
+        and origin.copied >= MIN_SAMPLE_MESSAGES
+        and origin.seconds > 0
+    ]
+    per_second, bytes_per_second, start = METHODS[strategy]
+    if samples:
+        last = samples[-1]
+        per_second = max(1, round(last.copied / last.seconds))
+        seconds = messages / per_second
+        basis = f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}"
+    else:
+        seconds = max(messages / per_second, size / bytes_per_second)
+        basis = f"assuming {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
+    rate = entry.rate
+    if rate is not None and size / rate > seconds:
+        seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
+    basis += f", and {start}s for Spark to start" if start else ""
+    return Estimate(round(seconds + start, 1), basis)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from jsplan.address import PARKING_PREFIX, Address
 from jsplan.documents.plan_types import Op
 from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
@@ -14,7 +16,10 @@ from jsplan.planning.replication.impact import source_names
 from jsplan.resources.nested import origin_key, source_keys
 
 if TYPE_CHECKING:
-    from jsplan.planning.model import PlanInputs
+    from collections.abc import Collection
+
+    from jsplan.facts.live import LiveObject
+    from jsplan.state.document import Entry
 
 
 def adapt_origin_drafts(
@@ -94,3 +99,55 @@ def order_detaching(decisions: Decisions, inputs: PlanInputs, drafts: Drafts) ->
         if address in decisions and decisions[address].replaces:
             leaving = ((edge.downstream, "leave") for edge in inputs.topology.edges_from(address))
             draft.depends_on |= drafts.keys() & leaving
+
+
+# --- sources that an apply did not attach again ---------------------------------------------------
+
+
+def restore_detached_view(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the sources of these streams in `live`, and with their keys."""
+    found: dict[Address, set[str]] = {}
+    restored: list[LiveObject] = []
+    for address, record in inputs.interrupted.replacements.items():
+        live, entry = inputs.live.get(address), inputs.entries.get(address)
+        if live is None or entry is None or entry.created != live.created:
+            continue
+        waiting = set(record.get("detached", ())) - source_keys(live.raw)
+        if detached := source_keys(entry.config) & waiting:
+            found[address] = detached
+            restored.append(_with_sources(live, entry, detached))
+    return replace(
+        inputs,
+        live=inputs.live.with_objects(restored),
+        interrupted=replace(inputs.interrupted, detached_sources=found),
+    )
+
+
+#: What a stream without sources gets: a subject from jsplan, and a window of 2 minutes from the
+#: server (measured on 2.15).
+_TEMPORARY_FIELDS: Final = ("subjects", "duplicate_window")
+
+
+def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> LiveObject:
+    """Return the stream with its detached sources in place, without its temporary fields."""
+    now = {origin_key(source): source for source in live.raw.get("sources") or ()}
+    before = {origin_key(source): source for source in entry.config["sources"]}
+    sources = [
+        now.get(key, source) for key, source in before.items() if key in now or key in detached
+    ]
+    raw = live.raw | {
+        "sources": sources + [source for key, source in now.items() if key not in before]
+    }
+    parked = [PARKING_PREFIX + live.address.stream]
+    if not now and raw.get("subjects") in (None, parked, entry.config.get("subjects")):
+        temporary = {name for name in _TEMPORARY_FIELDS if not entry.config.get(name)}
+        raw = {name: value for name, value in raw.items() if name not in temporary}
+    return dataclasses.replace(live.with_raw(raw), actual_fingerprint=live.fingerprint)
+
+
+def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
+    """Return what the record of the stream adds to close its replacement."""
+    record = inputs.interrupted.replacements.get(address, {})
+    lost = "staging" in record and address not in inputs.interrupted.streams
+    ends = lost or "detached" in record or "first_seq" in record
+    return {"replaced": record["address"]} if ends else {}

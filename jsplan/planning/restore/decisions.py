@@ -18,7 +18,7 @@ from jsplan.planning.state_records import build_state_record
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs
-    from jsplan.planning.restore.target import RestoreTarget
+    from jsplan.planning.restore.selection import RestoreTarget
 
 #: The reasons of objects that exist: equal to the saved one, or not.
 AS_SAVED: Final = "is_as_it_was_saved"

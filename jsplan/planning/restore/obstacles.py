@@ -16,7 +16,7 @@ from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
-from jsplan.planning.restore.target import RestoreTarget
+from jsplan.planning.restore.selection import RestoreTarget
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant

@@ -10,7 +10,7 @@ from jsplan.documents.plan import Plan
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.restore.decisions import AS_SAVED
 from jsplan.planning.restore.obstacles import with_restore_hints
-from jsplan.planning.restore.target import Backup
+from jsplan.planning.restore.selection import Backup
 
 
 def complete_plan(plan: Plan, backup: Backup, folder: Path, files: PlanInputs) -> None:

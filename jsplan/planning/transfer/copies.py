@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from jsplan.address import Address
 from jsplan.planning.decide import table_of
 from jsplan.planning.merge import build_create
-from jsplan.planning.transfer.capacity import sized_staging_config, with_required_max_bytes
 from jsplan.planning.transfer.configs import (
     REPLACEMENT_ID_KEY,
     REPLACES_KEY,
@@ -15,6 +14,7 @@ from jsplan.planning.transfer.configs import (
     parking_subject,
     rollups_of_copy,
 )
+from jsplan.planning.transfer.estimate import sized_staging_config, with_required_max_bytes
 from jsplan.planning.transfer.methods import second_method
 from jsplan.resources.fields import Config
 from jsplan.topology.routes import external_of

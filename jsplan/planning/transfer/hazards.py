@@ -13,9 +13,13 @@ from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
-from jsplan.planning.transfer.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.transfer.consumers import start_in_new_stream
-from jsplan.planning.transfer.estimate import cutover_seconds, duration_text
+from jsplan.planning.transfer.estimate import (
+    capacity_problem,
+    cutover_seconds,
+    duration_text,
+    sized_staging_config,
+)
 from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery

@@ -15,7 +15,7 @@ from jsplan.units import count_text
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs
-    from jsplan.planning.restore.target import RestoreTarget
+    from jsplan.planning.restore.selection import RestoreTarget
 
 
 def assess_redelivery(
