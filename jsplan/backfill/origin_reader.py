@@ -21,7 +21,7 @@ from jsplan.backfill.tasks.origin_task import (
     find_existing,
     select_inside,
 )
-from jsplan.backfill.tasks.staging_sources import await_stream_info, require_stream_info
+from jsplan.backfill.tasks.staging_streams import await_stream_info, require_stream_info
 from jsplan.errors import ServerRefusedError
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.resources.error_codes import STREAM_NOT_FOUND

@@ -18,7 +18,7 @@ from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
-from jsplan.backfill.tasks.staging_sources import await_stream_info
+from jsplan.backfill.tasks.staging_streams import await_stream_info
 from jsplan.backfill.tasks.target_scan import (
     OriginQuery,
     find_sourced_range,

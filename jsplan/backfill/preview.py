@@ -20,7 +20,7 @@ from jsplan.backfill.parquet.location import load_parquet_origin
 from jsplan.backfill.ranges import pin_side, require_valid_target, side_api
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.spark_extra import list_missing_packages
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.documents.backfill_preview import BOUNDED, COUNTED, BackfillPreview, OriginPreview

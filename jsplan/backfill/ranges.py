@@ -15,7 +15,7 @@ from msgspec import Struct, field, to_builtins
 from jsplan.backfill.entry import reads_archive
 from jsplan.backfill.parquet.location import pin_parquet_origins
 from jsplan.backfill.retry import gather_limited
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.errors import (
     ApiError,
     ConnectError,

@@ -8,7 +8,7 @@ from jsplan.backfill.origin_reader import StreamReader
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
-from jsplan.backfill.tasks.staging_sources import await_stream_info
+from jsplan.backfill.tasks.staging_streams import await_stream_info
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState

@@ -15,7 +15,7 @@ from msgspec import Struct
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.compare_rows import compare_rows
 from jsplan.backfill.endpoints import Endpoints, require_same_stream
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import JsplanError
 from jsplan.facts.compare_streams import IncomparableError, compare_streams

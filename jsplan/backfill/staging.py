@@ -18,13 +18,14 @@ from msgspec import Struct
 from jsplan.backfill.protocol.stream_info import find_first_seq_at
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
-from jsplan.backfill.tasks import staging_sources, staging_streams
+from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_recovery import (
+    Arrived,
     StagedMessages,
     find_duplicate,
     read_staged_messages,
+    scan_promotions,
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError
@@ -84,7 +85,7 @@ class Staging(Struct):
         """Delete staging streams, then detach them: a source shows that promotion began."""
         for staging in staged:
             await self._write(partial(staging_streams.remove, self.api, staging))
-        await self._write(partial(staging_sources.detach_staging_streams, self.api, self.stream))
+        await self._write(partial(staging_streams.detach_staging_streams, self.api, self.stream))
 
     # --- promotion --------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Staging(Struct):
         staged = [staging for staging, _ in nonempty]
         first = int((await self.fetch_target_info())["state"]["last_seq"]) + 1
         await self._write(
-            lambda: staging_sources.attach_staging_streams(self.api, self.stream, staged)
+            lambda: staging_streams.attach_staging_streams(self.api, self.stream, staged)
         )
         first = first if since is None else min(since, first)
         count = sum(staging.messages for staging in staged)
@@ -150,7 +151,7 @@ class Staging(Struct):
         """
         info = await self.fetch_target_info()
         deleted = info["state"]["first_seq"] > first or info["state"].get("num_deleted")
-        return bool(deleted) and staging_sources.has_delivered(info, staging, scan.reached)
+        return bool(deleted) and staging_streams.has_delivered(info, staging, scan.reached)
 
     def _is_equal(
         self, staging: StagingStream, scan: Arrived, hashes: list[str], *, may_lack: bool
@@ -208,7 +209,7 @@ class Staging(Struct):
         recovered: list[Recovered] = []
         if sealed:
             info = await self.fetch_target_info()
-            attached = staging_sources.list_staging_sources(info["config"])
+            attached = staging_streams.list_staging_sources(info["config"])
             recovered = await self._select_promotable(sealed, attached, is_prefix)
         if recovered:
             count = sum(staging.messages for staging, _ in recovered)
@@ -270,7 +271,7 @@ class Staging(Struct):
 
     async def fetch_target_info(self) -> dict[str, Any]:
         """Return STREAM.INFO of the target. Raises ApiError if it does not exist."""
-        return await staging_sources.await_stream_info(self.api, self.stream)
+        return await staging_streams.await_stream_info(self.api, self.stream)
 
     async def _write(self, request: Callable[[], Any]) -> Any:
         return await self.context.write(self.api, request)

@@ -9,7 +9,7 @@ from typing import Any
 from jsplan.address import BACKFILL_INCOMPLETE, Address
 from jsplan.backfill.options import format_run_command
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.staging_sources import list_staging_sources
+from jsplan.backfill.tasks.staging_streams import list_staging_sources
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean

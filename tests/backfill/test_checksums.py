@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsplan.backfill.rows.checksums import BLOCK_SEQUENCES, compare_checksums, sum_blocks
-from jsplan.backfill.rows.message_rows import NO_ORIGIN, ROW_SCHEMA, SKIPPED
-from jsplan.backfill.rows.order import LATE, REPAIRED
+from jsplan.backfill.rows.message_rows import LATE, NO_ORIGIN, REPAIRED, ROW_SCHEMA, SKIPPED
 
 Rows = list[dict[str, int]]
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.backfill import staging
-from jsplan.backfill.tasks import staging_sources
-from jsplan.backfill.tasks.promotion_scan import Arrived, scan_promotions
+from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.staging_recovery import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.workflows import backfill
@@ -305,7 +305,7 @@ def test_what_is_gone_before_it_is_compared(
 ) -> None:
     """Messages count as deleted by the target only if its source was delivered."""
     write_subjects(pair, 16, max_msgs_per_subject=2)
-    attach = staging_sources.attach_staging_streams
+    attach = staging_streams.attach_staging_streams
 
     async def attach_nothing(api: DomainApi, stream: str, staged: Sequence[StagingStream]) -> None:
         await attach(api, stream, [] if not is_delivered else staged)
@@ -320,7 +320,7 @@ def test_what_is_gone_before_it_is_compared(
         pair.ask("hub", "STREAM.PURGE.T")
         return scan_promotions(target, stream, first, staged, patience=0.2)
 
-    monkeypatch.setattr(staging_sources, "attach_staging_streams", attach_nothing)
+    monkeypatch.setattr(staging_streams, "attach_staging_streams", attach_nothing)
     monkeypatch.setattr(staging, "scan_promotions", delete_then_scan)
     if is_delivered:
         found = pair.run(allow_hazards=("DELETES_MESSAGES",))

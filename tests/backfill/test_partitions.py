@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jsplan.backfill.seq_ranges import count_sequences
-from jsplan.backfill.tasks import partition_writer, staging_sources
+from jsplan.backfill.tasks import partition_writer, staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, assign_partitions
@@ -119,7 +119,7 @@ def test_partitions_are_promoted_together(pair: Pair, monkeypatch: pytest.Monkey
     pair.stream("leaf", "S", spread_rows(300))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     sources: list[int] = []
-    real = staging_sources._update_sources  # noqa: SLF001 - the function that requests an update
+    real = staging_streams._update_sources  # noqa: SLF001 - the function that requests an update
 
     async def record_update(
         api: Any, stream: str, config: dict[str, Any], wanted: list[dict[str, Any]]
@@ -127,7 +127,7 @@ def test_partitions_are_promoted_together(pair: Pair, monkeypatch: pytest.Monkey
         sources.append(len(wanted))
         await real(api, stream, config, wanted)
 
-    monkeypatch.setattr(staging_sources, "_update_sources", record_update)
+    monkeypatch.setattr(staging_streams, "_update_sources", record_update)
 
     assert pair.run().copied == 300
     assert sources == [2, 0]

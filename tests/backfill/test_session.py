@@ -10,8 +10,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from jsplan.backfill.spark.class_archive import MAX_AGE, find_archive
-from jsplan.backfill.spark.session import MIN_JAVA_VERSION, find_java_home, read_java_version
+from jsplan.backfill.spark.session import (
+    MAX_AGE,
+    MIN_JAVA_VERSION,
+    find_archive,
+    find_java_home,
+    read_java_version,
+)
 
 
 def fake_java(folder: Path, says: str) -> Path:

@@ -8,8 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA
-from jsplan.backfill.spark.source_ranges import split_range
-from jsplan.backfill.spark.source_streams import SourceStream
+from jsplan.backfill.spark.source_streams import SourceStream, split_range
 from jsplan.identity import KnownObject
 from jsplan.units import parse_instant
 from tests.backfill.test_reading import EDGES, store

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
 from jsplan.backfill.rows import message_rows
-from jsplan.backfill.rows.message_rows import ComparedOrigin
-from jsplan.backfill.rows.order import OrderTracker
+from jsplan.backfill.rows.message_rows import ComparedOrigin, OrderTracker
 
 ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000)
 TIME = "2026-11-22T04:55:23.988835043Z"

@@ -13,16 +13,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, field
 
 from jsplan.backfill.message_schema import (
     contains_bytes,
     neutralize_headers,
     parse_times,
 )
-from jsplan.backfill.protocol.arrow_split import get_buffers
+from jsplan.backfill.protocol.arrow_split import get_buffers, group_rows
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
-from jsplan.backfill.rows.order import OrderTracker
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.hashes import (
     encode_canonical,
@@ -34,6 +33,59 @@ from jsplan.backfill.tasks.hashes import (
 from jsplan.backfill.tasks.origin_task import select_inside
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER, SOURCE_HEADER
+
+#: After a later message of the same attempt, and after a later message of an earlier attempt.
+LATE, REPAIRED = 1, 2
+
+
+class OrderTracker(Struct):
+    """Marks messages of one origin that come after a later one, while a target is read in order.
+
+    `order` is that of the entry. `highest` has the highest sequence of each subject (empty for
+    `order: stream`) and staging stream (None: of all copies).
+    """
+
+    order: str = "stream"
+    highest: dict[tuple[bytes, str | None], int] = field(default_factory=dict)
+
+    def mark_rows(
+        self, names: pa.Array, seqs: SeqArray, subjects: pa.BinaryArray
+    ) -> np.ndarray[Any, Any]:
+        """Return LATE or REPAIRED for each row.
+
+        `names` are staging streams, empty for messages of a source.
+        """
+        if self.order == "stream":
+            return self._mark_subject(b"", names, seqs)
+        marks = np.zeros(len(seqs), dtype=np.int64)
+        if self.order == "subject":
+            for subject, places in group_rows(subjects):
+                marks[places] = self._mark_subject(
+                    subject, names.take(pa.array(places)), seqs[places]
+                )
+        return marks
+
+    def _mark_subject(
+        self, subject: bytes, names: pa.Array, seqs: SeqArray
+    ) -> np.ndarray[Any, Any]:
+        marks = np.zeros(len(seqs), dtype=np.int64)
+        before_copies = self._advance((subject, None), seqs)
+        for name, places in group_rows(names):
+            before = before_copies[places]
+            if name:
+                before = self._advance((subject, name), seqs[places])
+            mark = np.where(seqs[places] < before, LATE, REPAIRED)
+            marks[places] = np.where(seqs[places] < before_copies[places], mark, 0)
+        return marks
+
+    def _advance(self, key: tuple[bytes, str | None], seqs: SeqArray) -> SeqArray:
+        """Return the highest sequence before each row."""
+        highest = np.maximum.accumulate(np.concatenate([[self.highest.get(key, 0)], seqs]))
+        self.highest[key] = int(highest[-1])
+        return highest[:-1]
+
+
+# --- the order of messages in a target ------------------------------------------------------------
 
 #: `time` is ns (0: unknown). `place` is the sequence at the target. `mark` is a sum of flags.
 ROW_SCHEMA: Final = pa.schema(

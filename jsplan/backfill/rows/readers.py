@@ -13,15 +13,16 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.rows.message_rows import (
     AT_TARGET,
     IMPOSSIBLE,
+    LATE,
     NO_ORIGIN,
     PRESENT,
     ComparedOrigin,
+    OrderTracker,
     build_rows,
     extract_copied_rows,
     extract_sourced_rows,
     to_stored_rows,
 )
-from jsplan.backfill.rows.order import LATE, OrderTracker
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origins
 from jsplan.backfill.tasks.origin_task import OriginTask, read_messages

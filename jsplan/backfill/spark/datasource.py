@@ -22,16 +22,16 @@ from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.spark.pushdown import HAS_FILTERS, PushedBounds, push_filters
 from jsplan.backfill.spark.sink import JetStreamWriter, make_stream_writer
-from jsplan.backfill.spark.source_ranges import (
+from jsplan.backfill.spark.source_streams import (
     DEFAULT_PARTITIONS,
     SCHEMA,
     RangePartition,
+    Source,
     find_range,
     read_partition,
     split_range,
     to_rows,
 )
-from jsplan.backfill.spark.source_streams import Source
 from jsplan.backfill.spark.stream_source import make_stream_reader
 from jsplan.errors import UsageError
 from jsplan.identity import KnownObject

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, parse_headers, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
-from jsplan.backfill.spark.bisect import find_failing_message
 from jsplan.backfill.spark.executors import (
     CarriedError,
     Failure,
@@ -30,7 +29,7 @@ from jsplan.backfill.spark.executors import (
     refuse_retry,
     run_tasks,
 )
-from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
+from jsplan.backfill.spark.user_transforms import apply_function, filter_rows, find_failing_message
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
 from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (

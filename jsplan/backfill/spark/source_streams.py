@@ -1,4 +1,4 @@
-"""The streams that a read has as one table: the one of its options, or those of a workspace."""
+"""The streams that a read has as one table, their ranges, and their messages as rows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
 
 from jsplan.address import STAGING_PREFIX, Address, matches, matches_any
-from jsplan.backfill.protocol import RawConnection
-from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_stream_info, request_api
+from jsplan.backfill.message_schema import to_table
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.stream_info import (
+    StreamInfo,
+    fetch_stream_info,
+    find_first_seq_at,
+    request_api,
+)
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.plain_errors import SourceError
+from jsplan.backfill.spark.pushdown import PushedBounds
 from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
 from jsplan.config import load
 from jsplan.config.model import Domain, LoadOptions, Workspace
 from jsplan.errors import ApiError, ConnectError
+from jsplan.identity import KnownObject
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.planning.backfill.model import SeqRange
 
 
 @dataclass(frozen=True)
@@ -137,3 +151,94 @@ def _list_streams(domain: Domain, endpoint: Endpoint, globs: list[str]) -> list[
         if not name.startswith(STAGING_PREFIX)
         and matches_any(globs, Address.of_stream(domain.key, name))
     ]
+
+
+# --- their ranges as tasks read them, and their messages as rows ----------------------------------
+
+#: Columns as Spark DDL. `time` is nanoseconds since 1970, of which `timestamp` has microseconds.
+SCHEMA: Final = (
+    "domain STRING, stream STRING, seq BIGINT, time BIGINT, timestamp TIMESTAMP, subject STRING, "
+    "headers ARRAY<STRUCT<name: STRING, value: STRING>>, data BINARY, origin STRING"
+)
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+#: Default number of tasks of a read.
+DEFAULT_PARTITIONS: Final = 2
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """Range of sequences of one stream for one task, both ends included."""
+
+    source: SourceStream
+    first: int
+    last: int
+    known: KnownObject
+
+
+def split_range(
+    source: SourceStream, first: int, last: int, count: int, known: KnownObject
+) -> list[RangePartition]:
+    """Split a range into at most `count` parts of similar length."""
+    span = SeqRange(first, last)
+    parts = span.split(max(1, -(-span.size // max(1, count))))
+    return [RangePartition(source, *part, known) for part in parts]
+
+
+def find_range(
+    connection: RawConnection,
+    options: Options,
+    source: SourceStream,
+    info: StreamInfo,
+    pushed: PushedBounds,
+) -> tuple[int, int]:
+    """Return the first and last sequence that the options and pushed filters select."""
+
+    def find(time: int) -> int:
+        return find_first_seq_at(connection, source.api_prefix, source.stream, time)
+
+    firsts = [1, info.first, options.number("startSeq") or 0, pushed.first]
+    firsts += [find(time) for time in (options.time("startTime"), pushed.since) if time is not None]
+    end = options.number("endSeq")
+    lasts = [info.last, info.last if end is None else end, pushed.last]
+    lasts += [
+        find(time) - 1 for time in (options.time("endTime"), pushed.until) if time is not None
+    ]
+    return max(firsts), min(lasts)
+
+
+def read_partition(
+    options: Options, part: InputPartition, filters: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Read the messages of one task, as `MESSAGE_SCHEMA` has them.
+
+    Without any range, Spark creates one empty task.
+    """
+    if not isinstance(part, RangePartition):
+        return
+    source, headers_only = part.source, options.flag("headersOnly")
+    request = ReadRequest(
+        source.api_prefix,
+        source.stream,
+        part.first,
+        part.last,
+        filters,
+        headers_only,
+        part.known,
+    )
+    for batch in read(lambda: source.connect(options), request):
+        yield drop_size_header(batch) if headers_only else batch
+
+
+def to_rows(source: SourceStream, messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages in the columns of `SCHEMA`."""
+    rows = to_table(source.domain, source.stream, messages)
+    microseconds = pc.divide(rows["time"], 1_000).cast(pa.int64()).view(_TIMESTAMP)
+    return rows.add_column(rows.schema.get_field_index("subject"), "timestamp", microseconds)
+
+
+def drop_size_header(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Drop the last header, with the size of the payload, which servers add to headers alone."""
+    headers = pc.replace_substring_regex(
+        rows["headers"], pattern=r"\r\nNats-Msg-Size: [0-9]+\r\n\r\n$", replacement="\r\n\r\n"
+    )
+    return rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)

@@ -16,15 +16,16 @@ from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_time
 from jsplan.backfill.spark.options import Options
 from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.spark.pushdown import PushedBounds
-from jsplan.backfill.spark.source_ranges import (
+from jsplan.backfill.spark.source_streams import (
     DEFAULT_PARTITIONS,
     RangePartition,
+    Source,
+    SourceStream,
     find_range,
     read_partition,
     split_range,
     to_rows,
 )
-from jsplan.backfill.spark.source_streams import Source, SourceStream
 from jsplan.errors import OFFLINE_ERRORS, ConnectError, RefusedError, ServerRefusedError
 from jsplan.identity import KnownObject, is_same_object
 from jsplan.resources.error_codes import STREAM_NOT_FOUND

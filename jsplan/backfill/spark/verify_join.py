@@ -18,13 +18,14 @@ from jsplan.backfill.rows.message_rows import (
     AT_TARGET,
     EXPECTED,
     IMPOSSIBLE,
+    LATE,
     NO_ORIGIN,
     PRESENT,
+    REPAIRED,
     ROW_SCHEMA,
     SKIPPED,
     to_stored_rows,
 )
-from jsplan.backfill.rows.order import LATE, REPAIRED
 from jsplan.backfill.spark.executors import collect_frame, map_numbers, run_tasks
 from jsplan.backfill.spark.pipeline import build_rows, split_rows
 from jsplan.backfill.tasks.partitioning import TransformSpec

@@ -31,7 +31,7 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import parse_origins
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
-from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.backfill.transforms import build_transform_spec
 from jsplan.config.model import Backfill
 from jsplan.context import Context
