@@ -66,7 +66,7 @@ from jsplan.planning.replication.source_starts import check_late_starts, fix_sou
 from jsplan.planning.server_rules import check_server_rules
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stranded import check_starved_consumers
-from jsplan.planning.transfer.consumers import config_with_start
+from jsplan.planning.transfer.consumers import config_with_start, origin_consumer, target_consumer
 from jsplan.planning.transfer.decisions import (
     ORIGIN_RELOCATED,
     TARGET_RELOCATED,
@@ -78,7 +78,6 @@ from jsplan.planning.transfer.entries import deferral_reasons
 from jsplan.planning.transfer.hazards import preserve_obstacle
 from jsplan.planning.transfer.positions import check_resets
 from jsplan.planning.transfer.stages import limit_changes
-from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
 

@@ -30,10 +30,10 @@ from jsplan.planning.left_origins import find_left_origins
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.stranded import list_filter_measurements
+from jsplan.planning.transfer.consumers import origin_consumer
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import finishing_consumers
 from jsplan.planning.transfer.positions import reset_measurements
-from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.resources import TABLES
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key

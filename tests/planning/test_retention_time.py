@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.replication.offline_retention import shortest_retention
+from jsplan.planning.domain_findings import shortest_retention
 from jsplan.units import DURATIONS, SECOND
 
 NOW = datetime(2026, 1, 11, tzinfo=UTC)

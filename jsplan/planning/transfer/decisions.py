@@ -15,13 +15,12 @@ from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
-from jsplan.planning.transfer.consumers import has_unknown_start
+from jsplan.planning.transfer.consumers import has_unknown_start, origin_consumer
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.transfer.hazards import note_new_window
 from jsplan.planning.transfer.obstacles import Obstacle, choose_method
 from jsplan.planning.transfer.progress import INSPECT_HINT, RELOCATION_HINT, Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
-from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from jsplan.address import Address, is_glob, matches, matches_any, move_address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.impact import reads_origin
+from jsplan.planning.transfer.consumers import origin_consumer, target_consumer
 from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
-from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:

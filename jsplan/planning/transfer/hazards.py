@@ -13,7 +13,7 @@ from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
-from jsplan.planning.transfer.consumers import start_in_new_stream
+from jsplan.planning.transfer.consumers import origin_consumer, start_in_new_stream, target_consumer
 from jsplan.planning.transfer.estimate import (
     capacity_problem,
     cutover_seconds,
@@ -23,7 +23,6 @@ from jsplan.planning.transfer.estimate import (
 from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
-from jsplan.planning.transfer.successors import origin_consumer, target_consumer
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text

@@ -24,13 +24,12 @@ from jsplan.planning.transfer.configs import (
     quiesced_config,
     staging_address,
 )
-from jsplan.planning.transfer.consumers import request_with_pause
+from jsplan.planning.transfer.consumers import origin_consumer, request_with_pause
 from jsplan.planning.transfer.copies import copy_config, mirror_config, new_config, restored_config
 from jsplan.planning.transfer.decisions import RELOCATION_ROLLED_BACK
 from jsplan.planning.transfer.estimate import additional_bytes
 from jsplan.planning.transfer.methods import second_method
 from jsplan.planning.transfer.progress import Transfer
-from jsplan.planning.transfer.successors import origin_consumer
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
