@@ -7,8 +7,15 @@ from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.accounts import delete_account, write_account
-from jsplan.applying.kv_entries import delete_entry, write_entry
-from jsplan.applying.objects import clean_object, delete_object, upload_object
+from jsplan.applying.kv_entries import (
+    clean_object,
+    delete_entry,
+    delete_object,
+    delete_schedule,
+    upload_object,
+    write_entry,
+    write_schedule,
+)
 from jsplan.applying.replicated_streams import (
     attach_sources,
     create_origin,
@@ -17,13 +24,12 @@ from jsplan.applying.replicated_streams import (
 )
 from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.requests import FAILURES, may_run_together, run_requests
-from jsplan.applying.schedules import delete_schedule, write_schedule
 from jsplan.applying.step_context import StepContext, removal_lines
 from jsplan.applying.transfer import consumers, copy, cutover
 from jsplan.applying.transfer.compare import compare
-from jsplan.applying.transfer.relocated_consumer import relocate_consumer
 from jsplan.applying.transfer.replaced_consumer import (
     clean_up_consumer,
+    relocate_consumer,
     replace_consumer,
     reset_consumer,
 )

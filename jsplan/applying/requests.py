@@ -17,7 +17,7 @@ from jsplan.address import Address
 from jsplan.applying.kv_entries import require_planned_value
 from jsplan.applying.preconditions import has_no_consumers
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted, closing_lines
-from jsplan.applying.transfer.wake import wake_consumers
+from jsplan.applying.transfer.hold import wake_consumers
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from jsplan.applying.resume_plan import deferred_steps
+from jsplan.applying.saved_plan import deferred_steps
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan

@@ -15,7 +15,6 @@ from jsplan.applying.executor import Execution
 from jsplan.applying.open_domains import open_domains, require_as_planned
 from jsplan.applying.operations import Operation
 from jsplan.applying.result import build_result, summarize_execution
-from jsplan.applying.resume_plan import resume_plan, unplanned_note
 from jsplan.applying.rollout import Wave, require_known_terms, run_in_waves, split_into_waves
 from jsplan.applying.saved_plan import (
     contents_of,
@@ -23,6 +22,8 @@ from jsplan.applying.saved_plan import (
     require_planned_contents,
     require_same_workspace,
     require_unguarded,
+    resume_plan,
+    unplanned_note,
 )
 from jsplan.applying.session_records import record_deferred, record_owner, record_servers
 from jsplan.applying.step_consistency import require_consistent_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsplan.applying.schedule import Schedule
+from jsplan.applying.executor import Schedule
 from jsplan.documents.plan import Step
 
 

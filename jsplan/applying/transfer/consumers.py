@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext
 from jsplan.applying.step_journal import gone_error
-from jsplan.applying.transfer.hold import Recorded, own_pause
+from jsplan.applying.transfer.hold import Recorded, own_pause, resume_consumers
 from jsplan.applying.transfer.record import (
     TransferRecord,
     params,
@@ -23,7 +23,6 @@ from jsplan.applying.transfer.record import (
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError

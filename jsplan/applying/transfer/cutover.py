@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jsplan.address import Address
+from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.preconditions import consumer_difference
 from jsplan.applying.replicated_streams import (
     moved_positions,
@@ -17,13 +17,13 @@ from jsplan.applying.replicated_streams import (
     with_resume_positions,
 )
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.transfer.compare import compare_range
 from jsplan.applying.transfer.copy import last_stored, require_end_movable, wait_until_connected
-from jsplan.applying.transfer.finished import delete_finished
 from jsplan.applying.transfer.hold import pause_consumers, read_positions
-from jsplan.applying.transfer.placeholder import create_placeholder, delete_placeholder
 from jsplan.applying.transfer.record import (
     TransferRecord,
     at,
+    delete_message,
     find_record,
     hop_of,
     is_relocation,
@@ -44,7 +44,12 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import max_redelivered, position_of
 from jsplan.facts.live import LiveObject
-from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement, probe_address
+from jsplan.planning.transfer.configs import (
+    accepts_nothing,
+    belongs_to_replacement,
+    is_quiesced,
+    probe_address,
+)
 from jsplan.resources import CONSUMER
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
@@ -300,3 +305,85 @@ async def end_without_origin(context: StepContext, step: Step) -> None:
         raise StepFailed(f"{origin.address} is there again; it was not deleted")
     await delete_placeholder(context, step)
     await context.record({"replaced": params(step)["state_address"]})
+
+
+# --- the placeholder of an interest stream --------------------------------------------------------
+
+
+async def create_placeholder(context: StepContext, step: Step) -> None:
+    """Create the placeholder consumer, if the step gives the target interest retention."""
+    assert step.request is not None
+    payload = step.request["payload"]
+    if payload.get("retention") != "interest":
+        return
+    # The server refuses the limits that the target gets if an existing consumer is beyond them.
+    limits = {name: n for name, n in (payload.get("consumer_limits") or {}).items() if n > 0}
+    stream, name = hop_of(step).copy.stream, _name(require_record(context, step))
+    text = "jsplan: holds the messages of this stream until its consumers have moved here"
+    config = {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text}
+    request = {"stream_name": stream, "config": config | limits, "action": ""}
+    await context.send(step, f"CONSUMER.CREATE.{stream}.{name}", request)
+
+
+async def delete_placeholder(context: StepContext, step: Step) -> None:
+    """Delete the placeholder consumer. The server then deletes what no consumer wants."""
+    record, target = require_record(context, step), hop_of(step).copy
+    if record["old"]["config"].get("retention") == "interest":
+        verb = f"CONSUMER.DELETE.{target.stream}.{_name(record)}"
+        await context.send_if_exists(at(step, target), verb)
+
+
+def _name(record: TransferRecord) -> str:
+    return f"{STAGING_PREFIX}{record['id']}"
+
+
+# --- what workers finish at the origin ------------------------------------------------------------
+
+
+async def delete_finished(context: StepContext, step: Step) -> None:
+    """Delete from the target what workers have finished at the origin, if that is a work queue.
+
+    What no consumer had received is not deleted: its absence is a loss of the origin's server, as
+    is a lower last sequence. Raises StepFailed where another client changed the origin.
+    """
+    record = require_record(context, step)
+    if not is_workqueue(record):
+        return
+    origin = await read_origin(context, step, record)
+    last, now = int(record["last_seq"]), int(origin.state.get("last_seq") or 0)
+    if now > last or not is_quiesced(hop_of(step).origin, origin, record["id"]):
+        raise StepFailed(f"{origin.address} was changed by another client; nothing was deleted")
+    if now < last:
+        return
+    last = min(last, await _last_delivered(context, step, record))
+    first = int(origin.state.get("first_seq") or 0)
+    if origin.state.get("messages") and first > 1:
+        await _purge_before(context, step, min(first, last + 1))
+    elif not origin.state.get("messages"):
+        await _purge_before(context, step, last + 1)
+        return
+    while first <= last:
+        found = await compare_range(context, step, first, last)
+        for seq in found.extra:
+            await delete_message(context, at(step, hop_of(step).copy), seq)
+        if not found.extra.omitted:
+            return
+
+
+async def _last_delivered(context: StepContext, step: Step, record: TransferRecord) -> int:
+    """Return the last sequence that consumers of the origin delivered, also deleted ones."""
+    origin = hop_of(step).origin
+    now = await context.api(at(step, origin)).all_consumers(origin.stream)
+    known = [consumer["state"] for consumer in record.get("consumers", {}).values()]
+    return max(
+        (int((state.get("delivered") or {}).get("stream_seq") or 0) for state in [*known, *now]),
+        default=0,
+    )
+
+
+async def _purge_before(context: StepContext, step: Step, seq: int) -> None:
+    """Delete what the target has before the first message of the origin."""
+    target = hop_of(step).copy
+    live = await context.read(target)
+    if live is not None and live.state.get("messages") and int(live.state["first_seq"]) < seq:
+        await context.send(at(step, target), f"STREAM.PURGE.{target.stream}", {"seq": seq})

@@ -6,20 +6,21 @@ knows where it was, and which pause it had of its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.applying.step_context import StepContext
+from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.record import TransferRecord, at, require_record, update_record
-from jsplan.applying.transfer.wake import resume_consumers
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE, PAUSED_UNTIL, is_expired, is_held
 from jsplan.resources.fields import Config
+from jsplan.units import format_instant, parse_instant
 
 #: A consumer in a record in state, `RecordedConsumer` in `documents/state_parts.py`.
 Recorded = Mapping[str, Any]
@@ -119,3 +120,75 @@ async def _read_consumers(context: StepContext, step: Step) -> list[LiveObject]:
     seen = [line for live in found for line in context.seen_lines(step, live)]
     await context.record(*seen, durable=False)
     return found
+
+
+# --- the end of a pause ---------------------------------------------------------------------------
+
+#: Nanoseconds of the pause that wakes a consumer by its end, and after it.
+WAKE_DELAY, WAKE_MARGIN = 100_000_000, 50_000_000
+#: Seconds between two reads of a consumer whose pause ends.
+POLL_INTERVAL: Final = 0.05
+#: Reads until all servers of a cluster know that a pause has ended.
+MAX_POLLS: Final = 200
+
+
+async def resume_consumers(
+    context: StepContext, step: Step, pauses: Mapping[Address, str | None]
+) -> None:
+    """End the pauses that hold these consumers, and give each the pause of its own.
+
+    None, or an instant (RFC 3339) that has passed, is no pause. Consumers that are gone are passed
+    over. Raises what `StepContext.send` raises, and StepFailed for one that stays paused.
+    """
+    await wake_consumers(context, step, pauses)
+    for address, own in pauses.items():
+        await context.send_if_exists(step, _verb(address), {PAUSE: own} if own else None)
+    for address, own in pauses.items():
+        await _wait_until_known(context, address, own)
+
+
+async def wake_consumers(
+    context: StepContext, step: Step, pauses: Mapping[Address, str | None]
+) -> None:
+    """Wait until the pauses of these consumers have ended by themselves, all at the same time.
+
+    One with a later pause of its own stays asleep. Only the server's clock counts.
+    """
+    last: tuple[Address, int] | None = None
+    for address, own in pauses.items():
+        live = await context.read(address)
+        if live is None or not live.answered_at:
+            continue
+        now = parse_instant(live.answered_at)
+        if own is None or parse_instant(own) <= now:
+            last = address, now + WAKE_DELAY
+            await context.send_if_exists(step, _verb(address), {PAUSE: format_instant(last[1])})
+    if last is not None:
+        await _wait_until(context, *last)
+
+
+async def _wait_until(context: StepContext, address: Address, end: int) -> None:
+    """Wait until the domain of a consumer is past `end` (ns), or the consumer is gone."""
+    while True:
+        live = await context.read(address)
+        if live is None or not live.answered_at:
+            return
+        if parse_instant(live.answered_at) >= end + WAKE_MARGIN:
+            return
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _wait_until_known(context: StepContext, address: Address, own: str | None) -> None:
+    """Wait until the consumer shows its own pause: a cluster answers before all servers know it."""
+    wanted = parse_instant(own) if own else None
+    for _ in range(MAX_POLLS):
+        live = await context.read(address)
+        shown = live.raw.get(PAUSE) if live is not None else own
+        if (parse_instant(shown) if shown else None) == wanted:
+            return
+        await asyncio.sleep(POLL_INTERVAL)
+    raise StepFailed(f"{address} is still paused; the next plan continues from there")
+
+
+def _verb(address: Address) -> str:
+    return f"CONSUMER.PAUSE.{address.stream}.{address.consumer}"
