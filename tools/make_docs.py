@@ -25,7 +25,7 @@ from jsplan.config.workspace_schema import all_sections
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.health.thresholds import ROWS as THRESHOLDS
-from jsplan.jetstream.context_keys import CONTEXT_KEYS, SCHEMES_OF_USE, Use
+from jsplan.jetstream.context_files import CONTEXT_KEYS, SCHEMES_OF_USE, Use
 from jsplan.jetstream.secret_references import SCHEMES
 from jsplan.planning.server_version import DIFFERENCES
 from jsplan.resources import TABLES
@@ -378,7 +378,7 @@ def contexts() -> str:
         for scheme, text in SCHEMES.items()
     ]
     return (
-        NOTE.format(source="jsplan/jetstream/context_keys.py and secret_references.py")
+        NOTE.format(source="jsplan/jetstream/context_files.py and secret_references.py")
         + "# Contexts of the nats CLI\n\n"
         + _CONTEXTS_INTRO
         + "## Keys\n\n"

@@ -21,9 +21,9 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, NotPermittedError, ServerRefusedError, UsageError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.accounts import decode_claims
 from jsplan.jetstream.answers import CLAIMS_DELETE, CLAIMS_UPDATE, SERVER_SETTINGS
 from jsplan.jetstream.api import request_system
+from jsplan.jetstream.contexts import decode_claims
 from jsplan.jetstream.jwt import OPERATOR, SigningKey, read_signing_key
 from jsplan.jetstream.read_only import server_varz
 from jsplan.resources.account import merge_claims

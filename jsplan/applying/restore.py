@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from jsplan.applying.operations import Operation
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.applying.transfer.consumers import create_consumer, find_position
-from jsplan.backup.consumer_position import extract_position
-from jsplan.backup.differences import position_differences, restore_differences
+from jsplan.backup.differences import extract_position, position_differences, restore_differences
 from jsplan.backup.folder import BackupError, find_damage
 from jsplan.backup.manifest import SavedConsumer, StreamSnapshot
 from jsplan.disk import open_regular
@@ -34,8 +33,7 @@ from jsplan.errors import (
 )
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import parse_consumer
-from jsplan.jetstream.repeated_restore import repeat_restore
-from jsplan.jetstream.snapshots import restore_stream
+from jsplan.jetstream.snapshots import repeat_restore, restore_stream
 from jsplan.planning.restore.selection import Backup, RestoreTarget
 from jsplan.planning.transfer.consumer_position import choose_position_method, with_start_sequence
 from jsplan.resources import CONSUMER

@@ -21,8 +21,7 @@ from jsplan.errors import JsplanError
 from jsplan.facts.compare_streams import IncomparableError, compare_streams
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
-from jsplan.jetstream.repeated_restore import repeat_restore
-from jsplan.jetstream.snapshots import open_snapshot, restore_stream
+from jsplan.jetstream.snapshots import open_snapshot, repeat_restore, restore_stream
 from jsplan.planning.backfill.model import OriginState
 from jsplan.resources.server_features import read_level
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
-from jsplan.backup.consumer_position import extract_position
+from jsplan.backup.differences import extract_position
 from jsplan.backup.folder import BackupFolder, find_damage
 from jsplan.backup.manifest import SavedConsumer, SavedStream
 from jsplan.errors import ApiError, ServerRefusedError

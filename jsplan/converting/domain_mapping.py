@@ -9,8 +9,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from jsplan.config.model import Domain, Workspace
-from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
-from jsplan.converting.result import ConvertTarget
+from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, ConvertTarget, Owner
 from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
 

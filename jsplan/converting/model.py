@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from jsplan.address import Address, Kind
+from jsplan.config.files import MAIN_FILE
 from jsplan.config.findings import Findings
+from jsplan.config.model import LoadOptions
 from jsplan.config.node import Node, Place, source_range
 from jsplan.diagnostics import Diagnostic, Severity
+from jsplan.disk import is_file
 
 NOT_CONVERTED = "JS180"
 OTHER_DEFAULT = "JS181"
@@ -115,3 +118,36 @@ class NoteWriter(Struct, frozen=True):
         shown = source_range(place) if place is not None else None
         found = Diagnostic(severity, code, summary, detail, None, shown)
         self.conversion.notes.append(Note(found, self.about))
+
+
+# --- the target and the result --------------------------------------------------------------------
+
+Tool = Literal["nats", "nack", "terraform"]
+TOOL_NAMES: Mapping[str, str] = {"nats": "the nats CLI", "nack": "NACK", "terraform": "Terraform"}
+
+
+class ConvertTarget(Struct, frozen=True):
+    """The workspace that receives the result: an existing one, or a new one called `name`.
+
+    `domain` is used for resources that name none.
+    """
+
+    load: LoadOptions
+    name: str
+    domain: str | None = None
+
+    @property
+    def exists(self) -> bool:
+        """True if there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
+        path = self.load.directory / MAIN_FILE
+        return is_file(path) and path.stat().st_size > 0
+
+
+class ConvertResult(Struct, frozen=True):
+    """The text of the file, the addresses that it declares, and diagnostics."""
+
+    tool: Tool
+    text: str
+    new_workspace: bool
+    addresses: tuple[Address, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()

@@ -17,8 +17,16 @@ from jsplan.codegen import (
 from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.node import source_range
 from jsplan.converting.domain_mapping import DomainMapping
-from jsplan.converting.model import NOT_CONVERTED, Conversion, ConvertedResource, Note
-from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
+from jsplan.converting.model import (
+    NOT_CONVERTED,
+    TOOL_NAMES,
+    Conversion,
+    ConvertedResource,
+    ConvertResult,
+    ConvertTarget,
+    Note,
+    Tool,
+)
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.merge import expected_new
 from jsplan.resources.buckets import BACKING_TABLES, is_bucket

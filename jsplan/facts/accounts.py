@@ -17,9 +17,9 @@ from jsplan.disk import display_path, read_regular
 from jsplan.errors import ApiError, NoRespondersError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.accounts import decode_claims
 from jsplan.jetstream.answers import CLAIMS_LIST
 from jsplan.jetstream.api import request_system
+from jsplan.jetstream.contexts import decode_claims
 from jsplan.jetstream.read_only import claims_lookup
 from jsplan.resources.account import ACCOUNT, parse_claims
 from jsplan.resources.account_file import MAX_BYTES, header_of, parse_file

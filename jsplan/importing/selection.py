@@ -9,9 +9,12 @@ from msgspec import Struct, field
 from jsplan.address import Address, is_glob, matches, matches_any
 from jsplan.codegen import CodegenContext
 from jsplan.codegen.references import has_own_domain_origin
+from jsplan.config.expand import DomainSelectors, has_range
+from jsplan.config.findings import Findings
+from jsplan.config.node import Source, from_plain
 from jsplan.context import Context, state_bucket
-from jsplan.diagnostics import Diagnostic
-from jsplan.errors import PlanError
+from jsplan.diagnostics import Diagnostic, list_known
+from jsplan.errors import PlanError, UsageError
 from jsplan.facts.live import Live, LiveObject, is_backfill_incomplete
 from jsplan.facts.reader import read_into
 from jsplan.facts.unmanaged import is_state_bucket, may_be_listed
@@ -19,6 +22,54 @@ from jsplan.jetstream import Pool
 from jsplan.planning.ownership import owner_of
 from jsplan.resources import TABLES
 from jsplan.topology.routes import is_import
+
+
+def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Expand selectors of domains: `label:edge`, `store-{001..100}`, `!store-099`.
+
+    Raises UsageError for one that matches no domain.
+    """
+    domains = context.workspace.domains
+    out: dict[str, None] = {}
+    for text in addresses:
+        key, _, rest = text.partition("/")
+        if key.startswith(("label:", "!")) or has_range(key):
+            found = DomainSelectors(domains, Findings()).select(
+                from_plain(key, (Source(context.workspace.root, text), 0, 0))
+            )
+            if not found:
+                raise UsageError(
+                    f"{key} matches no domain",
+                    hint="Labels are given under `domains:` in jsplan.yaml.",
+                )
+            out |= dict.fromkeys(f"{name}/{rest}" for name in found)
+        elif rest == "**" and key not in domains and not is_glob(key):
+            raise UsageError(f'there is no domain "{key}". {list_known("domains", domains, key)}')
+        else:
+            out[text] = None
+    return tuple(out)
+
+
+def find_problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:
+    """Return why an address or glob cannot be imported: it is in no file, or managed."""
+    try:
+        named = {text} if is_glob(text) else {str(Address.parse(text))}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not any(matches(glob, address) for glob in named for address in declared):
+        detail = (
+            "Declare it first; the plan shows what differs from what is live."
+            " Or have it written: --generate-config NAME.jsplan.yaml."
+        )
+        return [Diagnostic("error", "JS418", "is in no file", detail, text)]
+    if not is_glob(text) and Address.parse(text) in managed:
+        return [
+            Diagnostic("error", "JS419", "is managed already", "There is nothing to import.", text)
+        ]
+    return []
+
+
+# --- addresses and globs --------------------------------------------------------------------------
 
 
 class ImportSelection(Struct):

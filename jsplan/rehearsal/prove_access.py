@@ -18,7 +18,6 @@ from jsplan.errors import ApiError, SandboxError
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.options import Observer
-from jsplan.rehearsal.access_battery import OTHER, OTHER_SUBJECT, list_forbidden
 from jsplan.rehearsal.access_sites import (
     ProofSites,
     ProofUser,
@@ -26,7 +25,14 @@ from jsplan.rehearsal.access_sites import (
     consumer_config,
     stream_config,
 )
-from jsplan.rehearsal.access_uses import UseRun, fill_wildcards, is_reply
+from jsplan.rehearsal.access_uses import (
+    OTHER,
+    OTHER_SUBJECT,
+    UseRun,
+    fill_wildcards,
+    is_reply,
+    list_forbidden,
+)
 from jsplan.rehearsal.environment import run_sandbox
 from jsplan.resources.buckets import subject_prefixes
 from jsplan.sandbox import Sandbox

@@ -11,7 +11,7 @@ from jsplan.render import diagnostics_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.converting.result import ConvertResult
+    from jsplan.converting.model import ConvertResult
     from jsplan.diagnostics import Diagnostic
 
 #: Resources that a note about many of them names.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from jsplan.address import Kind
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.fields import ABSENT, Config, Effect, Field, FieldUpdate, Table
-from jsplan.resources.kv import KV
-from jsplan.resources.object_store import OBJECT_STORE
+from jsplan.resources.kv import KV, OBJECT_STORE
 from jsplan.resources.stream import STREAM
 
 TABLES: dict[Kind, Table] = {

@@ -1,4 +1,4 @@
-"""The fields of KV buckets in the files."""
+"""The fields of KV buckets and of object stores in the files."""
 
 from __future__ import annotations
 
@@ -61,5 +61,51 @@ KV = Table(
         Field("sources", "objects", "Source other buckets.", table=ORIGIN, unordered=True),
         Field("metadata", "metadata", "Labels.", default={}),
         *uncovered_fields("kv"),
+    ),
+)
+
+
+# --- object stores --------------------------------------------------------------------------------
+
+OBJECT_STORE = Table(
+    "object_store",
+    (
+        Field(
+            "bucket",
+            "string",
+            "Name of the store.",
+            required=True,
+            pattern=BUCKET,
+            update=require_replacement,
+        ),
+        Field("description", "string", "For people.", default="", max_length=4096),
+        Field("ttl", "duration", "Life of an object, ns.", default=0, minimum=0),
+        Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True),
+        Field(
+            "storage",
+            "enum",
+            "Where objects are kept.",
+            default="file",
+            values=("file", "memory"),
+            update=require_replacement,
+        ),
+        Field(
+            "num_replicas",
+            "int",
+            "Replicas in the cluster; 0 is 1.",
+            default=1,
+            minimum=0,
+            maximum=5,
+        ),
+        Field("compression", "bool", "Compress blocks on disk.", default=False),
+        Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
+        Field("metadata", "metadata", "Labels.", default={}),
+        Field(
+            "sealed",
+            "bool",
+            "Refuse all changes; only an existing store can be sealed.",
+            default=False,
+        ),
+        *uncovered_fields("object_store"),
     ),
 )

@@ -14,8 +14,7 @@ from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
 from jsplan.sandbox.binary import find_binary
 from jsplan.sandbox.guardian import get_guardian
-from jsplan.sandbox.ports import Ports
-from jsplan.sandbox.servers import START_TIMEOUT, Server
+from jsplan.sandbox.servers import START_TIMEOUT, Ports, Server
 from jsplan.sandbox.sites import Site, build_site_layout
 
 if TYPE_CHECKING:

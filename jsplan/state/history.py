@@ -16,7 +16,7 @@ from jsplan.documents.base import DocumentError, dumps, parse
 from jsplan.documents.reading import decode
 from jsplan.documents.state_parts import ChangeByHand, RecordedChange
 from jsplan.errors import StateError
-from jsplan.state.decompression import ZLIB, inflate
+from jsplan.state.parts import ZLIB, inflate
 
 #: Sessions that the history keeps.
 MAX_ENTRIES: Final = 50

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
@@ -14,7 +15,6 @@ from jsplan.documents.base import MAX_BYTES, Document, DocumentError, dumps, par
 from jsplan.documents.reading import read_document
 from jsplan.documents.types import Count, Sha256, text
 from jsplan.errors import StateError
-from jsplan.state.decompression import GZIP, inflate
 
 KIND = "state-in-parts"
 
@@ -108,3 +108,22 @@ def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint:
         return inflate(data, GZIP, head.bytes)
     except ValueError as error:
         raise StateError(f"{where} is damaged: {error}", hint=hint) from None
+
+
+# --- decompression --------------------------------------------------------------------------------
+
+#: Formats of zlib (`wbits`).
+GZIP, ZLIB = 31, 15
+_EXTRA_BYTES: Final = 1
+
+
+def inflate(data: bytes, form: int, size: int) -> bytes:
+    """Unpack exactly `size` bytes. Raises ValueError for damaged data and for another size."""
+    unpacking = zlib.decompressobj(form)
+    try:
+        unpacked = unpacking.decompress(data, size + _EXTRA_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from None
+    if len(unpacked) != size or not unpacking.eof:
+        raise ValueError(f"the compressed data is not the expected {size:,} bytes")
+    return unpacked

@@ -20,7 +20,7 @@ from jsplan.errors import ConfigError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
-from jsplan.jetstream.accounts import resolve_accounts
+from jsplan.jetstream.contexts import resolve_accounts
 from jsplan.jetstream.jwt import ACCOUNT, read_signing_key, sign_user
 from jsplan.options import Observer
 from jsplan.resources.account import PUBLIC_KEY

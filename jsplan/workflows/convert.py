@@ -7,9 +7,8 @@ from pathlib import Path
 from jsplan.config import load as load_workspace
 from jsplan.config.model import LoadOptions
 from jsplan.converting.domain_mapping import check_clusters, map_to_new_workspace, map_to_workspace
-from jsplan.converting.model import Conversion
+from jsplan.converting.model import TOOL_NAMES, Conversion, ConvertResult, ConvertTarget, Tool
 from jsplan.converting.read_files import read_nack, read_nats, read_terraform
-from jsplan.converting.result import TOOL_NAMES, ConvertResult, ConvertTarget, Tool
 from jsplan.converting.workspace_file import build_result
 from jsplan.errors import ConfigError, JsplanError
 

@@ -7,23 +7,41 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from jsplan.address import Address, is_glob
-from jsplan.codegen import GeneratedFile
+from jsplan.address import Address, is_glob, names_content
+from jsplan.codegen import GeneratedFile, ResourceToWrite
 from jsplan.config.model import LoadOptions
 from jsplan.config.schema_file import build_modeline
-from jsplan.context import Context, open_context
+from jsplan.context import Context, known_domains, open_context, open_pool
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError, JsplanError, PlanError
 from jsplan.event_loop import run_until_complete
-from jsplan.importing.addresses import expand_globs, find_problems
-from jsplan.importing.generated_config import GeneratedConfig
-from jsplan.importing.new_file import NewFile, create_new_file, require_loaded, require_new
+from jsplan.facts.refresh import list_live
+from jsplan.importing.generated_config import (
+    MAX_LISTED,
+    GeneratedConfig,
+    NewFile,
+    build_codegen_context,
+    create_new_file,
+    read_selected_entries,
+    require_loaded,
+    require_new,
+)
+from jsplan.importing.selection import (
+    exact_addresses,
+    expand_globs,
+    find_problems,
+    matches_domain,
+    read_exact,
+    require_existing,
+    select_objects,
+    skip_internal_streams,
+)
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.refusals import list_refusals
+from jsplan.units import count_text
 from jsplan.workflows.apply import plan_and_apply
-from jsplan.workflows.import_config import generate_config
 
 
 class _GeneratedConfigError(JsplanError):
@@ -207,3 +225,48 @@ def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
             file.keep = True
 
     return approving
+
+
+# --- generated files ------------------------------------------------------------------------------
+
+
+async def generate_config(
+    load: LoadOptions, context: Context, globs: tuple[str, ...], observer: Observer
+) -> GeneratedConfig | None:
+    """Select what the globs name and no file declares, or None. Warn about what is skipped."""
+    every, globs = globs, tuple(glob for glob in globs if not names_content(glob))
+    keys = [
+        key for key in context.workspace.domains if any(matches_domain(glob, key) for glob in globs)
+    ]
+    async with open_pool(context, read_only=True, guarded=True) as pool:
+        observer.phase(f"Listing {count_text(len(keys), 'domain')}")
+        live = await list_live(
+            pool,
+            context.workspace.domains,
+            known_domains(context),
+            exact_addresses(globs),
+            domain_keys=keys,
+        )
+        await read_exact(pool, context, live, exact_addresses(globs))
+        selection = select_objects(context, live, globs)
+        await skip_internal_streams(pool, context, live, globs, selection)
+        entries = await read_selected_entries(pool, context, live, every, selection)
+    require_existing(context, live, exact_addresses(globs))
+    for reason, named in selection.skipped.items():
+        more = f" and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
+        verb = "is" if len(named) == 1 else "are"
+        observer.warn(f"{', '.join(named[:MAX_LISTED])}{more} {verb} not written: {reason}")
+    if not selection.selected:
+        return None
+    return GeneratedConfig(
+        tuple(
+            ResourceToWrite(
+                each.address,
+                each.config,
+                complete=True,
+                settings={"entries": found} if (found := entries.get(each.address)) else {},
+            )
+            for each in selection.selected
+        ),
+        build_codegen_context(load, context, live),
+    )

@@ -17,7 +17,7 @@ from jsplan.cli.main import main
 from jsplan.config import load as load_workspace
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConfigError, ExitCode, JsplanError
-from jsplan.jetstream.accounts import decode_claims
+from jsplan.jetstream.contexts import decode_claims
 from jsplan.options import DriftOptions
 from jsplan.resources.account import mark_of, merge_claims, parse_claims
 from jsplan.sandbox import Sandbox

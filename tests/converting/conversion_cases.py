@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsplan.converting.result import ConvertTarget
+from jsplan.converting.model import ConvertTarget
 from jsplan.workflows.convert import convert
 from tests.support.workspaces import single_space
 from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from jsplan.converting.result import ConvertResult, Tool
+    from jsplan.converting.model import ConvertResult, Tool
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
     from tests.support.raw import Raw

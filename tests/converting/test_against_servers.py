@@ -19,7 +19,7 @@ from tests.support.raw import Raw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.converting.result import ConvertResult
+    from jsplan.converting.model import ConvertResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
     from tests.support.workspaces import Space

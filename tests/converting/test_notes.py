@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import LoadOptions
-from jsplan.converting.result import ConvertResult, ConvertTarget, Tool
+from jsplan.converting.model import ConvertResult, ConvertTarget, Tool
 from jsplan.errors import ConfigError, JsplanError, UsageError
 from jsplan.workflows.convert import convert
 from jsplan.workflows.validate import validate

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsplan.address import Kind
 from jsplan.config.model import LoadOptions
 from jsplan.converting.field_map import FieldMap
+from jsplan.converting.model import ConvertTarget, Tool
 from jsplan.converting.nack import _FIELDS as NACK
-from jsplan.converting.result import ConvertTarget, Tool
 from jsplan.converting.terraform import _FIELDS as TERRAFORM
 from jsplan.errors import JsplanError
 from jsplan.resources import TABLES

@@ -15,8 +15,8 @@ from jsplan.drift.service.outputs import DriftOutputs
 from jsplan.drift.service.schedule import Interval
 from jsplan.drift.service.sinks import file as files
 from jsplan.drift.service.sinks import webhook as webhooks
+from jsplan.drift.service.sinks.delivery import Sink, SinkError
 from jsplan.drift.service.sinks.file import FileSink
-from jsplan.drift.service.sinks.sink import Sink, SinkError
 from jsplan.drift.service.sinks.webhook import Webhook
 from jsplan.drift.service.worker import Worker
 from jsplan.units import SECOND

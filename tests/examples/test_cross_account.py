@@ -12,7 +12,7 @@ import nkeys  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 
 from jsplan.config.model import LoadOptions
-from jsplan.jetstream.accounts import read_account
+from jsplan.jetstream.contexts import read_account
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access

@@ -17,10 +17,9 @@ from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
 from jsplan.cli.main import main
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError
-from jsplan.jetstream.accounts import resolve_accounts
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.context_keys import CONTEXT_KEYS, Use
-from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.context_files import CONTEXT_KEYS, Use
+from jsplan.jetstream.contexts import resolve_accounts, resolve_settings
 from jsplan.jetstream.secret_references import SCHEMES
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User

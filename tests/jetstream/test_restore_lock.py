@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.restore_lock import RestoreLock
-from jsplan.jetstream.snapshots import restore_stream
+from jsplan.jetstream.snapshots import repeat_restore, restore_stream
 from tests.jetstream.test_snapshots import api_of, archive, sent_snapshot
 from tests.support.links import open_link
 from tests.support.raw import Raw

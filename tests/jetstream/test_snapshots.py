@@ -18,7 +18,6 @@ from jsplan.errors import (
     ServerRefusedError,
 )
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.repeated_restore import repeat_restore
 from jsplan.jetstream.s2_frames import S2Frames
 from jsplan.jetstream.snapshots import (
     CHUNK_BYTES,
@@ -27,6 +26,7 @@ from jsplan.jetstream.snapshots import (
     Snapshot,
     is_memory_stream,
     open_snapshot,
+    repeat_restore,
     restore_stream,
 )
 from jsplan.resources.error_codes import RESTORE_FAILED

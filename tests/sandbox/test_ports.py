@@ -6,7 +6,7 @@ import pytest
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import Sandbox
-from jsplan.sandbox.ports import HOST, Ports
+from jsplan.sandbox.servers import HOST, Ports
 
 
 def test_a_listener_has_one_port_for_good() -> None:

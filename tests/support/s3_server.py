@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from jsplan.sandbox.ports import Ports
+from jsplan.sandbox.servers import Ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -42,7 +42,7 @@ from jsplan.documents.state_parts import is_before
 from jsplan.facts.live import LiveObject
 from jsplan.facts.messages import list_deleted
 from jsplan.jetstream import snapshots
-from jsplan.jetstream.repeated_restore import repeat_restore
+from jsplan.jetstream.snapshots import repeat_restore
 from jsplan.planning.transfer.configs import accepts_nothing, belongs_to_replacement
 from jsplan.planning.transfer.copies import MAX_EXTRA
 from jsplan.units import SECOND, count_text

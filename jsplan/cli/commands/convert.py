@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.config.model import LoadOptions
-    from jsplan.converting.result import ConvertResult, Tool
+    from jsplan.converting.model import ConvertResult, Tool
 
 
 @group(
@@ -102,7 +102,7 @@ def _convert(
     ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any
 ) -> int:
     settings, output = start(ctx)
-    from jsplan.converting.result import ConvertTarget
+    from jsplan.converting.model import ConvertTarget
     from jsplan.workflows.convert import convert, write_new
 
     load = settings.load_options()

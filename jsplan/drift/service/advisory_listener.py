@@ -12,7 +12,7 @@ from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.documents.alert import Actor
 from jsplan.drift.service.advisories import SUBJECTS, parse_advisory
-from jsplan.drift.service.asyncio_utils import cancel_and_wait
+from jsplan.drift.service.worker import cancel_and_wait
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.subscriber import Subscriber, listen_until_cancelled
 

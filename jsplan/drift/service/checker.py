@@ -29,11 +29,10 @@ from jsplan.drift.service.alerts import (
     check_failed_alert,
     group_unmanaged,
 )
-from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.options import WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
 from jsplan.drift.service.schedule import Schedule
-from jsplan.drift.service.worker import Worker
+from jsplan.drift.service.worker import Worker, cancel_and_wait
 from jsplan.drift.watermarks import WatermarkFile
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool

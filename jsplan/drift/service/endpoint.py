@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Final
 
-from jsplan.drift.service.asyncio_utils import cancel_and_wait
+from jsplan.drift.service.worker import cancel_and_wait
 from jsplan.errors import JsplanError
 
 #: Seconds and bytes of one request, and concurrent requests.

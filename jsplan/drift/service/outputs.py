@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
-from jsplan.drift.service.asyncio_utils import cancel_and_wait
 from jsplan.drift.service.endpoint import Answer, serve, text_answer
 from jsplan.drift.service.options import WatchOptions
-from jsplan.drift.service.sinks.delivery import Delivery, deliver_all
+from jsplan.drift.service.sinks.delivery import Delivery, Sink, deliver_all
 from jsplan.drift.service.sinks.file import FileSink
-from jsplan.drift.service.sinks.sink import Sink
 from jsplan.drift.service.sinks.subject import SubjectSink
 from jsplan.drift.service.sinks.webhook import Webhook
+from jsplan.drift.service.worker import cancel_and_wait
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
 from jsplan.options import Observer

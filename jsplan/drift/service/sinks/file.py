@@ -9,7 +9,7 @@ from pathlib import Path
 from jsplan.disk import open_private
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.sinks.delivery import SinkError
 from jsplan.drift.service.worker import Worker
 from jsplan.secrets import conceal
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.sinks.delivery import SinkError
 from jsplan.errors import JsplanError
 from jsplan.jetstream.publisher import Publisher
 from jsplan.secrets import conceal

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.service.sinks.sink import SinkError
+from jsplan.drift.service.sinks.delivery import SinkError
 from jsplan.drift.service.worker import Worker
 
 #: Seconds for one POST, from the name resolution to the last byte of the answer.
