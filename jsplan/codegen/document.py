@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.codegen import file_defaults, layout, value_format
+from jsplan.codegen import file_defaults, layout
 from jsplan.codegen.entries import FileEntry, RenderedResource, build_entries
 from jsplan.codegen.minimal_config import MinimalConfig, minimize_config
 from jsplan.codegen.model import CodegenContext, GeneratedFile, ResourceToWrite
@@ -68,13 +68,13 @@ def _render_resource(
     address = resource.address
     body = minimize_config(resource, context, known_streams)
     notes += [f"{address}: {note}" for note in (*body.notes, *_inexpressible_notes(address, body))]
-    fields = value_format.format_fields(
+    fields = layout.format_fields(
         TABLES[address.kind], name_origin_domains(address, body.fields, context)
     )
     if "subject_transforms" in str(fields):
         fields = _complete_transforms(fields)
     if body.raw:
-        fields["x_raw"] = value_format.escape_references(body.raw)
+        fields["x_raw"] = layout.escape_references(body.raw)
     settings = dict(resource.settings)
     if body.inexpressible:
         lifecycle = dict(settings.get("lifecycle") or {})
@@ -85,9 +85,9 @@ def _render_resource(
     name = address.consumer if address.kind == "consumer" else address.name
     return RenderedResource(
         address,
-        value_format.escape_references(name),
+        layout.escape_references(name),
         fields | settings,
-        value_format.escape_references(stream),
+        layout.escape_references(stream),
         resource.comment,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from jsplan.address import KINDS, Kind
-from jsplan.codegen import value_format
+from jsplan.codegen import layout
 from jsplan.codegen.entries import FileEntry
 from jsplan.codegen.model import CodegenContext
 from jsplan.resources import TABLES
@@ -101,7 +101,7 @@ def _explicit_default(kind: Kind, row: Field) -> Any:
     if row.type == "bool":
         return False
     simple = row.default is not ABSENT and isinstance(row.default, int | str) and row.default != ""
-    return value_format.format_value(row, row.default) if simple else None
+    return layout.format_value(row, row.default) if simple else None
 
 
 def _apply_existing_defaults(
@@ -123,9 +123,9 @@ def _format_default(row: Field, value: Any) -> Any:
     """Format a default of the workspace as entries have it, for comparison."""
     try:
         return (
-            value_format.format_value(row, row.parse(value))
+            layout.format_value(row, row.parse(value))
             if row.table is None
-            else value_format.escape_references(value)
+            else layout.escape_references(value)
         )
     except ValueError:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from jsplan.address import Kind
-from jsplan.codegen.value_format import escape_references
+from jsplan.codegen.layout import escape_references
 from jsplan.config.node import Node, make_mapping
 from jsplan.converting.connections import join_server_urls, use_variable
 from jsplan.converting.field_map import STARTS, FieldMap, settle_consumer

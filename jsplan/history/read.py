@@ -8,9 +8,8 @@ from jsplan.address import Address
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.base import plain
 from jsplan.errors import JsplanError
-from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
-from jsplan.planning.diff import field_changes
+from jsplan.planning.diff import field_changes, with_bucket_names
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.state import State
 from jsplan.state.history import MAX_ENTRIES, JsonObject, unpack_changes

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jsplan.address import KINDS, Address, is_glob, matches_any, names_content
 from jsplan.codegen import CodegenContext, GeneratedFile, ResourceToWrite, generate_document
-from jsplan.codegen.value_format import escape_references
+from jsplan.codegen.layout import escape_references
 from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context

@@ -19,7 +19,6 @@ from jsplan.documents.plan_types import CANNOT_PRESERVE
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
-from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.contents.changes import (
     assess_content,
     build_content_change,
@@ -28,6 +27,7 @@ from jsplan.planning.contents.changes import (
 from jsplan.planning.contents.decide import check_contents, decide_contents, deferral
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import decide, decide_dependent_consumers, table_of
+from jsplan.planning.diff import with_bucket_names
 from jsplan.planning.domain_findings import check_domains
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps

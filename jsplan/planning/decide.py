@@ -9,8 +9,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan_types import RESET_BY_POSITION, RESET_IN_PLACE
 from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
-from jsplan.planning.bucket_aliases import with_bucket_names
-from jsplan.planning.diff import differing_fields, field_changes
+from jsplan.planning.diff import differing_fields, field_changes, with_bucket_names
 from jsplan.planning.merge import (
     expected_new,
     expected_update,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from jsplan.address import Address
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import Effect
+from jsplan.resources.buckets import is_bucket, lift_change
 from jsplan.resources.fields import Config, Field, FieldUpdate, Table
 from jsplan.resources.nested import ORIGIN, origin_key
 
@@ -39,6 +41,19 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
             old, new = (table.default_of(path) if value is None else value for value in values)
             found.append(FieldChange(path, old, new, effect))
     return found
+
+
+def with_bucket_names(address: Address, fields: Iterable[FieldChange]) -> list[FieldChange]:
+    """Rename the changed fields of a bucket, such as `max_msgs_per_subject` to `history`.
+
+    The effects of the changes stay the same.
+    """
+    if not is_bucket(address.kind):
+        return list(fields)
+    return [
+        FieldChange(*lift_change(address.kind, address.name, f.path, f.before, f.after), f.effect)
+        for f in fields
+    ]
 
 
 def differing_fields(table: Table, live: Config, expect: Config) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, ResourceChange
 from jsplan.documents.plan_types import Severity
-from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
-from jsplan.planning.diff import field_changes
+from jsplan.planning.diff import field_changes, with_bucket_names
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import without_expired_pause
 from jsplan.resources.fields import Config, Table

@@ -12,9 +12,9 @@ from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import Live, get_retention
 from jsplan.planning import stranded
-from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.contents.kinds import CONTENT_KINDS
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, table_of
+from jsplan.planning.diff import with_bucket_names
 from jsplan.planning.field_levels import check_server_level, needs_newer_server, old_server
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, Decisions, Findings, PlanInputs, ResourceDecision
@@ -24,7 +24,7 @@ from jsplan.planning.transfer.consumer_position import START_FIELDS
 from jsplan.planning.transfer.consumers import check_consumer_replacement, replacement_fields
 from jsplan.planning.transfer.hazards import check_stream_replacement, preserve_obstacle
 from jsplan.planning.transfer.methods import RECREATE_HINT
-from jsplan.resources.buckets import alias_of
+from jsplan.resources.buckets import alias_of, nouns_of
 from jsplan.state.document import Entry, State
 from jsplan.units import count_text, format_duration
 

@@ -17,7 +17,6 @@ from jsplan.documents.plan import Hazard
 from jsplan.documents.plan_types import RESTORED
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
-from jsplan.planning.bucket_aliases import Nouns, nouns_of
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted, merge_hazards
 from jsplan.planning.hazard_permissions import is_permitted
@@ -53,6 +52,7 @@ from jsplan.planning.transfer.hazards import (
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
 from jsplan.planning.transfer.redelivery import assess_restored
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
+from jsplan.resources.buckets import Nouns, nouns_of
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 

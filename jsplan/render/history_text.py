@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan.documents.plan import FieldChange
-from jsplan.render import grid
 from jsplan.render.escape import safe, safe_lines
-from jsplan.render.lines import Lines
+from jsplan.render.lines import Lines, add_table
 from jsplan.render.resource_text import add_field_change
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.render.grid import Cell
+    from jsplan.render.lines import Cell
 
 EMPTY = "Nothing was applied here yet, or only by releases without a history."
 _ROLES = {
@@ -60,7 +59,7 @@ def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
     else:
         width = console.width if console.is_terminal else None
         rows = [_row(entry) for entry in document["entries"]]
-        grid.add_table(
+        add_table(
             lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width
         )
     lines.print(console)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan import units
 from jsplan.address import Address, compress_names
 from jsplan.group_domains import MIN_GROUP, group_alike, replace_domain
-from jsplan.render import diagnostics_text, grid
+from jsplan.render import diagnostics_text
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
-from jsplan.render.lines import Lines
+from jsplan.render.lines import Cell, Lines, add_table
 from jsplan.units import count_text, format_age, parse_instant
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _domains(
             "memory",
             "limit",
         )
-        grid.add_table(lines, head, rows, left=2, width=width)
+        add_table(lines, head, rows, left=2, width=width)
     for absent in _group_rows(
         [d for d in domains if not d["reachable"]], _offline_signature, _domain_key, verbose=verbose
     ):
@@ -131,7 +131,7 @@ def _offline_signature(domain: Row) -> tuple[Any, ...]:
     return (domain["excused"], replace_domain(domain["reason"], domain["domain"]))
 
 
-def _domain_row(members: list[Row]) -> list[grid.Cell]:
+def _domain_row(members: list[Row]) -> list[Cell]:
     first, limits = members[0], members[0]["limits"] or {}
     server = (
         first["server"]
@@ -183,7 +183,7 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
         _group_flows(flows, verbose=verbose),
         key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]],
     )
-    grid.add_table(
+    add_table(
         lines,
         ("from", "to", "kind", "lag", "last seen", "state"),
         [_flow_row(members) for members in groups],
@@ -229,7 +229,7 @@ def _group_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
     return [*found, *([flow] for flow in rest)]
 
 
-def _flow_row(members: list[Row]) -> list[grid.Cell]:
+def _flow_row(members: list[Row]) -> list[Cell]:
     lags, ages = [m["lag"] for m in members if m["lag"] is not None], [m["active"] for m in members]
     silent = any(age is None for age in ages) and members[0]["healthy"] is not None
     heard = (
@@ -279,15 +279,15 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
         key=lambda members: not members[0]["down"],
     )
     rows = [_stream_row(members, now) for members in groups]
-    grid.add_table(lines, head, rows, width=width)
+    add_table(lines, head, rows, width=width)
     _breaches(lines, groups)
     lines.blank()
 
 
-def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
+def _stream_row(members: list[Row], now: int) -> list[Cell]:
     one = members[0] if len(members) == 1 else None
     times = [units.parse_instant(m["last_time"]) for m in members if m["last_time"]]
-    mark: grid.Cell = (
+    mark: Cell = (
         ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
     )
     mark = _level(members) or mark
@@ -305,14 +305,14 @@ def _stream_row(members: list[Row], now: int) -> list[grid.Cell]:
     ]
 
 
-def _cluster_cells(cluster: Row | None) -> list[grid.Cell]:
+def _cluster_cells(cluster: Row | None) -> list[Cell]:
     """Return the leader, and how many replicas are current; nothing without a cluster."""
     if cluster is None:
         return ["", ""]
     replicas = cluster["replicas"]
     current = sum(1 for each in replicas if each["current"] and not each["offline"])
     count = f"{len(replicas)}" if current == len(replicas) else f"{current}/{len(replicas)}"
-    leader: grid.Cell = safe(cluster["leader"]) if cluster["leader"] else ("none", "bad")
+    leader: Cell = safe(cluster["leader"]) if cluster["leader"] else ("none", "bad")
     return [leader, count]
 
 
@@ -324,7 +324,7 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
         *("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered"),
         *("leader", "replicas", ""),
     )
-    rows: list[list[grid.Cell]] = []
+    rows: list[list[Cell]] = []
     groups: list[list[Row]] = []
     stream = ""
     for members in _group_same_names(consumers, verbose=verbose):
@@ -333,7 +333,7 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
             rows.append([stream])
         rows.append(_consumer_row(members))
         groups.append(members)
-    grid.add_table(lines, head, rows, width=width)
+    add_table(lines, head, rows, width=width)
     _breaches(lines, groups)
     lines.blank()
 
@@ -346,9 +346,9 @@ def _format_stream(members: list[Row]) -> str:
     return safe(f"{domains}/{str(parent).partition('/')[2]}")
 
 
-def _consumer_row(members: list[Row]) -> list[grid.Cell]:
+def _consumer_row(members: list[Row]) -> list[Cell]:
     one = members[0] if len(members) == 1 else None
-    mark: grid.Cell = (
+    mark: Cell = (
         ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
     )
     counts = [
@@ -360,7 +360,7 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     return [f"  {name}", *counts, *places, *cluster, _level(members) or mark]
 
 
-def _level(members: list[Row]) -> grid.Cell:
+def _level(members: list[Row]) -> Cell:
     """Return the mark of the worst exceeded threshold, or nothing."""
     levels = {breach["level"] for member in members for breach in member["thresholds"]}
     if "critical" in levels:
@@ -447,7 +447,7 @@ def render_relocations(
 
     `now` is ns since the epoch.
     """
-    rows: list[list[grid.Cell]] = [
+    rows: list[list[Cell]] = [
         [
             safe(item["from"]),
             safe(item["to"]),
@@ -461,5 +461,5 @@ def render_relocations(
         return
     lines.add(0, ("Relocations", "strong"))
     head = ("from", "to", "behind", "newest", "state")
-    grid.add_table(lines, head, rows, left=2, width=width)
+    add_table(lines, head, rows, left=2, width=width)
     lines.blank()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -81,6 +81,26 @@ _KV_PREFIX: Final = "KV_"
 _DEFAULT_TRANSFORM = re.compile(
     r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]'
 )
+
+
+class Nouns(NamedTuple):
+    """The words of messages for one kind: the object, its content, and one stored message."""
+
+    object: str
+    content: str
+    message: str
+
+
+_STREAM_NOUNS: Final = Nouns("stream", "messages", "message")
+_NOUNS: Final[Mapping[str, Nouns]] = {
+    "kv": Nouns("bucket", "keys", "value"),
+    "object_store": Nouns("object store", "objects", "message"),
+}
+
+
+def nouns_of(address: Address) -> Nouns:
+    """Return the words for a resource, or for the stream of a consumer."""
+    return _NOUNS.get(address.kind, _STREAM_NOUNS)
 
 
 def is_bucket(kind: str) -> bool:

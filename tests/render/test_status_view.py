@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from jsplan.documents.base import dumps
-from jsplan.render import grid, status_text
-from jsplan.render.lines import Lines
+from jsplan.render import status_text
+from jsplan.render.lines import Lines, add_table
 from jsplan.render.status_frames import Frames
 from jsplan.workflows.schemas import schemas
 from tests.render import status_samples as samples
@@ -122,6 +122,6 @@ def test_consumers_are_below_their_stream() -> None:
 def test_nothing_is_cut_where_there_is_no_terminal() -> None:
     """In a file a name is whole, however long."""
     lines, name = Lines(), "x" * 500
-    grid.add_table(lines, ("name", "count"), [[name, "1"]])
+    add_table(lines, ("name", "count"), [[name, "1"]])
 
     assert name in lines.plain()

@@ -111,9 +111,9 @@ class RestoreApproval(Approval):
 
     def print(self, plan: Plan, console: Console, *, refused: bool) -> None:
         """Print what the backup holds, then the plan."""
-        from jsplan.render import restore_text
+        from jsplan.render import backup_text
 
-        restore_text.render(plan, console)
+        backup_text.render_saved(plan, console)
         super().print(plan, console, refused=refused)
 
 
@@ -121,13 +121,13 @@ def restore_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bo
     """Print the result of a restore; return its exit code."""
 
     def text(console: Console) -> None:
-        from jsplan.render import apply_text, restore_text
+        from jsplan.render import apply_text, backup_text
 
         if not shown:
-            restore_text.render(plan, console)
+            backup_text.render_saved(plan, console)
         else:
             console.print()
-        apply_text.render(result, console, restore_text.summary_line(plan, result))
+        apply_text.render(result, console, backup_text.restore_line(plan, result))
 
     output.result(result.to_json, text)
     return int(result.exit_code)

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan_types import RESTORED
-from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
 from jsplan.planning.restore.selection import RestoreTarget
-from jsplan.resources.buckets import alias_of
+from jsplan.resources.buckets import alias_of, nouns_of
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
 

@@ -8,7 +8,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
-from jsplan.planning.bucket_aliases import nouns_of
+from jsplan.resources.buckets import nouns_of
 from jsplan.units import count_text
 
 #: Hazards whose effect stays whatever the configuration is later, and the text for each.

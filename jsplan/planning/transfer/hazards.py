@@ -9,7 +9,6 @@ from jsplan.documents.plan import Hazard
 from jsplan.facts.consumer_position import position_of
 from jsplan.facts.live import LiveObject
 from jsplan.flows.graph import list_origins
-from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
@@ -23,6 +22,7 @@ from jsplan.planning.transfer.estimate import (
 from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.redelivery import assess_redelivery
+from jsplan.resources.buckets import nouns_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.units import count_text

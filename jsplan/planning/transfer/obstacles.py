@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.facts.live import get_retention
-from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import find_interest_origins, reads_origin
@@ -17,6 +16,7 @@ from jsplan.planning.transfer.configs import limits_copy_consumers
 from jsplan.planning.transfer.methods import may_not_have_rolled_up
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
+from jsplan.resources.buckets import nouns_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import (

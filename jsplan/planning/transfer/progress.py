@@ -20,9 +20,9 @@ from jsplan.diagnostics import SourceRange, quote_shell
 from jsplan.documents.plan_types import TransferMethod
 from jsplan.documents.state_parts import is_before
 from jsplan.facts.live import LiveObject
-from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.drafts import Part
 from jsplan.planning.transfer.configs import belongs_to_replacement, is_quiesced, replacement_id
+from jsplan.resources.buckets import nouns_of
 from jsplan.subjects import is_covered
 
 #: The ways out of what was interrupted.
