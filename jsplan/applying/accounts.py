@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jsplan.applying.kv_entries import require_planned_value
+from jsplan.applying.contents import require_planned_value
 from jsplan.applying.step_context import READ_BACK_TIMEOUT, StepContext, StepFailed
 from jsplan.config.model import AccountFiles
 from jsplan.disk import display_path

@@ -1,7 +1,7 @@
 """Execution of exactly the steps of a plan, which defines each call and its preconditions.
 
-Steps run as soon as their dependencies are done, a bounded number at once per domain. It knows no
-JetStream rules.
+Steps run as soon as their dependencies are done, a bounded number at once per domain (`Schedule`).
+It knows no JetStream rules.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Final
 
 from jsplan.applying import placeholders
 from jsplan.applying.accounts import delete_account, write_account
-from jsplan.applying.kv_entries import (
+from jsplan.applying.contents import (
     clean_object,
     delete_entry,
     delete_object,
@@ -27,7 +27,7 @@ from jsplan.applying.requests import FAILURES, may_run_together, run_requests
 from jsplan.applying.step_context import StepContext, removal_lines
 from jsplan.applying.transfer import consumers, copy, cutover
 from jsplan.applying.transfer.compare import compare
-from jsplan.applying.transfer.replaced_consumer import (
+from jsplan.applying.transfer.single_consumer import (
     clean_up_consumer,
     relocate_consumer,
     replace_consumer,

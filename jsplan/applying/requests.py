@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from jsplan.address import Address
-from jsplan.applying.kv_entries import require_planned_value
+from jsplan.applying.contents import require_planned_value
 from jsplan.applying.preconditions import has_no_consumers
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted, closing_lines
 from jsplan.applying.transfer.hold import wake_consumers

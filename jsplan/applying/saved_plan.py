@@ -1,4 +1,8 @@
-"""Checks a saved plan against the workspace and the state that it is applied to."""
+"""A saved plan: its checks against the workspace and state, and its deferred steps.
+
+State has the deferred steps by the plan's id, so neither the plan's serial nor the file's age
+matters. What makes a step safe is its fingerprint, which is checked before every write.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.applying.kv_entries import find_content
+from jsplan.applying.contents import find_content
 from jsplan.config.model import ContentFile, Workspace
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
@@ -101,7 +105,7 @@ def mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:
             hazard.allowed = hazard.allowed or is_permitted(flags, hazard.code, change.address)
 
 
-# --- its deferred steps ---------------------------------------------------------------------------
+# --- deferred steps (`apply PLANFILE --deferred`) -------------------------------------------------
 
 
 def deferred_steps(

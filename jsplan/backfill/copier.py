@@ -41,7 +41,7 @@ from jsplan.backfill.tasks.partitioning import (
     TransformSpec,
     assign_partitions,
 )
-from jsplan.backfill.tasks.staging_recovery import (
+from jsplan.backfill.tasks.staging_scan import (
     StagedMessages,
     find_duplicate,
     lacks_messages,

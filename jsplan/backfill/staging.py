@@ -20,7 +20,7 @@ from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.staging_recovery import (
+from jsplan.backfill.tasks.staging_scan import (
     Arrived,
     StagedMessages,
     find_duplicate,

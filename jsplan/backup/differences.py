@@ -1,4 +1,4 @@
-"""Differences between a restored stream or consumer and the saved one."""
+"""Differences between a restored stream or consumer and the saved one, and saved positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _without_times(value: Any) -> Any:
     )
 
 
-# --- the position ---------------------------------------------------------------------------------
+# --- the differences ------------------------------------------------------------------------------
 
 
 def restore_differences(

@@ -1,4 +1,4 @@
-"""The output of the readers: resources, connections and notes."""
+"""A conversion: its target, what the readers return, and the result."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _settle_consumer(node: Node, config: dict[str, Any], notes: NoteWriter) -> N
         config.setdefault("priority_timeout", 5 * DURATIONS["m"])
 
 
-# --- accounts -------------------------------------------------------------------------------------
+# --- accounts and connection keys; secrets stay where they are ------------------------------------
 
 #: Files of secrets: the key of an account, the key below it that names the file, and the tail.
 _FILES = (("creds", "file", "creds"), ("nkey", "seed", "nk"))

@@ -1,4 +1,4 @@
-"""The resources of a generated file, and the workspace around it."""
+"""A generated file: its resources and their entries, the workspace around it, the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects the live objects that the files lack, for import --generate-config."""
+"""Selects what an import takes: addresses and globs, and live objects that no file declares."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def find_problems(text: str, declared: set[Address], managed: set[Address]) -> l
     return []
 
 
-# --- addresses and globs --------------------------------------------------------------------------
+# --- the objects that no file declares ------------------------------------------------------------
 
 
 class ImportSelection(Struct):

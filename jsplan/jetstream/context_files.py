@@ -1,6 +1,6 @@
 """Reads the contexts of the `nats` CLI: which keys they have, and what each value means.
 
-`context_keys.CONTEXT_KEYS` is the table of the keys. No key is dropped in silence.
+`CONTEXT_KEYS` is the table of the keys. No key is dropped in silence.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ SCHEMES_OF_USE: Final = {
 }
 
 
-# --- the keys -------------------------------------------------------------------------------------
+# --- the files ------------------------------------------------------------------------------------
 
 _URL_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 _KEYS: Final = {key.name: key for key in CONTEXT_KEYS}

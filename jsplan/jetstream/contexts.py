@@ -1,4 +1,7 @@
-"""Resolves connection settings from the files, a context of the `nats` CLI, or `NATS_*`."""
+"""Resolves the settings and account of a connection: of files, a `nats` context, `NATS_*`.
+
+Asks no server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare two compact configurations and list the fields that differ."""
+"""Compare two compact configurations and list the fields that differ, as users name them."""
 
 from __future__ import annotations
 

@@ -196,7 +196,12 @@ MIN_MISSING_STREAMS = 2
 
 
 def check_reinstalled(inputs: PlanInputs, decisions: Decisions) -> Findings:
-    """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it."""
+    """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it.
+
+    Recreating everything would be right for the streams and wrong for their mirrors. A mirror keeps
+    its last sequence and waits silently until the new origin passes it (server_semantics, section
+    5).
+    """
     for key in sorted(find_emptied_domains(inputs)):
         recreated = [
             v
@@ -281,7 +286,11 @@ class RetentionTime(Struct, frozen=True):
 
 
 def check_offline_retention(inputs: PlanInputs, decisions: Decisions) -> Findings:
-    """Warn about each origin whose limits are reached before its domain must be back."""
+    """Warn about each origin whose limits are reached before its domain must be back.
+
+    The server reports nothing: when a link is back after the origin has deleted messages, the
+    downstream stream continues behind the gap.
+    """
     edges = inputs.topology.edges
     for address in sorted({e.origin for e in edges if e.origin.domain != e.downstream.domain}):
         domain, decision = inputs.workspace.domains.get(address.domain), decisions.get(address)

@@ -1,4 +1,4 @@
-"""Sends on embedded servers the requests of an application, with its permissions."""
+"""The requests that an application sends with its permissions, and those that it must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Styled lines without markup, indented; wrapped between words in a terminal only."""
+"""Styled lines without markup, indented or in columns; wrapped in a terminal only."""
 
 from __future__ import annotations
 

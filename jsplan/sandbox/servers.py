@@ -1,4 +1,4 @@
-"""One embedded nats-server: start, stop, kill, pause."""
+"""One embedded nats-server: start, stop, kill, pause; and its ports."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _is_ready(ready: Callable[[], bool]) -> bool:
         return False
 
 
-# --- its ports ------------------------------------------------------------------------------------
+# --- ports that stay reserved while a server is down ----------------------------------------------
 
 HOST = "127.0.0.1"
 

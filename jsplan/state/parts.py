@@ -1,4 +1,7 @@
-"""Encoding of a state document as KV values: one value, or a head and compressed parts."""
+"""Encoding of a state document as KV values: one value, or a head and compressed parts.
+
+Parts are unpacked to a known size: a few megabytes may unpack to terabytes.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying.transfer import replaced_consumer
+from jsplan.applying.transfer import single_consumer
 from jsplan.facts.consumer_position import has_pending_below_floor, max_redelivered, position_of
 from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
@@ -284,7 +284,7 @@ def test_redelivered_acknowledged_messages_are_announced(
 ) -> None:
     """The redelivered messages lie between the bounds, and no unacknowledged one is missing."""
     # No client acknowledges anything here, so there is nothing to wait for.
-    monkeypatch.setattr(replaced_consumer, "MAX_POLLS", 1)
+    monkeypatch.setattr(single_consumer, "MAX_POLLS", 1)
     before, change, after = STREAM_EVENTS[event]
     write(space).apply()
     fill(raw, 9)

@@ -311,14 +311,17 @@ async def end_without_origin(context: StepContext, step: Step) -> None:
 
 
 async def create_placeholder(context: StepContext, step: Step) -> None:
-    """Create the placeholder consumer, if the step gives the target interest retention."""
+    """Create the placeholder consumer, if the step gives the target interest retention.
+
+    It holds every message until the consumers of the target exist. Its name follows from the id.
+    """
     assert step.request is not None
     payload = step.request["payload"]
     if payload.get("retention") != "interest":
         return
     # The server refuses the limits that the target gets if an existing consumer is beyond them.
     limits = {name: n for name, n in (payload.get("consumer_limits") or {}).items() if n > 0}
-    stream, name = hop_of(step).copy.stream, _name(require_record(context, step))
+    stream, name = hop_of(step).copy.stream, _placeholder_name(require_record(context, step))
     text = "jsplan: holds the messages of this stream until its consumers have moved here"
     config = {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text}
     request = {"stream_name": stream, "config": config | limits, "action": ""}
@@ -329,11 +332,11 @@ async def delete_placeholder(context: StepContext, step: Step) -> None:
     """Delete the placeholder consumer. The server then deletes what no consumer wants."""
     record, target = require_record(context, step), hop_of(step).copy
     if record["old"]["config"].get("retention") == "interest":
-        verb = f"CONSUMER.DELETE.{target.stream}.{_name(record)}"
+        verb = f"CONSUMER.DELETE.{target.stream}.{_placeholder_name(record)}"
         await context.send_if_exists(at(step, target), verb)
 
 
-def _name(record: TransferRecord) -> str:
+def _placeholder_name(record: TransferRecord) -> str:
     return f"{STAGING_PREFIX}{record['id']}"
 
 
@@ -342,6 +345,10 @@ def _name(record: TransferRecord) -> str:
 
 async def delete_finished(context: StepContext, step: Step) -> None:
     """Delete from the target what workers have finished at the origin, if that is a work queue.
+
+    A copy of a work queue cannot follow it. So workers continue at the origin until their consumer
+    moves. An acknowledgement that the origin has taken thus counts, and only what workers still
+    have is delivered again.
 
     What no consumer had received is not deleted: its absence is a loss of the origin's server, as
     is a lower last sequence. Raises StepFailed where another client changed the origin.

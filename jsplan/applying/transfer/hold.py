@@ -2,6 +2,10 @@
 
 State gets the configuration of each before the pause, and its position after it. So a later process
 knows where it was, and which pause it had of its own.
+
+A pause that ends at its time wakes its consumer. One that is lifted does not: push subscribers, and
+clients that wait, would get what is pending only with the next message or request (measured on 2.11
+to 2.15). So each consumer is paused for a moment more, and that pause ends by itself.
 """
 
 from __future__ import annotations

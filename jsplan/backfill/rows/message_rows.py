@@ -85,7 +85,7 @@ class OrderTracker(Struct):
         return highest[:-1]
 
 
-# --- the order of messages in a target ------------------------------------------------------------
+# --- the rows -------------------------------------------------------------------------------------
 
 #: `time` is ns (0: unknown). `place` is the sequence at the target. `mark` is a sum of flags.
 ROW_SCHEMA: Final = pa.schema(

@@ -153,7 +153,7 @@ def _list_streams(domain: Domain, endpoint: Endpoint, globs: list[str]) -> list[
     ]
 
 
-# --- their ranges as tasks read them, and their messages as rows ----------------------------------
+# --- their ranges, and their messages as rows -----------------------------------------------------
 
 #: Columns as Spark DDL. `time` is nanoseconds since 1970, of which `timestamp` has microseconds.
 SCHEMA: Final = (

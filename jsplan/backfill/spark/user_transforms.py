@@ -1,4 +1,7 @@
-"""The user's SQL and function over a DataFrame, and the message that the function fails on."""
+"""The user's SQL and function over a DataFrame, and the message that the function fails on.
+
+Spark does not report the row. So its messages are read again, in ever smaller parts.
+"""
 
 from __future__ import annotations
 

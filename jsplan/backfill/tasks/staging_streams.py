@@ -1,8 +1,11 @@
-"""Staging streams: each attempt writes to its own before anything reaches the target.
+"""Staging streams: each attempt writes to its own, which the server copies to the target.
 
 A staging stream is never reused. A **sealed** one takes no more messages, not even those that were
 queued before. Only sealing fixes the content of an attempt whose process may still run: after its
 subjects were removed, the server still stored 30,000 queued messages.
+
+After the promotion the last sequence and `lag: 0` prove nothing: the server silently drops a
+message whose id is in the duplicate window of the target. `staging_scan` verifies that all arrived.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs work that may hang in a daemon thread, so that the job can end without it."""
+"""Tasks and threads that may hang, ended or left so that the job can end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def cancel_and_wait(tasks: Collection[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# --- x --------------------------------------------------------------------------------------------
+# --- a thread for work that may hang --------------------------------------------------------------
 
 Result = TypeVar("Result")
 

@@ -1,4 +1,4 @@
-"""The strategy of an entry (`snapshot` or `spark`), and the reason for it."""
+"""The strategy of an entry (`snapshot` or `spark`), its reason, and the time it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The calls for a replaced origin: continue its sequence, reattach its sources."""
+"""Sources of a replaced origin: detached, attached again, or left detached by an apply.
+
+A stream with sources that an apply left detached counts as if it had them, so that our own
+interrupted work does not look like a change made outside jsplan.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of each resource before an apply, and the workspace that declares it so. Pure."""
+"""The targets of a revert: each resource before an apply, as a workspace and a plan. Pure."""
 
 from __future__ import annotations
 

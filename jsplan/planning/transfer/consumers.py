@@ -1,4 +1,4 @@
-"""Replacements of consumers that keep the position: what the plan shows of them.
+"""Consumers that continue others at their position: which, and what the plan shows of them.
 
 Apply reads the position again just before it deletes the old consumer. What a plan shows is as of
 the plan.

@@ -1,4 +1,11 @@
-"""What a transfer takes: the time, and the bytes while both copies exist."""
+"""Estimates of a transfer: its time, and the bytes while both copies exist.
+
+The times are by measured rates of one machine with two cores. A copy takes as long as its messages
+or its bytes do, whichever is slower; links between servers may be slower.
+
+An account's usage counts messages, its reservations count `max_bytes`. During a replacement both
+include the old and the new stream.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Sink(Protocol):
         """Release resources; never raises."""
 
 
-# --- the interface --------------------------------------------------------------------------------
+# --- the queue of one sink ------------------------------------------------------------------------
 
 #: Notifications that wait for one sink at most.
 MAX_QUEUED: Final = 10_000

@@ -1,6 +1,6 @@
-"""Replacement of one consumer at its position, and its reset in place.
+"""One consumer at its position: replaced, reset in place, or relocated with its stream.
 
-State records either under `replacements`:
+State records the first two under `replacements`:
 
 1. before the first request: the old consumer, and the word of `position` in the files, if any;
 2. while it is held, so that nothing more is delivered: its position, or the one that is wanted;

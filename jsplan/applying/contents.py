@@ -1,4 +1,8 @@
-"""Writes of the entries of KV buckets, each only over the revision that was just read."""
+"""Writes of entries, objects and schedules, each only over what was just read.
+
+A reader sees the old object or the new one. The ids of all chunks that a step writes or replaces
+are in the journal before the first of them, so what an interrupted upload left is found again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the sealed staging streams of earlier attempts, and check them for lost messages.
+"""Read staging streams, and what a target receives from them, to prove that nothing is lost.
 
 Where the last message of each chunk is fenced (`FencedPublisher`), everything up to it is stored.
 Only among the few thousand messages after the last fenced one can a message be missing while a
