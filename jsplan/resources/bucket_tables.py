@@ -8,6 +8,15 @@ from jsplan.resources.nested import ORIGIN, PLACEMENT, REPUBLISH
 
 BUCKET = r"[A-Za-z0-9_-]+"
 
+_DESCRIPTION = Field("description", "string", "For people.", default="", max_length=4096)
+_MAX_BYTES = Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True)
+_REPLICAS = Field(
+    "num_replicas", "int", "Replicas in the cluster; 0 is 1.", default=1, minimum=0, maximum=5
+)
+_COMPRESSION = Field("compression", "bool", "Compress blocks on disk.", default=False)
+_PLACEMENT = Field("placement", "object", "Which servers may carry it.", table=PLACEMENT)
+_METADATA = Field("metadata", "metadata", "Labels.", default={})
+
 KV = Table(
     "kv",
     (
@@ -19,11 +28,11 @@ KV = Table(
             pattern=BUCKET,
             update=require_replacement,
         ),
-        Field("description", "string", "For people.", default="", max_length=4096),
+        _DESCRIPTION,
         Field("history", "int", "Values kept of each key.", default=1, minimum=0, maximum=64),
         Field("ttl", "duration", "Life of a value, ns.", default=0, minimum=0),
         Field("max_value_size", "size", "Largest value, bytes.", default=-1, unlimited=True),
-        Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True),
+        _MAX_BYTES,
         Field(
             "storage",
             "enum",
@@ -32,14 +41,7 @@ KV = Table(
             values=("file", "memory"),
             update=require_replacement,
         ),
-        Field(
-            "num_replicas",
-            "int",
-            "Replicas in the cluster; 0 is 1.",
-            default=1,
-            minimum=0,
-            maximum=5,
-        ),
+        _REPLICAS,
         Field(
             "limit_marker_ttl",
             "duration",
@@ -48,8 +50,8 @@ KV = Table(
             minimum=0,
             level=1,
         ),
-        Field("compression", "bool", "Compress blocks on disk.", default=False),
-        Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
+        _COMPRESSION,
+        _PLACEMENT,
         Field("republish", "object", "Publish changes again.", table=REPUBLISH),
         Field(
             "mirror",
@@ -59,13 +61,11 @@ KV = Table(
             update=require_replacement,
         ),
         Field("sources", "objects", "Source other buckets.", table=ORIGIN, unordered=True),
-        Field("metadata", "metadata", "Labels.", default={}),
+        _METADATA,
         *uncovered_fields("kv"),
     ),
 )
 
-
-# --- object stores --------------------------------------------------------------------------------
 
 OBJECT_STORE = Table(
     "object_store",
@@ -78,9 +78,9 @@ OBJECT_STORE = Table(
             pattern=BUCKET,
             update=require_replacement,
         ),
-        Field("description", "string", "For people.", default="", max_length=4096),
+        _DESCRIPTION,
         Field("ttl", "duration", "Life of an object, ns.", default=0, minimum=0),
-        Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True),
+        _MAX_BYTES,
         Field(
             "storage",
             "enum",
@@ -89,17 +89,10 @@ OBJECT_STORE = Table(
             values=("file", "memory"),
             update=require_replacement,
         ),
-        Field(
-            "num_replicas",
-            "int",
-            "Replicas in the cluster; 0 is 1.",
-            default=1,
-            minimum=0,
-            maximum=5,
-        ),
-        Field("compression", "bool", "Compress blocks on disk.", default=False),
-        Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
-        Field("metadata", "metadata", "Labels.", default={}),
+        _REPLICAS,
+        _COMPRESSION,
+        _PLACEMENT,
+        _METADATA,
         Field(
             "sealed",
             "bool",
