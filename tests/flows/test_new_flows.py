@@ -93,9 +93,10 @@ def test_an_origin_that_has_grown(clean_hub_leaf: Sandbox, tmp_path: Path) -> No
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("exists", [True, False], ids=["added", "new"])
 @pytest.mark.parametrize("starts_by_time", [True, False], ids=["time", "history"])
 def test_a_source_beside_a_publisher(
-    clean_hub_leaf: Sandbox, tmp_path: Path, *, starts_by_time: bool
+    clean_hub_leaf: Sandbox, tmp_path: Path, *, starts_by_time: bool, exists: bool
 ) -> None:
     """A publisher that is faster than a new source does not make it begin later.
 
@@ -104,13 +105,14 @@ def test_a_source_beside_a_publisher(
     """
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"]}
-    space.write(streams=[origin]).apply()
     source = {"name": "S", "domain": "leaf"}
-    target: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
+    before: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
     if starts_by_time:
-        target["sources"] = [source | {"opt_start_time": "2020-01-01T00:00:00Z"}]
+        source["opt_start_time"] = "2020-01-01T00:00:00Z"
     else:
-        target |= {"max_msgs_per_subject": 1, "sources": [source]}
+        before["max_msgs_per_subject"] = 1
+    space.write(streams=[origin, *([before] if exists else [])]).apply()
+    target = before | {"sources": [source]}
     with Raw(hub.url, hub.user, hub.password) as raw:
         for number in range(8):
             raw.request(f"s.{number}", b"")
@@ -121,6 +123,7 @@ def test_a_source_beside_a_publisher(
             raw.request("t.x", b"")
 
         assert ("JS486" in {one.code for one in plan.diagnostics}) is not has_start
+        assert ("opt_start_seq" in str(plan.resource_changes)) is has_start
         (found,) = raw.api("$JS.hub.API.STREAM.INFO.T")["config"]["sources"]
         assert found.get("opt_start_seq") == (1 if has_start else None)
         assert left_to_do(space.plan()) == []

@@ -72,6 +72,8 @@ def fix_source_starts(inputs: PlanInputs, decisions: Decisions) -> Overrides:
             for number, change in enumerate(fields):
                 if change.path.startswith('sources["') and isinstance(change.after, dict):
                     fields[number] = replace(change, after=with_start(change.after, starts))
+                elif change.path == "sources" and change.after:
+                    fields[number] = replace(change, after=_with_starts(change.after, starts))
             after = decision.after | {"sources": sources}
             revision.change(address, source_starts=starts, after=after, fields=fields)
     return revision.overrides
