@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
     from tests.support.workspaces import Space
 
 
-def without(space: Space, store: str) -> Space:
+def small_streams() -> list[dict[str, Any]]:
+    """The streams of the fleet, with place for three messages in the hub."""
+    shops, hub = sales_streams()
+    return [shops, hub | {"max_msgs": 3, "discard": "new"}]
+
+
+def without(space: Space, store: str, streams: list[dict[str, Any]] | None = None) -> Space:
     """Write the workspace without one store, whose streams stay on its server."""
     space.base["domains"] = {
         name: domain for name, domain in space.base["domains"].items() if name != store
     }
     return space.write(
-        streams=sales_streams(), removed=[{"address": f"{store}/**", "destroy": False}]
+        streams=streams or sales_streams(),
+        removed=[{"address": f"{store}/**", "destroy": False}],
     )
 
 
@@ -46,11 +53,10 @@ def test_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
 def test_not_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
     """Messages that are not copied yet are a blocking hazard with their number."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
-    space.write(streams=sales_streams()).apply()
-    fleet.publish(store, f"sales.{store}.x", 5)
-    fleet.wait("hub", "ALL_SALES", 5)
-    fleet.ask("STREAM.PURGE.ALL_SALES")
-    plan = without(space, store).plan()
+    space.write(streams=small_streams()).apply()
+    fleet.publish(store, f"sales.{store}.x", 8)
+    fleet.wait("hub", "ALL_SALES", 3)
+    plan = without(space, store, small_streams()).plan()
 
     assert [(h.messages, h.blocking, h.allowed) for h in replication_hazards(plan)] == [
         (5, True, False)
@@ -81,11 +87,11 @@ def test_the_origin_is_offline(fleet: Fleet, tmp_path: Path) -> None:
 def test_messages_are_left_when_applied(fleet: Fleet, tmp_path: Path) -> None:
     """A saved plan is stale if the source has messages left when it is applied."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
-    space.write(streams=sales_streams()).apply()
+    space.write(streams=small_streams()).apply()
+    fleet.publish(store, f"sales.{store}.x", 3)
+    fleet.wait("hub", "ALL_SALES", 3)
+    plan = without(space, store, small_streams()).plan()
     fleet.publish(store, f"sales.{store}.x", 5)
-    fleet.wait("hub", "ALL_SALES", 5)
-    plan = without(space, store).plan()
-    fleet.ask("STREAM.PURGE.ALL_SALES")
 
     with pytest.raises(
         StalePlanError, match="would lose 5 messages of source SALES that are not copied yet"

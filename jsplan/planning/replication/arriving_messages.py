@@ -161,12 +161,14 @@ class PlannedFlows:
     def _continues(self, flow: Flow) -> bool:
         """Check whether the plan lets a source begin behind what the stream has had of it.
 
-        What it has is known, what it has had only to nats-server 2.15.
+        What it has is known, what it has had only to nats-server 2.15. A stream that is empty has
+        nothing any more, wherever its sources began.
         """
         decision, reader = self.decision(flow.downstream), flow.downstream
         assert decision is not None
         is_known = reader not in self.worked_off or not self._is_old(reader)
-        starts = set(decision.entry.starts) if decision.entry is not None else set[str]()
+        entry = decision.entry if reader not in self.emptied else None
+        starts = set(entry.starts) if entry is not None else set[str]()
         starts |= decision.relocated_sources.keys() if is_known else set()
         keeps = decision.preserves and flow.kind == "mirror"
         return decision.comes_filled or flow.key in starts or keeps
