@@ -19,7 +19,7 @@ from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
-from jsplan.planning.replication.impact import copies_again
+from jsplan.planning.replication.impact import continued_sources, copies_again
 from jsplan.planning.replication.republished import share_connection
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, ROLLUP_MIRROR_LEVEL
@@ -168,7 +168,7 @@ class PlannedFlows:
         assert decision is not None
         is_known = reader not in self.worked_off or not self._is_old(reader)
         entry = decision.entry if reader not in self.emptied else None
-        starts = set(entry.starts) if entry is not None else set[str]()
+        starts = continued_sources(entry) if entry is not None else set[str]()
         starts |= decision.relocated_sources.keys() if is_known else set()
         keeps = decision.preserves and flow.kind == "mirror"
         return decision.comes_filled or flow.key in starts or keeps

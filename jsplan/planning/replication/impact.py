@@ -342,7 +342,12 @@ def mirrors_relocated(inputs: PlanInputs, downstream: LiveObject, after: Config)
 def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
     """Return the sources that an apply detached and did not attach."""
     wanted = source_keys(decision.planned) - source_keys(decision.before)
-    return wanted & entry.starts.keys()
+    return wanted & continued_sources(entry)
+
+
+def continued_sources(entry: Entry) -> set[str]:
+    """Return the sources that continue where state says. One that starts at 1 brings all."""
+    return {key for key, start in entry.starts.items() if start > 1}
 
 
 def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
