@@ -252,6 +252,7 @@ def without_ignored(
 def _existing_starts(
     before: list[Config], after: list[Config]
 ) -> tuple[list[Config], list[FieldChange]]:
+    """Keep the starts of existing sources, and return how the files differ; 1 is like none."""
     theirs = {origin_key(origin): origin for origin in before}
     origins, found = [], []
     for origin in after:
@@ -263,7 +264,7 @@ def _existing_starts(
         found += [
             FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored")
             for s in SOURCE_START_FIELDS
-            if old.get(s) != origin.get(s)
+            if (old.get(s) or 1) != (origin.get(s) or 1)
         ]
         starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
         rest = {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
