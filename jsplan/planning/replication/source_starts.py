@@ -39,8 +39,8 @@ _DELETING: Final = (
 #: The code of a source that may begin late, and why it gets no sequence.
 BEGINS_LATE: Final = "JS486"
 _UNKNOWN_START: Final = (
-    "The sequence of its opt_start_time is not known. What others store in the stream before it "
-    "begins, delays it. Apply when its origin answers, or set opt_start_seq."
+    "The sequence of its opt_start_time is not known, and it begins later if others store messages "
+    "in the stream first. Apply when its origin answers, or set opt_start_seq."
 )
 _NO_START: Final = (
     "Before nats-server 2.15 it begins late if others have pushed out the first messages of the "
