@@ -1,4 +1,4 @@
-"""Where a source begins: in a stream that others write, and after a restart of its server."""
+"""The begin of a source: in a stream that others write, and after a restart of its server."""
 
 from __future__ import annotations
 
