@@ -194,7 +194,8 @@ class ArrivalModel:
             coming = _add(arrival.at_most for arrival in arrivals)
             found = [_add(a.at_most for a in arrivals if self._may_not_fit(a, limits))]
             if stream in self._change.refuse_rollups and not limits.get("allow_rollup_hdrs"):
-                found.append(_add(a.at_most for a in arrivals if self._may_roll_up(a)))
+                known = (a for a in arrivals if self._may_roll_up(a, unknown=False))
+                found.append(_add(arrival.at_most for arrival in known))
             kept = self._kept(stream)
             if kept is not None and not kept.is_read:
                 found.append(coming if limits.get("discard", "old") == "new" else 0)
@@ -256,12 +257,17 @@ class ArrivalModel:
         history = limit_of(limits, "max_msgs_per_subject")
         return coming * history if coming == 0 or (coming and history) else None
 
-    def _may_roll_up(self, arrival: Arrival) -> bool:
-        """Check whether a stream that stored these messages first accepts rollups."""
+    def _may_roll_up(self, arrival: Arrival, *, unknown: bool = True) -> bool:
+        """Check whether a stream that stored these messages first accepts rollups.
+
+        `unknown` is the answer for one whose configuration is not known.
+        """
         graphs = (self._change.before, self._change.after)
         roots = [[graph.nodes.get(feed.root) for graph in graphs] for feed in arrival.feeds]
         return any(
-            not any(found) or any(node.config.get("allow_rollup_hdrs") for node in found if node)
+            any(node.config.get("allow_rollup_hdrs") for node in found if node)
+            if any(found)
+            else unknown
             for found in roots
         )
 
