@@ -272,15 +272,24 @@ class ArrivalModel:
         )
 
     def _bytes_of(self, arrivals: list[Arrival]) -> Count:
-        """Return the bytes of all streams that the arrivals come from, and of new headers."""
-        origins = {
-            node.address: int(node.state.get("bytes") or 0)
-            for address in self._change.after.find_upstream(a.flow.origin for a in arrivals)
-            if (node := self._change.before.nodes.get(address)) is not None
-        }
+        """Return the bytes of all streams that the arrivals come from, and what flows add.
+
+        Sources and republishes add headers, which name the origin and the subject there. A
+        transform may make the subject longer.
+        """
         coming = _add(arrival.at_most for arrival in arrivals)
-        # A source adds a header to each message, with the subject of the origin.
-        return None if coming is None else sum(origins.values()) + coming * _HEADER_BYTES
+        if coming is None:
+            return None
+        after, flows = self._change.after, [arrival.flow for arrival in arrivals]
+        upstream = after.find_upstream(flow.origin for flow in flows)
+        nodes = (self._change.before.nodes.get(address) for address in upstream)
+        size = sum(int(node.state.get("bytes") or 0) for node in nodes if node is not None)
+        flows += [flow for address in upstream for flow in after.flows_into.get(address, ())]
+        adding = [f for f in flows if f.kind != "mirror" or f.config.get("subject_transforms")]
+        if not adding:
+            return size
+        each = sum(_HEADER_BYTES + 2 * len(f.key) + len(f.origin.stream) for f in adding)
+        return size + coming * each + min(size, coming * _LONGEST_SUBJECT)
 
     def _kept(self, stream: Address) -> StreamNode | None:
         """Return a stream as it was, if it keeps its messages."""
@@ -289,8 +298,9 @@ class ArrivalModel:
 
 #: The limits beyond which a stream deletes its oldest messages.
 _LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
-#: The most bytes that a source adds to a message: `Nats-Stream-Source` with names and subjects.
-_HEADER_BYTES = 1_024
+#: The most bytes that a source or republish adds without names and subjects, and of a subject.
+_HEADER_BYTES = 200
+_LONGEST_SUBJECT = 1_024
 
 
 def _add(counts: Iterable[Count]) -> Count:
