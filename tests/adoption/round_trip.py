@@ -74,13 +74,20 @@ class RoundTrip:
         return "error" not in answer
 
     def live(self, address: Address) -> dict[str, Any]:
-        """Return the configuration in one form for all that mean the same; a past pause is none."""
+        """Return the configuration in one form for all that mean the same.
+
+        A past pause is none, and so is the start of a source before all of its origin.
+        """
         verb = (
             f"CONSUMER.INFO.{address.stream}.{address.consumer}"
             if address.kind == "consumer"
             else f"STREAM.INFO.{address.stream}"
         )
         config = table_of(address).compact(self.ask(address.domain, verb)["config"])
+        for source in config.get("sources", ()):
+            if source.get("opt_start_seq") == 1 or source.get("opt_start_time", "9") < LONG_AGO:
+                source.pop("opt_start_seq", None)
+                source.pop("opt_start_time", None)
         return {
             key: value for key, value in config.items() if key != "pause_until" or value > LONG_AGO
         }
