@@ -70,6 +70,8 @@ def test_a_lifted_pause_does_not_wake_a_consumer(
         return
     with Raw(server.url, timeout=1) as listener:
         listener.subscribe("pushed")
+        # A subscriber wakes it, too: it has to be known before.
+        server.wait_until(lambda: "push_bound" in consumer_info(raw, "A", "C"), "see interest")
         raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
         with pytest.raises(TimeoutError):
             receive(listener, 1)
