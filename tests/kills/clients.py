@@ -205,5 +205,7 @@ class Load:
             if self.body.get("retention", "limits") == "limits":
                 stream_content.consumer(raw, stream, "CHECK", ack_policy="none")
                 return stream_content.payloads(raw, stream, "CHECK")
-            assert raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 0
+            info = f"$JS.API.STREAM.INFO.{stream}"
+            # No worker waits for an answer to its last acknowledgement.
+            self.scene.wait(lambda: raw.api_ok(info)["state"]["messages"] == 0, "finish all")
         return list(self.workers[0].received)
