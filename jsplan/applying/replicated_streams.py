@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.planning.replication.source_starts import with_start
 from jsplan.resources.fields import Config, sort_objects
-from jsplan.resources.nested import key_in_info, origin_api, origin_key
+from jsplan.resources.nested import key_in_info, origin_api, origin_key, reported_seq
 from jsplan.resources.source_header import SourceHeader, parse_source_header, source_name
 
 #: Messages at the end of a stream that are searched for the last one of a source.
@@ -96,7 +95,9 @@ async def detach_sources(context: StepContext, step: Step) -> None:
     api, stream = context.api(step), step.target_address.stream
     answer = await api.request(f"STREAM.INFO.{stream}")
     detached = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
-    copied = {origin_key(s): _reported_seq(s, answer.get("sources") or ()) for s in detached}
+    copied = {
+        origin_key(s): reported_seq(key_in_info(s), answer.get("sources") or ()) for s in detached
+    }
     new_sources: dict[str, Config] = (step.params or {}).get("new_sources") or {}
     if new_sources:
         starts = await _resume_positions(api, stream, detached)
@@ -223,20 +224,10 @@ async def reported_positions(context: StepContext, step: Step) -> dict[str, int]
     answer = await context.api(step).request(f"STREAM.INFO.{step.target_address.stream}")
     reported = answer.get("sources") or ()
     seqs = {
-        origin_key(source): _reported_seq(source, reported)
+        origin_key(source): reported_seq(key_in_info(source), reported)
         for source in answer["config"].get("sources") or ()
     }
     return {key: seq + 1 for key, seq in seqs.items() if seq}
-
-
-def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
-    """Return the last copied sequence of a source, which servers report since 2.15; else 0.
-
-    They do not name its consumer, so of two that differ only in that none is known.
-    """
-    key = key_in_info(source)
-    found = [int(info.get("seq") or 0) for info in reported if key_in_info(info) == key]
-    return found[0] if len(found) == 1 else 0
 
 
 async def _resume_positions(

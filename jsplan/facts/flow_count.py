@@ -23,7 +23,7 @@ from jsplan.facts.messages import (
     open_reader,
 )
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.nested import key_in_info
+from jsplan.resources.nested import reported_seq
 from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 from jsplan.subjects import is_covered
 from jsplan.units import parse_instant
@@ -202,8 +202,7 @@ async def _last_sourced_seq(
 ) -> tuple[int, bool]:
     """Find the origin's last sequence of just this source downstream, and if that is certain.
 
-    Servers report it since 2.15, where the message itself may be deleted. They do not name the
-    consumer of a source, so of two that differ only in that none is known.
+    Where a server reports it, the message itself may be deleted.
     """
     info = await api.stream_info(request.downstream.stream)
     if info is None:
@@ -211,8 +210,7 @@ async def _last_sourced_seq(
     certain = all(
         not source.get("lag") and source.get("active", -1) >= 0 for source in _origin_infos(info)
     )
-    reported = [s for s in info.get("sources") or () if key_in_info(s) == request.name]
-    if len(reported) == 1 and (seq := int(reported[0].get("seq") or 0)):
+    if seq := reported_seq(request.name, info.get("sources") or ()):
         return seq, certain
     reader = await open_reader(api, info, level, limit)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jsplan.resources.fields import Config, Field, Table, ignore_change
@@ -141,6 +141,15 @@ def origin_key(origin: Config) -> str:
 def key_in_info(origin: Mapping[str, Any]) -> str:
     """Return its key without the consumer, which INFO does not name beside a flow."""
     return origin_key({name: value for name, value in origin.items() if name != "consumer"})
+
+
+def reported_seq(key: str, reported: Iterable[Mapping[str, Any]]) -> int:
+    """Return the last copied sequence of a source in INFO, which has it since 2.15; else 0.
+
+    It does not name consumers, so of two sources that differ only in that none is known.
+    """
+    found = [int(info.get("seq") or 0) for info in reported if key_in_info(info) == key]
+    return found[0] if len(found) == 1 else 0
 
 
 def source_keys(config: Config) -> set[str]:
