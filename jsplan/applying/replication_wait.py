@@ -25,7 +25,8 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.stored_message import stored_size
 from jsplan.flows.graph import list_origins
-from jsplan.jetstream.api import message_headers
+from jsplan.flows.refusals import is_full
+from jsplan.jetstream.api import has_header, message_headers
 from jsplan.resources.nested import key_in_info, origin_key
 from jsplan.resources.server_features import ROLLUP_MIRROR_LEVEL
 from jsplan.topology.replication_graph import subject_filters
@@ -287,18 +288,15 @@ def _refuses(live: LiveObject, message: dict[str, Any], level: int) -> bool:
     size = stored_size(
         limits.get("storage", "file"), len(message["subject"].encode()), len(headers), len(data)
     )
-    is_full = limits.get("discard") == "new" and (
-        0 < int(limits.get("max_msgs", -1)) <= int(state["messages"])
-        or 0 < int(limits.get("max_bytes", -1)) < int(state["bytes"]) + size
-        or (limits.get("discard_new_per_subject") and state["messages"])
-    )
+    by_subject = limits.get("discard") == "new" and limits.get("discard_new_per_subject")
     return bool(
-        is_full
+        is_full(limits, state, size)
+        or (by_subject and state["messages"])
         or 0 <= int(limits.get("max_msg_size", -1)) < len(headers) + len(data)
-        or (limits.get("allow_msg_counter") and b"\r\nNats-Incr:" not in headers)
+        or (limits.get("allow_msg_counter") and not has_header(message, "Nats-Incr"))
         or (
             level < ROLLUP_MIRROR_LEVEL
             and not limits.get("allow_rollup_hdrs")
-            and b"\r\nNats-Rollup:" in headers
+            and has_header(message, "Nats-Rollup")
         )
     )

@@ -36,6 +36,12 @@ def count_without_place(
     return max(0, int(state.get("messages") or 0) + messages - most)
 
 
+def is_full(config: Mapping[str, Any], state: Mapping[str, Any], size: int) -> bool:
+    """Check whether a stream has no place for a message of so many bytes, of whatever subject."""
+    of_all = {name: value for name, value in config.items() if name != "max_msgs_per_subject"}
+    return bool(count_without_place(of_all, state, 1, size))
+
+
 def may_have_larger(origin: StreamNode, size: int) -> bool:
     """Check whether an origin may have a message of more bytes."""
     if 0 < limit_of(origin.config, "max_msg_size") <= size:

@@ -10,7 +10,7 @@ from typing import Final
 
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample
-from jsplan.flows.refusals import count_without_place, limit_of
+from jsplan.flows.refusals import is_full, limit_of
 from jsplan.units import count_text
 
 LINK_DOWN: Final = "link down"
@@ -132,8 +132,7 @@ def refused(flow: Flow, sample: ReplicationSample) -> str:
     if not 0 < limit_of(config, _HISTORY) <= sample.next_alike:
         names = ["max_msgs", "max_bytes"]
         state = {"messages": sample.messages, "bytes": sample.size}
-        of_all = {name: value for name, value in config.items() if name != _HISTORY}
-        if not count_without_place(of_all, state, 1, sample.next_stored):
+        if not is_full(config, state, sample.next_stored):
             return ""
     limits = ", ".join(f"{n}: {limit_of(config, n):,}" for n in names if limit_of(config, n))
     return (

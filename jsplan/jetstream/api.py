@@ -100,6 +100,11 @@ def message_headers(message: Mapping[str, Any]) -> bytes:
     return base64.b64decode(message.get("hdrs") or "")
 
 
+def has_header(message: Mapping[str, Any], name: str) -> bool:
+    """Return True if a message of MSG.GET has a header of this name."""
+    return f"\r\n{name}:".encode() in message_headers(message)
+
+
 class DomainApi:
     """The API of one domain over one connection. `read_only` refuses requests that could write.
 

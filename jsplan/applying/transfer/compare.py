@@ -32,10 +32,9 @@ from jsplan.applying.transfer.record import (
 )
 from jsplan.documents.plan import Step
 from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
-from jsplan.jetstream.api import message_headers
+from jsplan.jetstream.api import has_header
 from jsplan.units import format_timestamp
 
-_ROLLUP: Final = b"\r\nNats-Rollup:"
 #: Messages that are compared during the cut-over, and the most rounds before it.
 NEWEST: Final = 500
 MAX_ROUNDS: Final = 20
@@ -199,7 +198,7 @@ async def _describe_rollup(context: StepContext, step: Step, seq: int) -> str:
     for subject in (lost["subject"], ">") if lost is not None else ():
         request = {"seq": seq, "next_by_subj": subject}
         found = await copy.get_message(hop.copy.stream, request)
-        if found is not None and _ROLLUP in message_headers(found):
+        if found is not None and has_header(found, "Nats-Rollup"):
             return (
                 f": message {int(found['seq']):,} has Nats-Rollup. It deleted nothing in"
                 f" {hop.origin}, and does in a mirror that allows rollups. Apply"
