@@ -28,6 +28,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample, build_sample
+from jsplan.facts.stored_message import stored_size
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.source_header import measure_headers, parse_source_header, source_name
@@ -36,8 +37,6 @@ from jsplan.units import parse_instant
 
 #: Seconds to wait for the origin's API over the downstream connection: a bad link stays silent.
 ORIGIN_TIMEOUT: Final = 2.0
-#: Bytes that a file store adds to a message (measured on 2.12 and 2.15).
-STORED_BESIDES: Final = 30
 #: Reason for an origin whose domain could not be asked.
 _NOT_ASKED: Final = "it was not asked"
 
@@ -219,13 +218,14 @@ class ReplicationSampler(Struct):
         if not messages:
             return {"waiting": False}
         first = min(messages, key=lambda message: int(message["seq"]))
-        size = _measure_copy(flow, first)
+        headers, payload = _measure_copy(flow, first)
+        subject, storage = str(first["subject"]), previous.config.get("storage", "file")
         return {
             "waiting": True,
             "next_seq": int(first["seq"]),
-            "next_size": size,
-            "next_stored": size + len(str(first["subject"]).encode()) + STORED_BESIDES,
-            "next_alike": await self._count_alike(flow, previous, str(first["subject"])),
+            "next_size": headers + payload,
+            "next_stored": stored_size(storage, len(subject.encode()), headers, payload),
+            "next_alike": await self._count_alike(flow, previous, subject),
         }
 
     async def _count_alike(self, flow: Flow, previous: ReplicationSample, subject: str) -> int:
@@ -322,15 +322,15 @@ async def _last_sourced_seq(api: DomainApi, flow: Flow, subject: str) -> int | N
     return header.seq if is_ours else None
 
 
-def _measure_copy(flow: Flow, message: Mapping[str, Any]) -> int:
-    """Return the size of a message of the origin in the downstream stream, with its headers."""
+def _measure_copy(flow: Flow, message: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the bytes of headers and payload of a message of the origin in its copy."""
     headers = message_headers(message)
-    added = (
+    copied = (
         measure_headers(headers, dict(flow.config), int(message["seq"]), str(message["subject"]))
         if flow.kind == "source"
         else len(headers)
     )
-    return added + len(base64.b64decode(message.get("data") or ""))
+    return copied, len(base64.b64decode(message.get("data") or ""))
 
 
 async def _next_message(
