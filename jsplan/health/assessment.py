@@ -137,12 +137,15 @@ def _detect_recreated_origin(flow: Flow, samples: Sequence[ReplicationSample]) -
     """
     last = samples[-1]
     assert last.origin is not None
-    if flow.kind == "mirror" and _has_another_first(flow, last):
-        return Assessment(False, causes.origin_recreated(flow))
-    if flow.kind == "mirror" and last.messages > last.stored - last.first + 1:
-        went_back = _has_first_of_origin(flow, last)
-        cause = causes.origin_went_back if went_back else causes.origin_recreated
-        return Assessment(False, cause(flow))
+    if flow.kind == "mirror":
+        is_same = _begins_with_origin(flow, last)
+        # Before 2.14 a mirror counts back to the end of its origin, within 10 s. It has the newer
+        # messages until others get their sequences.
+        counted_back = last.messages > last.stored - last.first + 1
+        if is_same and counted_back:
+            return Assessment(False, causes.origin_went_back(flow))
+        if is_same is False or counted_back:
+            return Assessment(False, causes.origin_recreated(flow))
     position = max((sample.position or 0 for sample in samples[:-1]), default=0)
     beyond = (
         last.origin.last < position
@@ -170,27 +173,13 @@ def _is_same_stream(flow: Flow, sample: ReplicationSample) -> bool:
     )
 
 
-def _has_another_first(flow: Flow, sample: ReplicationSample) -> bool:
-    """Return True for a mirror whose first message is another one than that of its origin."""
-    assert sample.origin is not None
-    both = _has_comparable_first(flow, sample)
-    return both and sample.first_ts != sample.origin.first_ts
-
-
-def _has_first_of_origin(flow: Flow, sample: ReplicationSample) -> bool:
-    """Return True if mirror and origin begin with the same message, so with the same stream.
-
-    A mirror with more messages than sequences counted back to the end of its origin, as servers
-    2.10 to 2.12 do within 10 s. It has the newer messages until others get their sequences.
-    """
-    assert sample.origin is not None
-    return _has_comparable_first(flow, sample) and sample.first_ts == sample.origin.first_ts
-
-
-def _has_comparable_first(flow: Flow, sample: ReplicationSample) -> bool:
+def _begins_with_origin(flow: Flow, sample: ReplicationSample) -> bool | None:
+    """Return whether mirror and origin begin with the same message; None if that is not known."""
     assert sample.origin is not None
     stored = sample.messages and sample.origin.messages
-    return bool(flow.is_unfiltered and stored and sample.first == sample.origin.first)
+    if not (flow.is_unfiltered and stored and sample.first == sample.origin.first):
+        return None
+    return sample.first_ts == sample.origin.first_ts
 
 
 def _assess_unreadable_origin(
