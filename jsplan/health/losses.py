@@ -87,7 +87,7 @@ def _find_unreadable(live: LiveObject) -> Breach | None:
     sequences: Collection[int] = lost.get("msgs") or ()
     kept = [seq for seq in sequences if seq >= first]
     size = format_bytes(int(lost.get("bytes") or 0))
-    if sequences and (_deletes_oldest(config) or config.get("allow_msg_ttl")):
+    if sequences and (deletes_oldest(config) or config.get("allow_msg_ttl")):
         if not kept:
             return None
         sequences = kept
@@ -146,7 +146,7 @@ def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
     config, state = live.compact, live.state
     if not last.seen_at or not (config.get("deny_purge") and config.get("deny_delete")):
         return None
-    if _deletes_oldest(config) or any(map(config.get, _DELETES)):
+    if deletes_oldest(config) or any(map(config.get, _DELETES)):
         return None
     first, deleted = (int(state.get(name) or 0) for name in ("first_seq", "num_deleted"))
     gone = max(0, first - max(last.first_seq, 1)) + max(0, deleted - last.deleted)
@@ -159,7 +159,7 @@ def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
     )
 
 
-def _deletes_oldest(config: Config) -> bool:
+def deletes_oldest(config: Config) -> bool:
     """Return True for a stream whose server deletes messages: a queue, or one with a limit."""
     return config.get("retention", "limits") != "limits" or any(
         int(config.get(name) or 0) > 0 for name in _LIMITS

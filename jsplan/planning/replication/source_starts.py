@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.facts.live import get_retention
+from jsplan.health.losses import deletes_oldest
 from jsplan.planning.merge import SOURCE_START_FIELDS
 from jsplan.planning.model import Findings, Overrides
 from jsplan.planning.replication.impact import origin_of
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 
 
-#: What makes a stream delete its first messages, apart from its retention and clients.
-_DELETING: Final = (
-    "max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "allow_msg_ttl",
-    "allow_rollup_hdrs",
-)  # fmt: skip
 #: The code of a source that may begin late, and why it gets no sequence.
 BEGINS_LATE: Final = "JS486"
 _UNKNOWN_START: Final = (
@@ -130,10 +125,8 @@ def _start_of(
 def _may_lose_first(config: Config) -> bool:
     """Check whether others store messages in a stream that deletes its first ones."""
     is_written = bool(config.get("subjects")) or len(config.get("sources") or ()) > 1
-    return is_written and (
-        get_retention(config) != "limits"
-        or any(int(config.get(name) or 0) > 0 for name in _DELETING)
-    )
+    by_messages = config.get("allow_msg_ttl") or config.get("allow_rollup_hdrs")
+    return is_written and (deletes_oldest(config) or bool(by_messages))
 
 
 def check_late_starts(inputs: PlanInputs, decisions: Decisions) -> Findings:
