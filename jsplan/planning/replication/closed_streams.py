@@ -17,6 +17,7 @@ from jsplan.resources.server_features import ROLLUP_MIRROR_LEVEL
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import Hazards, PlanInputs, ResourceDecision
     from jsplan.resources.fields import Config
 
@@ -46,10 +47,14 @@ def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
     return messages > 0 and count_without_place(config, state, 1, size // messages) != 0
 
 
+def _read_origin(inputs: PlanInputs, decision: ResourceDecision, flow: Config) -> LiveObject | None:
+    address = origin_of(inputs, decision.address, flow)
+    return inputs.live.get(address) if address is not None else None
+
+
 def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config, size: int) -> bool:
     """Check whether the origin may have a message that is larger than this."""
-    address = origin_of(inputs, decision.address, flow)
-    origin = inputs.live.get(address) if address is not None else None
+    origin = _read_origin(inputs, decision, flow)
     if origin is None:
         return True
     return may_have_larger(StreamNode(origin.address, origin.compact, origin.state), size)
@@ -57,8 +62,7 @@ def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config,
 
 def _may_roll_up(inputs: PlanInputs, decision: ResourceDecision, flow: Config) -> bool:
     """Check whether the origin allows rollups, or may have them of another one."""
-    address = origin_of(inputs, decision.address, flow)
-    origin = inputs.live.get(address) if address is not None else None
+    origin = _read_origin(inputs, decision, flow)
     if origin is None:
         return True
     return bool(origin.compact.get("allow_rollup_hdrs") or list_origins(origin.compact))
