@@ -28,7 +28,7 @@ from typing import Any
 from processes import median
 
 from jsplan.sandbox import Sandbox
-from jsplan.sandbox.fleet import leaf_names, run_fleet
+from jsplan.sandbox.foreground import leaf_names, run_fleet
 
 STREAMS = 10
 #: Of a request, in seconds; more than the default of 5, so that a busy machine is not taken for a

@@ -25,8 +25,12 @@ from jsplan.options import Approve, DriftOptions, NullObserver, Observer, PlanOp
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
-    from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
-    from jsplan.documents.backfill_preview import BackfillPreview
+    from jsplan.documents.backfill import (
+        BackfillPreview,
+        BackfillResult,
+        BackfillStatus,
+        Verification,
+    )
     from jsplan.documents.drift import Drift
     from jsplan.documents.plan import Plan
 

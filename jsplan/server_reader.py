@@ -266,7 +266,7 @@ class ServerReader(Struct, frozen=True):
         ]
         if not known:
             return {}
-        from jsplan.facts.seq_by_time import find_seqs_by_time  # noqa: PLC0415 - see above
+        from jsplan.facts.messages import find_seqs_by_time  # noqa: PLC0415 - see above
 
         levels = {key: facts.level for key, facts in inputs.live.domains.items()}
         return await find_seqs_by_time(self._pool, self._domains, known, levels)

@@ -22,11 +22,10 @@ from jsplan.cli.settings import GlobalOption
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
 from jsplan.config.sections import Section
 from jsplan.config.workspace_schema import all_sections
-from jsplan.documents.explanation import Explanation
+from jsplan.documents.lint import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.health.thresholds import ROWS as THRESHOLDS
-from jsplan.jetstream.context_files import CONTEXT_KEYS, SCHEMES_OF_USE, Use
-from jsplan.jetstream.secret_references import SCHEMES
+from jsplan.jetstream.context_files import CONTEXT_KEYS, SCHEMES, SCHEMES_OF_USE, Use
 from jsplan.planning.server_version import DIFFERENCES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import uncovered_fields

@@ -9,8 +9,7 @@ from jsplan.applying.preconditions import find_changes
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Plan
 from jsplan.errors import ApiError, ConnectError, StalePlanError, UsageError
-from jsplan.facts.domains import identify_domains
-from jsplan.facts.duplicate_servers import DuplicateServerCheck
+from jsplan.facts.domains import DuplicateServerCheck, identify_domains
 from jsplan.facts.live import DomainFacts, LiveObject
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import is_same_server, server_label

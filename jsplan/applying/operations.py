@@ -1,11 +1,15 @@
-"""The operation of each kind of step. Most are one request; the others are in `OPERATIONS`."""
+"""The operation of each kind of step. Most are one request; the others are in `OPERATIONS`.
+
+State has a placeholder consumer in `replacements` from before it is created until it is deleted:
+with what the plan said that is deleted then, so that messages that consumers finish meanwhile do
+not count as deleted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from jsplan.applying import placeholders
 from jsplan.applying.accounts import delete_account, write_account
 from jsplan.applying.contents import (
     clean_object,
@@ -36,6 +40,43 @@ from jsplan.applying.transfer.single_consumer import (
 from jsplan.applying.transfer.undo import release_origin, undo, with_undo
 from jsplan.documents.plan import Step
 from jsplan.documents.plan_types import Op
+
+
+async def create_placeholder(context: StepContext, step: Step) -> None:
+    """Run `consumer.create_placeholder`: create the placeholder, or keep an existing one.
+
+    Raises as `remove_placeholder` does.
+    """
+    await context.check_precondition(step)
+    await context.begin(step)
+    consumers = {change.name for one in step.deletions for change in one.request.consumers}
+    held = (one.request.held for one in step.deletions)
+    consumers.update(*(before.consumers for before in held if before is not None))
+    await context.record(
+        {
+            "replacing": {
+                "address": str(step.target_address),
+                "at_most": sum(one.at_most for one in step.deletions),
+                "consumers": sorted(consumers),
+            }
+        }
+    )
+    assert step.request is not None
+    await context.send(step, step.request["api"], step.request["payload"])
+    await context.record({"end": step.address}, durable=False)
+
+
+async def remove_placeholder(context: StepContext, step: Step) -> None:
+    """Run `consumer.delete_placeholder`: the stream deletes what no consumer wants.
+
+    Raises StepFailed, StepNotStarted, ApiError and StateError.
+    """
+    await context.check_precondition(step)
+    await context.begin(step)
+    assert step.request is not None
+    await context.send_if_exists(step, step.request["api"])
+    await context.record({"end": step.address}, {"replaced": str(step.target_address)})
+
 
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 
@@ -88,8 +129,8 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "consumer.replace": replace_consumer,
     "consumer.cleanup": clean_up_consumer,
     "consumer.reset": reset_consumer,
-    "consumer.create_placeholder": placeholders.create_placeholder,
-    "consumer.delete_placeholder": placeholders.remove_placeholder,
+    "consumer.create_placeholder": create_placeholder,
+    "consumer.delete_placeholder": remove_placeholder,
     "origin.delete": delete_origin,
     "origin.create": create_origin,
     "sources.detach": detach_sources,

@@ -16,10 +16,9 @@ from jsplan.address import Address
 from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
 from jsplan.documents.plan import Plan, Step
 from jsplan.facts.flow_count import count_skipped
-from jsplan.facts.flow_requests import FlowRequest
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure_deletion
-from jsplan.facts.measurement import MEASURE_LIMIT, MeasurementRequest
+from jsplan.facts.measurement import MEASURE_LIMIT, FlowRequest, MeasurementRequest
 from jsplan.jetstream import DomainApi
 from jsplan.resources.source_header import SourceName
 

@@ -17,7 +17,7 @@ from jsplan.address import PARKING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
-from jsplan.facts.flow_requests import MAX_SEARCHED
+from jsplan.facts.measurement import MAX_SEARCHED
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers

@@ -21,9 +21,9 @@ from jsplan.applying.step_journal import gone_error
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE_ERRORS
+from jsplan.facts.limit_trimming import stored_size
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
-from jsplan.facts.stored_message import stored_size
 from jsplan.flows.graph import list_origins
 from jsplan.flows.refusals import is_full
 from jsplan.jetstream.api import has_header, message_headers

@@ -9,8 +9,8 @@ from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
 from jsplan.applying.transfer.read_progress import read_transfers
 from jsplan.documents.apply import ApplyResult, StepResult
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import Plan
+from jsplan.documents.types import Deferred
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import DomainFacts, LiveObject
 from jsplan.facts.reader import read_object

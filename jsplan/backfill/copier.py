@@ -30,9 +30,8 @@ from jsplan.backfill.seq_ranges import (
     intersect,
     subtract,
 )
-from jsplan.backfill.server_copy import is_made_from_snapshot
+from jsplan.backfill.snapshot_copy import is_made_from_snapshot
 from jsplan.backfill.staging import Staging
-from jsplan.backfill.tasks.capacity import find_capacity_problem
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partition_writer import PartitionResult, build_duplicate_error
 from jsplan.backfill.tasks.partitioning import (
@@ -41,12 +40,13 @@ from jsplan.backfill.tasks.partitioning import (
     TransformSpec,
     assign_partitions,
 )
-from jsplan.backfill.tasks.staging_scan import (
+from jsplan.backfill.tasks.staging_streams import StagingStream
+from jsplan.backfill.tasks.target_scan import (
     StagedMessages,
+    find_capacity_problem,
     find_duplicate,
     lacks_messages,
 )
-from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject

@@ -23,7 +23,7 @@ from jsplan.backfill.spark_extra import list_missing_packages
 from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
 from jsplan.context import Context, open_context, open_pool
-from jsplan.documents.backfill_preview import BOUNDED, COUNTED, BackfillPreview, OriginPreview
+from jsplan.documents.backfill import BOUNDED, COUNTED, BackfillPreview, OriginPreview
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.plan_inputs import build_inputs

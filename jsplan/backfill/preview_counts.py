@@ -16,7 +16,7 @@ from jsplan.backfill.copy_origin import CopyOrigin, load_origin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.origin_task import read_messages
-from jsplan.documents.backfill_preview import COMPARED, COUNTED, OriginPreview
+from jsplan.documents.backfill import COMPARED, COUNTED, OriginPreview
 
 if TYPE_CHECKING:
     from jsplan.backfill.pending_ranges import PendingRanges

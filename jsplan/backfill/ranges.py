@@ -25,7 +25,7 @@ from jsplan.errors import (
     ServerRefusedError,
     StalePlanError,
 )
-from jsplan.facts.seq_by_time import find_seq_at
+from jsplan.facts.messages import find_seq_at
 from jsplan.planning.backfill.entries import side_to_document
 from jsplan.planning.backfill.model import (
     BackfillState,

@@ -23,7 +23,7 @@ from jsplan.backfill.verify.command import require_equal_contents
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
-from jsplan.documents.parts import Deferred
+from jsplan.documents.types import Deferred
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.options import Observer

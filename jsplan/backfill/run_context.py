@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.spark_runner import SparkRunner
-from jsplan.backfill.tasks.capacity import find_capacity_problem
+from jsplan.backfill.tasks.target_scan import find_capacity_problem
 from jsplan.config.model import Backfill
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import RefusedError

@@ -1,7 +1,8 @@
 """The strategy `snapshot`: creates the target from a snapshot, with its sequences and times.
 
 Until it is complete and verified, the target has parked subjects and is marked as incomplete in its
-metadata. An incomplete target counts as absent, and the next run creates it again.
+metadata. An incomplete target counts as absent, and the next run creates it again. A target that an
+apply made from a snapshot before it ended is recognised by its content.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.compare_rows import compare_rows
+from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.endpoints import Endpoints, require_same_stream
-from jsplan.backfill.tasks.staging_streams import require_stream_info
+from jsplan.backfill.origin_reader import StreamReader
+from jsplan.backfill.run_context import RunContext
+from jsplan.backfill.seq_ranges import count_sequences, intersect
+from jsplan.backfill.tasks.staging_streams import await_stream_info, require_stream_info
 from jsplan.diagnostics import quote_shell
+from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.facts.compare_streams import IncomparableError, compare_streams
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.identity import KnownObject
 from jsplan.jetstream.snapshots import open_snapshot, repeat_restore, restore_stream
-from jsplan.planning.backfill.model import OriginState
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 from jsplan.resources.server_features import read_level
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
@@ -185,3 +191,36 @@ async def _find_difference_by_pages(
         if await endpoints.origin.get_message(stream, {"seq": seq}) is not None:
             return seq
     return found.different.first
+
+
+async def is_made_from_snapshot(
+    context: RunContext, origin: CopyOrigin, result: OriginResult
+) -> bool:
+    """Verify the target of an origin whose strategy is `snapshot`, and fill in its result.
+
+    Returns False, with a warning, if Spark has to copy something.
+    """
+    state, endpoints = origin.state, origin.endpoints
+    if state.strategy != "snapshot" or state.status == "done":
+        return False
+    if not state.target_created:
+        info = await await_stream_info(endpoints.target, state.target_address.stream)
+        state.target_created = info["created"]
+    try:
+        await require_same_messages(state, endpoints)
+    except JsplanError as error:
+        context.observer.warn(f"{error}. Spark copies the pending messages")
+        return False
+    result.gaps, result.gap_messages = await find_snapshot_gaps(state, endpoints)
+    result.verified, result.attempts, result.path = True, 1, SNAPSHOT_PATH
+    return True
+
+
+async def find_snapshot_gaps(
+    state: OriginState, endpoints: Endpoints
+) -> tuple[list[list[int]], int]:
+    """Find the gaps of the range at the origin: ranges and their count. Raises ApiError."""
+    if state.seq_range.size <= 0:
+        return [], 0
+    gone = intersect([state.seq_range], await StreamReader(state, endpoints).find_gone())
+    return [list(span) for span in gone[:MAX_LISTED_RANGES]], count_sequences(gone)

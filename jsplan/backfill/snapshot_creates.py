@@ -109,7 +109,7 @@ class SnapshotCreates:
         self, context: StepContext, record: BackfillState, restore: SnapshotRestore, seconds: float
     ) -> None:
         """Record the entry as done: Spark has nothing to copy."""
-        from jsplan.backfill.server_copy import find_snapshot_gaps  # noqa: PLC0415
+        from jsplan.backfill.snapshot_copy import find_snapshot_gaps  # noqa: PLC0415
 
         origin = record.origins[0]
         info = await restore.endpoints.target.stream_info(origin.target_address.stream)

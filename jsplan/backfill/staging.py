@@ -20,14 +20,14 @@ from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.staging_scan import (
+from jsplan.backfill.tasks.staging_streams import StagingStream
+from jsplan.backfill.tasks.target_scan import (
     Arrived,
     StagedMessages,
     find_duplicate,
     read_staged_messages,
     scan_promotions,
 )
-from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.errors import JsplanError
 from jsplan.jetstream import DomainApi
 from jsplan.units import SECOND, parse_instant

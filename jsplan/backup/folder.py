@@ -24,7 +24,7 @@ from jsplan.address import Address
 from jsplan.backup.manifest import UNUSABLE_HINT, Manifest, SavedStream, StreamSnapshot
 from jsplan.disk import open_private, open_regular, read_regular
 from jsplan.documents.base import MAX_BYTES, dumps, parse
-from jsplan.documents.safe_paths import resolve_inside
+from jsplan.documents.types import resolve_inside
 from jsplan.errors import JsplanError
 from jsplan.units import format_timestamp
 

@@ -1,16 +1,17 @@
-"""Start of every command: output, logging, and options that this release does not support."""
+"""Start of every command: logging to stderr, output, and options that it does not support."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from typing import TYPE_CHECKING
 
-from jsplan.cli import logs
 from jsplan.cli.output import Output
 from jsplan.cli.settings import FORMATS, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    import logging
+    from collections.abc import Callable, Collection
 
     import click
 
@@ -34,7 +35,7 @@ def start(
     settings = settings_of(ctx)
     output = Output(settings)
     output.check_options(formats)
-    ctx.call_on_close(logs.configure(settings))
+    ctx.call_on_close(configure(settings))
     ctx.call_on_close(output.close)
     return settings, output
 
@@ -46,3 +47,51 @@ def wait_for_servers(ctx: click.Context) -> None:
     settings, output = start(ctx, FORMATS)
     wait(settings.load_options(), settings.wait, output.progress)
     output.progress.stop()
+
+
+def configure(settings: Settings) -> Callable[[], None]:
+    """Log what jsplan and its libraries do (`-v`), with details (`-vv`); hide passwords of URLs.
+
+    Returns the function that ends it: a program that calls a command has logging of its own.
+    """
+    if not settings.verbose:
+        return lambda: None
+    import logging
+
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handlers, level = root.handlers, root.level
+    handler.setFormatter(_formatter(json_lines=settings.log_format == "json"))
+    root.handlers = [handler]
+    root.setLevel(logging.DEBUG if settings.verbose > 1 else logging.INFO)
+
+    def end() -> None:
+        root.handlers = handlers
+        root.setLevel(level)
+
+    return end
+
+
+def _formatter(*, json_lines: bool) -> logging.Formatter:
+    import json
+    import logging
+    from datetime import UTC, datetime
+
+    from jsplan.cli.exit_status import scrub
+    from jsplan.render.escape import safe
+    from jsplan.units import format_timestamp
+
+    class Formatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            message = scrub(record.getMessage())
+            if not json_lines:
+                return f"{record.levelname.lower()}: {record.name}: {safe(message)}"
+            return json.dumps(
+                {
+                    "time": format_timestamp(datetime.fromtimestamp(record.created, UTC)),
+                    "level": record.levelname.lower(),
+                    "logger": record.name,
+                    "message": message,
+                }
+            )
+
+    return Formatter()

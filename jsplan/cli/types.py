@@ -134,7 +134,7 @@ class Crontab(ParamType):
     name = "CRON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from jsplan.drift.service.schedule import Cron
+        from jsplan.drift.service.options import Cron
 
         try:
             return Cron(str(value)).line

@@ -78,16 +78,16 @@ def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool
 
 def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
     """Return the drift document in one of `DRIFT_FORMATS`."""
-    from jsplan.render import drift_github, drift_html, drift_junit, drift_markdown
+    from jsplan.render import drift_ci, drift_html, drift_markdown
 
     if format_ == "markdown":
         return drift_markdown.render(drift)
     if format_ == "html":
         return drift_html.render(drift)
     return (
-        drift_junit.render(drift, fail_on)
+        drift_ci.render_junit(drift, fail_on)
         if format_ == "junit"
-        else drift_github.render(drift, fail_on)
+        else drift_ci.render_github(drift, fail_on)
     )
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.codegen import file_defaults, layout
+from jsplan.codegen import entries, layout
 from jsplan.codegen.entries import FileEntry, RenderedResource, build_entries
 from jsplan.codegen.minimal_config import MinimalConfig, minimize_config
 from jsplan.codegen.model import CodegenContext, GeneratedFile, ResourceToWrite
-from jsplan.codegen.references import name_origin_domains
-from jsplan.codegen.selectors import shortest_selector
+from jsplan.codegen.references import name_origin_domains, shortest_selector
 from jsplan.config.files import NAME_KEYS, SECTIONS
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import is_bucket
@@ -36,8 +35,8 @@ def generate_document(
         [_render_resource(one, context, known_streams, notes) for one in everything]
     )
     lines = [*layout.format_comments(title)]
-    defaults = file_defaults.extract_defaults(file_entries, context)
-    domain = file_defaults.choose_default_domain(file_entries, context)
+    defaults = entries.extract_defaults(file_entries, context)
+    domain = entries.choose_default_domain(file_entries, context)
     if domain is not None:
         defaults = {"domain": domain} | defaults
     if defaults:

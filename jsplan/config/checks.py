@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.config.checks_origins import check_origins
-from jsplan.config.problem import Body, Checks, Problem, Problems
-from jsplan.config.transforms import transform_problem
+from jsplan.config.checks_origins import check_origins, transform_problem
+from jsplan.config.findings import Body, Checks, Problem, Problems
 from jsplan.resources import buckets
 from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration

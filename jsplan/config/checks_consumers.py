@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jsplan.config.problem import Body, Checks, Problem, Problems
+from jsplan.config.findings import Body, Checks, Problem, Problems
 from jsplan.subjects import find_overlap, is_literal, is_valid, overlaps
 from jsplan.units import format_duration
 

@@ -1,10 +1,14 @@
-"""Collects all errors of the files, so that one run reports them all."""
+"""Collects all errors of the files, so that one run reports them all.
+
+A `Problem` is what a check between fields found, before its place in the file is known.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from jsplan.config.node import Node, Place, describe_node, source_range, type_name
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange, did_you_mean
@@ -19,6 +23,7 @@ _PLACEHOLDER: Final = re.compile(r"jsplan-unknown-\d+")
 _GUESS: Final = re.compile(r'Did you mean "([^"]*)"|The API name is "([^"]*)"')
 #: The place of a finding; None when it is in no file.
 FindingPlace = Node | Place | SourceRange | None
+Body = Mapping[str, Any]
 
 
 class Findings:
@@ -181,3 +186,34 @@ def _sort_key(found: Diagnostic) -> tuple[bool, str, int, int, str]:
         place.column if place else 0,
         found.code,
     )
+
+
+class Problem(NamedTuple):
+    """One contradiction; `field` is where it is shown."""
+
+    code: str
+    field: str
+    summary: str
+    detail: str
+
+
+Problems = Iterator[Problem]
+#: A check, and the fields without any of which it finds nothing.
+Check = tuple[Callable[[Body], Problems], frozenset[str]]
+
+
+class Checks:
+    """The checks of one kind of body; most bodies have the fields of one or two of them."""
+
+    def __init__(self, *checks: Check) -> None:
+        self._checks = checks
+        #: Thousands of bodies have the same fields, for which it is looked up once.
+        self._concerned = lru_cache(maxsize=1024)(self._select)
+
+    def find(self, body: Body) -> Problems:
+        """Yield what the checks find in a body."""
+        for check in self._concerned(tuple(body)):
+            yield from check(body)
+
+    def _select(self, fields: tuple[str, ...]) -> list[Callable[[Body], Problems]]:
+        return [check for check, concerned in self._checks if not concerned.isdisjoint(fields)]

@@ -23,7 +23,6 @@ from jsplan.config import (
     settings,
     variables,
 )
-from jsplan.config.backend import read_backend, refuse_declared_bucket
 from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
 from jsplan.config.contents import check_linked_parents
 from jsplan.config.domains import DomainBuilder, read_imports
@@ -48,6 +47,7 @@ from jsplan.config.resource_resolver import (
     ResourceResolver,
 )
 from jsplan.config.secret_fields import refuse_variables
+from jsplan.config.settings import read_backend, refuse_declared_bucket
 from jsplan.disk import exists
 
 FORMAT: Final = 1

@@ -15,21 +15,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jsplan.address import Address, Kind, matches
-from jsplan.config import (
-    body,
-    checks,
-    checks_consumers,
-    config_file,
-    environments,
-    lifecycle,
-    parsing,
-)
+from jsplan.config import body, checks, checks_consumers, copy_of, environments, lifecycle, parsing
 from jsplan.config.checks import check_bucket
 from jsplan.config.contents import ContentReaders
 from jsplan.config.copy_of import CopyOfResolver
 from jsplan.config.expand import DomainSelectors, choose_only_domain
 from jsplan.config.files import NAME_KEYS, WorkspaceFiles
-from jsplan.config.findings import Findings
+from jsplan.config.findings import Findings, Problem
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource
 from jsplan.config.node import (
@@ -43,7 +35,6 @@ from jsplan.config.node import (
 from jsplan.config.origins import OriginExpander
 from jsplan.config.overrides import Override, refuse_names
 from jsplan.config.position import read_position, settings_of
-from jsplan.config.problem import Problem
 from jsplan.config.resource_names import (
     is_name_allowed,
     may_be_declared,
@@ -226,7 +217,7 @@ class ResourceResolver:
         layers += base
         file = entry.get("config_file")
         if file is not None and file.value is not None:
-            config = config_file.read_config_file(address.kind, file, name, context.files)
+            config = copy_of.read_config_file(address.kind, file, name, context.files)
             if config is None or not self.findings.allow_values(count_values(config), file):
                 is_complete = False
             else:

@@ -1,12 +1,14 @@
 """The JSON Schema of workspace files, for editors: a walk over the tables.
 
 It has the keys and their types, not the rules between keys and files. What occurs more than once is
-a definition.
+a definition. It is written beside a workspace, and the first line of a file names it to editors.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 
 from jsplan.address import Kind
@@ -22,10 +24,15 @@ from jsplan.config.schema_parts import (
 )
 from jsplan.config.sections import Key, Section
 from jsplan.config.tables.workspace import WORKSPACE
+from jsplan.disk import exists
+from jsplan.documents.base import dumps
 from jsplan.documents.json_schema import DIALECT
+from jsplan.errors import JsplanError
 from jsplan.resources import TABLES, Field
 
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
+#: The file that `jsplan schema > workspace-v1.json` writes.
+SCHEMA_FILE: Final = "workspace-v1.json"
 
 
 def workspace_schema() -> Schema:
@@ -87,3 +94,23 @@ def _key_schema(key: Key) -> Schema:
     schema = key.type.schema | {"description": _LINK.sub(r"\1", key.doc)}
     default = key.shown_default
     return schema if default in (None, ()) else schema | {"default": default}
+
+
+def build_modeline(path: Path, root: Path) -> str:
+    """Return the line with which editors find the schema of the workspace; empty without one."""
+    if not exists(root / SCHEMA_FILE):
+        return ""
+    schema = os.path.relpath(root / SCHEMA_FILE, path.parent).replace(os.sep, "/")
+    return f"# yaml-language-server: $schema={schema}\n"
+
+
+def write_schema(root: Path) -> Path | None:
+    """Write the schema into the workspace, unless it has one. Raises JsplanError."""
+    path = root / SCHEMA_FILE
+    if exists(path):
+        return None
+    try:
+        path.write_bytes(dumps(workspace_schema()))
+    except OSError as error:
+        raise JsplanError(f"cannot write {path}: {error.strerror}") from None
+    return path

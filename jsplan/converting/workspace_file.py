@@ -14,8 +14,8 @@ from jsplan.codegen import (
     generate_document,
     layout,
 )
-from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.node import source_range
+from jsplan.config.overrides import read_existing_defaults
 from jsplan.converting.domain_mapping import DomainMapping
 from jsplan.converting.model import (
     NOT_CONVERTED,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct, field
 
 from jsplan.documents.base import Document
-from jsplan.documents.parts import Deferred, Interrupted
 from jsplan.documents.plan_types import Op
-from jsplan.documents.types import AnyAddress, Count, written
+from jsplan.documents.types import AnyAddress, Count, Deferred, Interrupted, written
 
 #: Operations of the history that change the state and no server.
 STATE_COMMANDS: Final = ("state rm", "state mv", "state push", "state take")

@@ -10,10 +10,18 @@ from msgspec import Meta, Struct, field
 from jsplan.address import KINDS
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.base import Document
-from jsplan.documents.parts import BreachShape, Deferred, Interrupted, Replication
 from jsplan.documents.plan import ResourceChange
 from jsplan.documents.plan_types import Severity
-from jsplan.documents.types import AnyAddress, Count, Time, kept
+from jsplan.documents.types import (
+    AnyAddress,
+    BreachShape,
+    Count,
+    Deferred,
+    Interrupted,
+    Replication,
+    Time,
+    kept,
+)
 
 NoChanges = Annotated[list[ResourceChange], Meta(max_length=0)]
 #: The begin of the keys of `thresholds` that say that a server lost messages.

@@ -1,14 +1,17 @@
-"""The document of `jsplan lint`: findings, and ignored findings with the reason."""
+"""The documents of `jsplan lint` and `jsplan explain`: findings, and codes in words."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import field
 
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import Document
 from jsplan.documents.types import Count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Ignored(Diagnostic, frozen=True, kw_only=True):
@@ -57,3 +60,24 @@ class Lint(Document, tag="lint"):
             "notes": count("info"),
             "ignored": len(self.ignored),
         }
+
+
+class Explanation(Document, tag="explanation"):
+    """One code in words: what it means, why it is reported, and what to do.
+
+    `level` is the default of a lint rule (`note`, `warning`) or the effect of a hazard (`blocks`,
+    `warns`), and null for other codes.
+    """
+
+    group: str
+    code: str
+    level: str | None
+    title: str
+    why: str
+    fix: str
+
+
+def list_explanations(explanations: Iterable[Explanation]) -> dict[str, Any]:
+    """The document of `explain --json` without a code."""
+    codes = [explanation.to_json() for explanation in explanations]
+    return {"format_version": "1.0", "kind": "explanations", "codes": codes}

@@ -22,7 +22,6 @@ from jsplan.documents.base import (
 )
 from jsplan.documents.configs import Config
 from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan_parts import (
     Actions,
     AsOf,
@@ -41,7 +40,16 @@ from jsplan.documents.plan_types import VERIFY_OP, Effect, Op, Severity
 from jsplan.documents.reading import decode
 from jsplan.documents.records import AnyRecord
 from jsplan.documents.step_kinds import STEP_KINDS, StepKind
-from jsplan.documents.types import AnyAddress, Count, Fingerprint, Sha256, Time, UInt64, written
+from jsplan.documents.types import (
+    AnyAddress,
+    Count,
+    Deferred,
+    Fingerprint,
+    Sha256,
+    Time,
+    UInt64,
+    written,
+)
 
 
 def _none() -> None:

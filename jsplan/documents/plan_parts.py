@@ -8,13 +8,13 @@ from msgspec import Meta
 
 from jsplan.codes import HAZARDS
 from jsplan.documents.configs import Config, Origin, Payload
-from jsplan.documents.parts import Estimate
 from jsplan.documents.plan_types import Action, TransferMethod
 from jsplan.documents.records import Flow, OldStream, Server, StepRecord
 from jsplan.documents.types import (
     AnyAddress,
     ConsumerAddress,
     Count,
+    Estimate,
     Fingerprint,
     Instant,
     Int63,

@@ -1,4 +1,4 @@
-"""Plain data in a state and its journal: pending steps, replacements, ranges, the history."""
+"""Plain data in a state and its journal: steps, replacements, watermarks, the history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 from msgspec import Meta, Struct, field
 
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
-from jsplan.documents.base import MAX_BYTES
+from jsplan.documents.base import MAX_BYTES, Document
 from jsplan.documents.configs import Config
 from jsplan.documents.plan_parts import Actions, HazardCode
 from jsplan.documents.plan_types import VERIFY_OP, Op, TransferMethod
@@ -376,28 +376,6 @@ class RecordedChange(ChangeByHand):
     after: ObjectAfter | None
 
 
-if TYPE_CHECKING:
-    Operation = str
-    Pending = dict[str, Any]
-    Replacement = dict[str, Any]
-    PinnedRange = dict[str, Any]
-    DeferredSteps = dict[str, Any]
-    HistoryEntry = dict[str, Any]
-    KnownServer = dict[str, Any]
-    Owner = dict[str, Any]
-else:
-    Operation = Literal[
-        ("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS)
-    ]
-    Pending = kept(StartedWrite, StartedDeletion, StartedCheck, choose=_choose_pending)
-    Replacement = kept(*_REPLACEMENTS.values(), Placeholder, choose=_choose_replacement)
-    PinnedRange = kept(PinnedRangeShape)
-    DeferredSteps = kept(DeferredStepsShape)
-    HistoryEntry = kept(HistoryEntryShape)
-    KnownServer = kept(Server)
-    Owner = kept(TypedDict("OwnerShape", {"id": str}, total=False))
-
-
 # --- heads and lines ------------------------------------------------------------------------------
 
 
@@ -426,3 +404,50 @@ class SeenLine(TypedDict):
 
     address: AnyAddress
     at: str
+
+
+class Watermark(Struct, frozen=True, omit_defaults=True):
+    """The state of a stream at `at`, the time of a check.
+
+    `created` is its identity, and `last_time` the time of its last message. `deleted` is the number
+    of deleted messages between the first and the last one. `serial` is that of the state then: an
+    apply since accepts the stream.
+    """
+
+    created: str
+    at: Time
+    serial: Count
+    last_seq: UInt64
+    last_time: str = ""
+    first_seq: UInt64 = 0
+    deleted: UInt64 = 0
+
+
+class Watermarks(Document, tag="watermarks"):
+    """The watermarks of a workspace by address."""
+
+    workspace: str
+    environment: str | None = None
+    streams: dict[AnyAddress, Watermark] = field(default_factory=dict)
+
+
+if TYPE_CHECKING:
+    Operation = str
+    Pending = dict[str, Any]
+    Replacement = dict[str, Any]
+    PinnedRange = dict[str, Any]
+    DeferredSteps = dict[str, Any]
+    HistoryEntry = dict[str, Any]
+    KnownServer = dict[str, Any]
+    Owner = dict[str, Any]
+else:
+    Operation = Literal[
+        ("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS)
+    ]
+    Pending = kept(StartedWrite, StartedDeletion, StartedCheck, choose=_choose_pending)
+    Replacement = kept(*_REPLACEMENTS.values(), Placeholder, choose=_choose_replacement)
+    PinnedRange = kept(PinnedRangeShape)
+    DeferredSteps = kept(DeferredStepsShape)
+    HistoryEntry = kept(HistoryEntryShape)
+    KnownServer = kept(Server)
+    Owner = kept(TypedDict("OwnerShape", {"id": str}, total=False))

@@ -9,8 +9,7 @@ from msgspec import field
 from jsplan.address import KINDS
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import Document
-from jsplan.documents.parts import Breach, Interrupted, Replication
-from jsplan.documents.types import AnyAddress, Count, Time, kept
+from jsplan.documents.types import AnyAddress, Breach, Count, Interrupted, Replication, Time, kept
 
 if TYPE_CHECKING:
     ObjectKind = str

@@ -1,18 +1,21 @@
-"""Constrained types of the fields of documents: bounds, names, addresses and times.
+"""Types of the fields of documents, such as bounds and times, and parts that many share.
 
 Bounds are part of a type: a reader may add such numbers, write them as JSON again and turn such
-times into instants.
+times into instants. A file name must not lead out of the folder of its document.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABCMeta
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict
 
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
+from jsplan.documents.plan_types import Severity
 from jsplan.resources.nested import NAME
 
 #: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
@@ -94,3 +97,81 @@ def listed(name: str, *values: list[Any]) -> Any:
 def written(make: Callable[[], Any]) -> Any:
     """Return a default that is written too, by a struct that leaves out its other defaults."""
     return field(default_factory=partial(make))
+
+
+def resolve_inside(folder: Path, *names: object) -> Path:
+    """Return the path of nested names below a folder.
+
+    Raises ValueError for an invalid name, for one that leads out of the folder, and for a path with
+    a symbolic link.
+    """
+    path = folder
+    for name in names:
+        for part in name.split("/") if isinstance(name, str) else [""]:
+            if part in ("", ".", "..") or "\\" in part or not part.isprintable():
+                raise ValueError(f"{name!r} is not a file name below {folder}")
+            path = path / part
+            if os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises for a name that is too long
+                raise ValueError(f"{path} is a symbolic link")
+    return path
+
+
+class Deferred(Struct):
+    """A resource or origin that is deferred to a later run, because its domain is offline."""
+
+    address: AnyAddress
+    reason: str
+
+
+class Estimate(Struct, frozen=True):
+    """An estimated time; `basis` says how it was computed."""
+
+    seconds: Seconds
+    basis: str
+
+
+class InterruptedShape(TypedDict):
+    """A replacement or relocation that an apply did not finish.
+
+    Publishers to the subjects of `rejected` are rejected until it is finished.
+    """
+
+    address: AnyAddress
+    rejected: list[str]
+    summary: str
+    detail: str
+
+
+class BreachShape(TypedDict):
+    """A threshold in the metadata of an object that is exceeded."""
+
+    key: str
+    level: Literal["critical", "warning"]
+    threshold: str
+    cause: str
+
+
+class ReplicationShape(TypedDict("Sides", {"from": str, "to": str})):
+    """One mirror or source. `healthy` null: not known; `cause` says why.
+
+    `active` is the time since the last contact with its origin, in ns.
+    """
+
+    kind: str
+    healthy: bool | None
+    cause: str | None
+    origin_last_seq: Count | None
+    last_seq: Count | None
+    lag: NotRequired[Count | None]
+    active: NotRequired[Count | None]
+    severity: NotRequired[Severity]
+
+
+if TYPE_CHECKING:
+    Interrupted = dict[str, Any]
+    Breach = dict[str, Any]
+    Replication = dict[str, Any]
+else:
+    Interrupted = kept(InterruptedShape)
+    Breach = kept(BreachShape)
+    Replication = kept(ReplicationShape)

@@ -10,7 +10,7 @@ from jsplan.config.model import Workspace
 from jsplan.disk import display_path, write_private
 from jsplan.documents.base import dumps
 from jsplan.documents.reading import read_file
-from jsplan.documents.watermarks import Watermark, Watermarks
+from jsplan.documents.state_parts import Watermark, Watermarks
 from jsplan.errors import JsplanError
 from jsplan.planning.losses import has_lost_since
 from jsplan.planning.model import PlanInputs

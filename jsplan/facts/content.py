@@ -1,4 +1,4 @@
-"""Reads one entry of a KV bucket, or one object of an object store, from its leader."""
+"""Reads one entry of a KV bucket, or one object with its chunks, from its leader."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.facts.stored_objects import (
-    MAX_READS,
-    as_incomplete,
-    count_chunks,
-    has_chunks,
-    parse_object,
-)
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.contents import content_subject
-from jsplan.resources.kv_entry import (
-    TTL,
-    VALUE,
-    digest_value,
-    is_deleted,
-    parse_ttl,
-)
+from jsplan.resources.kv_entry import TTL, VALUE, digest_value, is_deleted, parse_ttl
 from jsplan.resources.message_schedule import parse_headers
-from jsplan.resources.stored_object import parse_metadata
+from jsplan.resources.stored_object import ObjectMetadata, chunk_subject, parse_metadata
+
+#: Reads of an object that is written again each time, after which it counts as incomplete.
+MAX_READS = 5
 
 
 class KeyRevision(Struct, frozen=True):
@@ -123,3 +113,47 @@ _PARSERS: Final[Mapping[str, Callable[[Address, KeyRevision, str], LiveObject | 
     "object": _parse_object,
     "schedule": _parse_schedule,
 }
+
+
+def parse_object(
+    address: Address, found: ObjectMetadata, revision: int, bucket_created: str
+) -> LiveObject:
+    """Return the live object. `state` has its metadata, and the id of its upload."""
+    state = {
+        "revision": revision,
+        "size": found.size,
+        "bucket": bucket_created,
+        "upload": found.upload,
+        "chunks": found.chunks,
+        "metadata": dict(found.raw),
+    }
+    return LiveObject(address, {VALUE: found.digest}, bucket_created, state)
+
+
+def has_chunks(live: LiveObject, counts: Mapping[str, int]) -> bool:
+    """Check whether `counts`, messages by subject, have all chunks of an object."""
+    expected = int(live.state["chunks"])
+    if not expected:
+        return True
+    if not live.state["upload"]:
+        return False
+    bucket = live.address.name.partition("/")[0]
+    return counts.get(chunk_subject(bucket, live.state["upload"]), 0) == expected
+
+
+def as_incomplete(live: LiveObject, counts: Mapping[str, int]) -> LiveObject:
+    """Return an object that no client can read, because chunks are missing."""
+    bucket, upload = live.address.name.partition("/")[0], live.state["upload"]
+    there = counts.get(chunk_subject(bucket, upload), 0) if upload else 0
+    text = f"incomplete ({there:,} of {live.state['chunks']:,} chunks)"
+    return live.with_raw({VALUE: text})
+
+
+async def count_chunks(api: DomainApi, bucket: Address, upload: str = "") -> dict[str, int]:
+    """Return the chunks of each upload by subject, or of one upload. Raises ApiError."""
+    subjects = chunk_subject(bucket.name, upload) if upload else f"$O.{bucket.name}.C.>"
+    found: dict[str, int] = {}
+    pages = api.pages(f"STREAM.INFO.{bucket.stream}", "subjects", {"subjects_filter": subjects})
+    async for page in pages:
+        found |= page["state"].get("subjects") or {}
+    return found

@@ -13,11 +13,17 @@ from jsplan.address import Address, Kind
 from jsplan.config.model import Domain, PrunedPrefix
 from jsplan.errors import OFFLINE_ERRORS, ApiError
 from jsplan.facts.accounts import read_account
-from jsplan.facts.content import KeyRevision, parse_entry, read_entry, read_revision
+from jsplan.facts.content import (
+    KeyRevision,
+    count_chunks,
+    has_chunks,
+    parse_entry,
+    read_entry,
+    read_revision,
+)
 from jsplan.facts.domains import mark_offline
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import run_parallel
-from jsplan.facts.stored_objects import count_chunks, has_chunks
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.contents import content_subject
 from jsplan.resources.kv_entry import is_deleted, parse_ttl, subject_of

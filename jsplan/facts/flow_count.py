@@ -14,7 +14,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.flow_requests import FlowCount, FlowRequest
+from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.facts.messages import (
     MessageReader,
     ReadLimitExceeded,

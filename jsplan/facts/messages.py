@@ -1,12 +1,19 @@
-"""Reads of stored messages: sequence, subject, and bytes by the store's own accounting."""
+"""Reads of stored messages: sequence, subject, and bytes by the store's own accounting.
+
+The sequence of a time is found by a binary search with direct reads, without a consumer.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.facts.limit_trimming import StoredMessage, stored_size
+from jsplan.facts.live import LiveObject
 from jsplan.facts.pages import (
     BATCH_MESSAGES,
     OWN_HEADERS,
@@ -16,16 +23,17 @@ from jsplan.facts.pages import (
     answering_stream,
     stored_headers,
 )
-from jsplan.facts.stored_message import StoredMessage, stored_size
-from jsplan.jetstream import DomainApi
+from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import message_headers
-from jsplan.resources.server_features import BATCH_LEVEL
+from jsplan.resources.server_features import BATCH_LEVEL, TIME_LOOKUP_LEVEL
 from jsplan.resources.source_header import parse_source_header
 from jsplan.units import format_instant, parse_instant
 
 __all__ = ["ReadBudget", "ReadLimitExceeded"]
 
 R = TypeVar("R", bound=PageReader[Any])
+#: Most reads for one time. A stream of a billion messages takes thirty.
+MAX_READS = 200
 
 
 @dataclass
@@ -222,3 +230,41 @@ def _never_expires(headers: bytes) -> bool:
 
 def _decoded_length(encoded: str) -> int:
     return len(encoded) * 3 // 4 - (encoded.endswith("=") + encoded.endswith("=="))
+
+
+async def find_seqs_by_time(
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    wanted: Iterable[tuple[LiveObject, str]],
+    levels: Mapping[str, int],
+) -> dict[tuple[Address, str], int]:
+    """Find the sequence of the first message at or after each RFC 3339 time.
+
+    One after the last where there is none. Raises ApiError.
+    """
+    seqs: dict[tuple[Address, str], int] = {}
+    for live, time in wanted:
+        address = live.address
+        info = {"config": live.raw, "state": live.state}
+        api, level = pool.api(domains[address.domain]), levels.get(address.domain, 0)
+        if (seq := await find_seq_at(api, info, time, level)) is not None:
+            seqs[address, time] = seq
+    return seqs
+
+
+async def find_seq_at(api: DomainApi, info: Mapping[str, Any], time: str, level: int) -> int | None:
+    """Find the sequence of the first message at or after an RFC 3339 time, or None.
+
+    It is one after the last where there is none, and None where `MAX_READS` do not suffice. `info`
+    is STREAM.INFO, `level` the API level of its domain. Raises ApiError.
+    """
+    # Without `num_deleted` the reader does not request the gaps.
+    info = {"config": info["config"], "state": info["state"] | {"num_deleted": 0}}
+    reader = await open_reader(api, info, level, MAX_READS)
+    try:
+        first = await reader.find_first_since(
+            parse_instant(time), by_time=level >= TIME_LOOKUP_LEVEL
+        )
+    except ReadLimitExceeded:
+        return None
+    return first.seq if first is not None else int(info["state"]["last_seq"]) + 1

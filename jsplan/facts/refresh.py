@@ -8,8 +8,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError
-from jsplan.facts.domains import identify_domains, mark_offline, require_reachable
-from jsplan.facts.duplicate_servers import DuplicateServerCheck
+from jsplan.facts.domains import (
+    DuplicateServerCheck,
+    identify_domains,
+    mark_offline,
+    require_reachable,
+)
 from jsplan.facts.live import Live, server_names
 from jsplan.facts.reader import (
     MAX_WORKERS,

@@ -11,8 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from jsplan.facts.limit_trimming import DeletionTally
-from jsplan.facts.stored_message import StoredMessage
+from jsplan.facts.limit_trimming import DeletionTally, StoredMessage
 from jsplan.subjects import passes_filters
 
 Filters = tuple[str, ...]

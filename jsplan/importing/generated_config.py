@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from jsplan.address import KINDS, Address, is_glob, matches_any, names_content
 from jsplan.codegen import CodegenContext, GeneratedFile, ResourceToWrite, generate_document
 from jsplan.codegen.layout import escape_references
-from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.model import LoadOptions
+from jsplan.config.overrides import read_existing_defaults
 from jsplan.context import Context
 from jsplan.disk import exists, is_folder
 from jsplan.errors import JsplanError, StalePlanError, UsageError

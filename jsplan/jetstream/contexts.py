@@ -19,9 +19,8 @@ from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
-from jsplan.jetstream.context_files import read_context, read_selected_context
+from jsplan.jetstream.context_files import Reference, read_context, read_selected_context
 from jsplan.jetstream.key_files import parse_creds, parse_seed
-from jsplan.jetstream.secret_references import Reference
 from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 

@@ -1,6 +1,9 @@
 """The input of rules: every stream and consumer with its predicted configuration.
 
-Built from the files and the graph. With live it also has unmanaged streams.
+Built from the files and the graph. With live it also has unmanaged streams. Domains over one
+connection share messages: they are in one account whose servers are joined, by leafnodes or as one.
+A message published in one reaches all of them, unless a leafnode denies the subject, which no file
+of the workspace says. An import joins nothing but what it names.
 """
 
 from __future__ import annotations
@@ -8,24 +11,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from jsplan.flows.feeds import Feeds
 from jsplan.flows.graph import FlowGraph, StreamNode
-from jsplan.lint.subject_reachability import ConnectedDomains
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.buckets import client_defaults
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.topology.replication_graph import apply_transform, map_subjects
+from jsplan.topology.routes import is_import
 
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.config.model import DeclaredResource, Workspace
     from jsplan.facts.live import DomainFacts, LiveObject
     from jsplan.topology import Edge, Topology
+
+
+T = TypeVar("T")
 
 
 class LintItem(Struct, frozen=True):
@@ -251,3 +257,45 @@ class View:
         if facts is not None and facts.reachable and (name := facts.server.get("name")):
             return facts.server.get("cluster") not in (None, "", name)
         return domain in self._clustered_domains
+
+
+class DisjointSets(dict[T, T]):
+    """Disjoint groups of items."""
+
+    def find(self, one: T) -> T:
+        """Return the representative of the group."""
+        while (up := self.get(one, one)) != one:
+            one = up
+        return one
+
+    def union(self, one: T, other: T) -> None:
+        """Merge two groups."""
+        a, b = self.find(one), self.find(other)
+        if a != b:
+            self[b] = a
+
+
+class ConnectedDomains:
+    """Groups of domains that share messages."""
+
+    def __init__(self, workspace: Workspace, topology: Topology) -> None:
+        self._groups: DisjointSets[str] = DisjointSets()
+        self._reach = topology.routes
+        first: dict[str, str] = {}
+        for key, domain in workspace.domains.items():
+            if domain.is_own and not is_import(domain):
+                self._groups.union(first.setdefault(domain.connection, key), key)
+        for edge in topology.edges:
+            api = (edge.config.get("external") or {}).get("api")
+            if api and not topology.routes.is_imported(edge.downstream.domain, api):
+                self._groups.union(
+                    self.group_of(edge.downstream.domain), self.group_of(edge.origin.domain)
+                )
+
+    def group_of(self, domain: str) -> str:
+        """Return the name of a domain's group."""
+        return self._groups.find(self._reach.canonicalize(domain))
+
+    def shares_interest(self, one: str, other: str) -> bool:
+        """Check whether a message published in one domain reaches the other."""
+        return self.group_of(one) == self.group_of(other)

@@ -13,9 +13,9 @@ from typing import Any, Final
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange
 from jsplan.documents.plan_types import CANNOT_PRESERVE
+from jsplan.documents.types import Deferred
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits

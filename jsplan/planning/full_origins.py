@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from jsplan.config.problem import Problem
+from jsplan.config.findings import Problem
 from jsplan.facts.live import account_limits
 from jsplan.planning.consumer_count import consumers_by_stream, count_existing, count_stream
 from jsplan.planning.decide import planned_config

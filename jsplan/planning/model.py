@@ -23,10 +23,9 @@ from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.documents.plan_types import RESTORED, Action
-from jsplan.documents.watermarks import Watermark
-from jsplan.facts.flow_requests import FlowCount
+from jsplan.documents.state_parts import Watermark
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.measurement import Answer, Measurement
+from jsplan.facts.measurement import Answer, FlowCount, Measurement
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.options import PlanningOptions
 from jsplan.planning.origins import with_live_externals

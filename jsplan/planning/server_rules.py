@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from jsplan.address import Address
 from jsplan.config.checks_consumers import check_queue_consumer
-from jsplan.config.problem import Problem, Problems
+from jsplan.config.findings import Problem, Problems
 from jsplan.diagnostics import Diagnostic
 from jsplan.flows.graph import list_origins
 from jsplan.planning.consumer_count import count_consumers

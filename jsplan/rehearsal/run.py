@@ -1,11 +1,13 @@
 """--rehearse: try a plan on embedded servers that are configured like the real ones.
 
-The real servers are only read. A rehearsal that fails raises an error.
+The real servers are only read. A rehearsal that fails raises an error. Refusals, untried steps and
+the servers become findings of the plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -13,18 +15,13 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.plan import Plan, Rehearsal, Step
-from jsplan.errors import ApiError, SandboxError
+from jsplan.documents.apply import StepResult
+from jsplan.documents.plan import Plan, Rehearsal, RehearsalServer, Step
+from jsplan.errors import ApiError, SandboxError, ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.rehearsal.environment import RehearsalEnvironment, start_environment
-from jsplan.rehearsal.findings import (
-    build_finding,
-    list_servers,
-    not_rehearsed_warning,
-    server_warnings,
-)
 from jsplan.rehearsal.layout import RehearsalLayout, RehearsalTarget, build_rehearsal_layout
 from jsplan.rehearsal.live_snapshot import read_jetstreams
 from jsplan.rehearsal.steps import (
@@ -33,9 +30,26 @@ from jsplan.rehearsal.steps import (
     list_writing_steps,
     placement_problem,
 )
+from jsplan.resources.error_codes import (
+    CONSUMER_NOT_FOUND,
+    INVALID_JSON,
+    UPDATED_CONSUMER_NOT_FOUND,
+)
 from jsplan.sandbox.sites import Site
 from jsplan.sandbox.versions import find_release, list_available
 from jsplan.units import count_text
+
+REFUSED, NOT_KEPT, NOT_REHEARSED, OTHER_RELEASE = "JS460", "JS461", "JS462", "JS463"
+#: Requests that a server refuses for their configuration; others fail because of stream content.
+_CONFIG_REQUESTS: Final = (
+    "STREAM.CREATE.",
+    "STREAM.UPDATE.",
+    "STREAM.RESTORE.",
+    "CONSUMER.CREATE.",
+)
+_NO_REAL_SERVER = "No real server was touched."
+
+Refusals = Iterable[tuple[str, ServerRefusedError]]
 
 
 async def rehearse(
@@ -243,3 +257,117 @@ def _expiring_consumers(target: RehearsalTarget) -> dict[Address, LiveObject]:
 def select_steps(plan: Plan, keys: set[str]) -> list[Step]:
     """Return the steps that write to one of the domains."""
     return [step for step in list_writing_steps(plan) if step.domain in keys]
+
+
+def build_finding(
+    step: Step,
+    result: StepResult,
+    refusals: Refusals,
+    target: RehearsalTarget,
+    expiring: Mapping[Address, LiveObject],
+    at: SourceRange | None,
+) -> Diagnostic | None:
+    """Build the finding of one step, or None. Idle `expiring` consumers may be deleted."""
+    if result.status not in ("failed", "unknown"):
+        return None
+    error = result.error or ""
+    request, refused = next(((api, e) for api, e in refusals if str(e) in error), ("", None))
+    if refused is None and "did not keep" in error:
+        lost = error.partition("did not keep ")[2]
+        text = f"nats-server {target.version} accepts and drops {lost} in the rehearsal"
+        return Diagnostic(
+            "error",
+            NOT_KEPT,
+            text,
+            f"An apply would stop there. {_NO_REAL_SERVER}",
+            step.address,
+            at,
+        )
+    if (
+        why := _rehearsal_cause(step, request, refused, target, expiring)
+    ) is not None or refused is None:
+        return not_rehearsed_warning(step.address, why or error, at)
+    text = (
+        f"nats-server {target.version} refuses it in the rehearsal:"
+        f" {refused.description} ({refused.err_code})"
+    )
+    return Diagnostic(
+        "error", REFUSED, text, f"It was to: {step.title}. {_NO_REAL_SERVER}", step.address, at
+    )
+
+
+def _rehearsal_cause(
+    step: Step,
+    request: str,
+    refused: ServerRefusedError | None,
+    target: RehearsalTarget,
+    expiring: Mapping[Address, LiveObject],
+) -> str | None:
+    """Return the cause of a refusal that only the rehearsal has, or None."""
+    if refused is None:
+        return None
+    if (
+        refused.err_code in (CONSUMER_NOT_FOUND, UPDATED_CONSUMER_NOT_FOUND)
+        and step.target_address in expiring
+    ):
+        return "the embedded server expired the consumer, which no client uses there"
+    if refused.err_code == INVALID_JSON and target.is_older:
+        return (
+            f"nats-server {target.version} does not know what {target.real_version} knows:"
+            f" {refused.description}"
+        )
+    if step.params is not None and not request.startswith(_CONFIG_REQUESTS):
+        return (
+            "it carries data over, and there is none in a rehearsal:"
+            f" {refused.description} ({refused.err_code})"
+        )
+    return None
+
+
+def not_rehearsed_warning(address: str, why: str, at: SourceRange | None = None) -> Diagnostic:
+    """Return the warning that something was not rehearsed."""
+    detail = "Only an apply will show whether the server takes it."
+    return Diagnostic("warning", NOT_REHEARSED, f"not rehearsed: {why}", detail, address, at)
+
+
+def list_servers(targets: Iterable[RehearsalTarget]) -> list[RehearsalServer]:
+    """List each domain with the version that it was rehearsed on, sorted."""
+    found = [
+        RehearsalServer(key, target.version, target.real_version)
+        for target in targets
+        for key in target.jetstream.keys
+    ]
+    return sorted(found, key=lambda server: server.domain)
+
+
+def server_warnings(layout: RehearsalLayout) -> list[Diagnostic]:
+    """Warn about embedded servers that differ from the real ones."""
+    found = []
+    for target in layout.targets:
+        key = f"{target.jetstream.key}/**"
+        if not target.is_same_release:
+            real = target.real_version or "an unknown version"
+            text = (
+                f"rehearsed on nats-server {target.version}, the nearest at hand to {real}:"
+                " rules may differ"
+            )
+            detail = "Put the same release on PATH, or name it in $JSPLAN_NATS_SERVER."
+            if target.real_version and target.real_version.count(".") == 2:
+                command = f"python -m jsplan.sandbox.versions {target.real_version}"
+                detail += f" To have it at hand from now on: {command}"
+            found.append(Diagnostic("warning", OTHER_RELEASE, text, detail, key))
+        if target.jetstream.facts.info.get("tiers"):
+            found.append(
+                not_rehearsed_warning(
+                    key, "the account's limits per number of replicas, which need operator mode"
+                )
+            )
+    unclear = "whether the domain is a cluster, which it does not report before it has a stream"
+    found += [not_rehearsed_warning(f"{key}/**", unclear) for key in sorted(layout.guessed)]
+    for address, tags in sorted(layout.unproven.items()):
+        text = (
+            f"whether enough servers have the tags {', '.join(sorted(tags))}:"
+            " a client cannot see the tags of a server"
+        )
+        found.append(not_rehearsed_warning(address, text))
+    return found

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan import group_domains
 from jsplan.disk import display_path
 from jsplan.render import summary
+from jsplan.render.diagnostics_text import render_interruptions
 from jsplan.render.escape import safe, safe_lines
-from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
 from jsplan.units import count_text
 

@@ -1,9 +1,12 @@
-"""Findings and errors as text: what happened, where, and what to do."""
+"""Findings and errors as text: what happened, where, and what to do.
+
+Interrupted replacements come first, since they reject publishers.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from jsplan.diagnostics import Diagnostic
+
 
 _COUNT = re.compile(r"\d+ errors?")
 #: Warnings of one code that are written out without -v.
@@ -141,3 +145,11 @@ def render_explain(diagnostics: Iterable[Diagnostic], console: Console) -> None:
         lines.blank()
         lines.add(0, (f"To explain a code: jsplan explain {safe(code)}", "dim"))
         lines.print(console)
+
+
+def render_interruptions(lines: Lines, found: Iterable[dict[str, Any]]) -> None:
+    """Render two lines for each: what is wrong, and what ends it."""
+    for item in found:
+        lines.add(0, (safe(item["summary"]), "bad"))
+        lines.add(2, (safe(item["address"]), "strong"), f": {safe(item['detail'])}")
+        lines.blank()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import group_domains, units
 from jsplan.render import diagnostics_text, summary
+from jsplan.render.diagnostics_text import render_interruptions
 from jsplan.render.escape import safe
-from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.plan_text import add_drift
 from jsplan.units import count_text

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jsplan.documents.explanation import Explanation
+    from jsplan.documents.lint import Explanation
 
 _TITLES = {
     "files": "Found in the files",

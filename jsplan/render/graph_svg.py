@@ -10,18 +10,21 @@ from typing import Final, NamedTuple
 
 from jsplan.documents.graph import Graph, Link
 from jsplan.render.escape import safe, safe_html
-from jsplan.render.graph_cards import (
+from jsplan.render.graph_fold import fold_graph
+from jsplan.render.graph_layout import (
     BAR,
+    HEAD,
     LINE,
     PAD,
     SMALL,
     STYLE,
+    Box,
     Card,
+    Layout,
+    arrange,
     text_width,
     truncate_middle,
 )
-from jsplan.render.graph_fold import fold_graph
-from jsplan.render.graph_layout import HEAD, Box, Layout, arrange
 
 MARGIN: Final = 24.0
 #: Each fate: its sign, and the colours of its bar and its label.

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jsplan.documents.explanation import Explanation
-    from jsplan.documents.lint import Lint
+    from jsplan.documents.lint import Explanation, Lint
 
 
 def render(found: Lint, console: Console, *, verbose: bool = False) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from jsplan.render import plan_text, resource_text
-from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
+from jsplan.render.plan_text import fold_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from jsplan import units
 from jsplan.documents.plan_types import CANNOT_PRESERVE, RESET_BY_POSITION, TARGET_PREPARED
 from jsplan.render.escape import safe
-from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
 from jsplan.render.values import (
     Leaf,
     create_leaves,
     flatten,
+    is_element,
     is_short,
+    row_of,
     scalar,
+    top_level,
     without_key_fields,
 )
 from jsplan.resources.nested import ORIGIN

@@ -13,8 +13,7 @@ from jsplan.codes import CODES
 
 if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic, SourceRange
-    from jsplan.documents.explanation import Explanation
-    from jsplan.documents.lint import Ignored
+    from jsplan.documents.lint import Explanation, Ignored
 
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -12,8 +12,8 @@ from jsplan import units
 from jsplan.address import Address, compress_names
 from jsplan.group_domains import MIN_GROUP, group_alike, replace_domain
 from jsplan.render import diagnostics_text
+from jsplan.render.diagnostics_text import render_interruptions
 from jsplan.render.escape import safe
-from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Cell, Lines, add_table
 from jsplan.units import count_text, format_age, parse_instant
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jsplan.address import Kind
-from jsplan.resources.bucket_tables import KV, OBJECT_STORE
+from jsplan.resources.buckets import KV, OBJECT_STORE
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.fields import ABSENT, Config, Effect, Field, FieldUpdate, Table
 from jsplan.resources.stream import STREAM

@@ -1,23 +1,32 @@
-"""One embedded nats-server: start, stop, kill, pause; and its ports."""
+"""One embedded nats-server: start, stop, kill, pause; its ports; and whether it is ready.
+
+The sandbox is used inside and outside of event loops, so the client that asks is a blocking one.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
 from jsplan.sandbox.guardian import get_guardian
-from jsplan.sandbox.probe_client import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from types import TracebackType
+
+    from jsplan.sandbox.shapes import User
 
 
 #: Seconds that a server may take to start; measured: 5 to 20 ms, more on a loaded machine.
@@ -227,8 +236,6 @@ def _is_ready(ready: Callable[[], bool]) -> bool:
 
 # --- ports that stay reserved while a server is down ----------------------------------------------
 
-HOST = "127.0.0.1"
-
 
 class Ports:
     """Ports by the name of their listener (`hub`, `hub.leafnodes`), requested or free.
@@ -266,7 +273,7 @@ class Ports:
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            held.bind((HOST, self._asked.get(name, 0)))
+            held.bind((shapes.HOST, self._asked.get(name, 0)))
         except OSError as error:
             held.close()
             taken = (
@@ -279,3 +286,104 @@ class Ports:
                 hint="Stop what listens there, or take free ports: --free-ports.",
             ) from None
         return held
+
+
+class Probe:
+    """One short-lived client connection; every failure is an OSError, also a refused login.
+
+    `timeout` is seconds for each wait. `info` is the server's INFO.
+    """
+
+    def __init__(self, port: int, user: User | None = None, timeout: float = 2.0) -> None:
+        self._socket = socket.create_connection((shapes.HOST, port), timeout=timeout)
+        self._socket.settimeout(timeout)
+        self._stream = self._socket.makefile("rb")
+        try:
+            self.info: dict[str, Any] = json.loads(self._read_line().removeprefix(b"INFO "))
+            self._connect(user)
+        except ValueError as error:
+            self.close()
+            raise ConnectionError(f"no NATS server on port {port}: {error}") from None
+        except OSError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+        self._socket.close()
+
+    def request(self, subject: str, payload: bytes = b"") -> dict[str, Any] | None:
+        """Return the JSON answer; None if the subject has no subscriber.
+
+        Raises TimeoutError when no answer comes.
+        """
+        inbox = f"_INBOX.{os.urandom(8).hex()}"
+        self._write(
+            f"SUB {inbox} 1\r\nUNSUB 1 1\r\nPUB {subject} {inbox} {len(payload)}\r\n".encode()
+            + payload
+            + b"\r\n"
+        )
+        words = self._read_until(b"MSG", b"HMSG")
+        body = self._stream.read(int(words[-1]) + 2)[:-2]
+        if words[0] == b"HMSG":
+            body = body[int(words[-2]) :]
+        answer = json.loads(body) if body else None
+        return answer if isinstance(answer, dict) else None
+
+    def _connect(self, user: User | None) -> None:
+        options: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+        }
+        options |= {"name": "jsplan sandbox", "lang": "python", "version": "0"}
+        if user is not None and user.creds:
+            options |= _jwt_login(user.creds, self.info["nonce"])
+        elif user is not None and user.user:
+            options |= {"user": user.user, "pass": user.password}
+        self._write(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
+        self._read_until(b"PONG")
+
+    def _read_until(self, *wanted: bytes) -> list[bytes]:
+        while True:
+            words = self._read_line().split()
+            if words and words[0] in wanted:
+                return words
+            if words and words[0] == b"PING":
+                self._write(b"PONG\r\n")
+            if words and words[0] == b"-ERR":
+                raise ConnectionRefusedError(b" ".join(words).decode())
+
+    def _read_line(self) -> bytes:
+        line = self._stream.readline()
+        if not line:
+            raise ConnectionResetError("the server hung up")
+        return line.rstrip(b"\r\n")
+
+    def _write(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+
+def _jwt_login(creds: Path, nonce: str) -> dict[str, str]:
+    """Return the login of the user of a creds file: its JWT, and the signed nonce of the server."""
+    words = [
+        line
+        for line in creds.read_text("utf-8").splitlines()
+        if line and not line.startswith(("-", "*"))
+    ]
+    signature = nkeys.from_seed(bytearray(words[-1].encode())).sign(nonce.encode())
+    return {"jwt": words[0], "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}

@@ -17,10 +17,10 @@ from jsplan.diagnostics import quote_shell
 from jsplan.documents.lock import LockInfo
 from jsplan.errors import ApiError, ConnectError, StateError
 from jsplan.state import journal
+from jsplan.state.backend import WaitReporter
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict
 from jsplan.state.document import State
 from jsplan.state.lease import CLOCK_MARGIN, Lease, parse_holder, remove_key, run_shielded
-from jsplan.state.locks import WaitReporter
 from jsplan.state.parts import PartsHead, join_parts, read_head, split_document
 from jsplan.units import SECOND, parse_instant
 

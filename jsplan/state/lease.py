@@ -21,8 +21,8 @@ from jsplan.documents.base import DocumentError, dumps, parse, plain
 from jsplan.documents.lock import Lock, LockInfo
 from jsplan.documents.reading import decode
 from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
+from jsplan.state.backend import WaitReporter
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict, is_transient
-from jsplan.state.locks import WaitReporter
 from jsplan.units import SECOND, format_duration
 
 #: Seconds between two reads of a lock that another process holds, and between two attempts.

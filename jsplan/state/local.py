@@ -23,8 +23,8 @@ from jsplan.documents.lock import LockInfo
 from jsplan.documents.reading import decode
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import files, journal
+from jsplan.state.backend import WaitReporter, is_holder_dead
 from jsplan.state.document import DAMAGED_HINT, State
-from jsplan.state.locks import WaitReporter, is_holder_dead
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:

@@ -1,28 +1,27 @@
-"""Builds the status document from what was read."""
+"""Builds the status document from what was read: domains, streams, consumers, flows."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import datetime
+from typing import Any
 
 from jsplan import __version__
 from jsplan.address import Address, is_selected, matches
 from jsplan.context import Context
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.status import Status
-from jsplan.facts.live import Live, LiveObject, unreadable_hint
+from jsplan.facts.live import DomainFacts, Live, LiveObject, unreadable_hint
 from jsplan.facts.replicas import note_unread_replicas
-from jsplan.planning.domain_findings import check_never_answered, last_seen
+from jsplan.health import describe_cluster
+from jsplan.health.thresholds import Breach
+from jsplan.planning.domain_findings import check_never_answered, is_within_offline_limit, last_seen
 from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.transfer.progress import Transfer, list_relocations
 from jsplan.replication.health import FlowHealth
-from jsplan.status.elements import (
-    build_consumer_element,
-    build_domain_element,
-    build_stream_element,
-)
 from jsplan.units import format_timestamp, parse_instant
 
 
@@ -141,3 +140,120 @@ def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnost
         for key, why in sorted(live.unlisted.items())
         if key in shown
     ]
+
+
+def build_domain_element(
+    inputs: PlanInputs, facts: DomainFacts, seen: datetime | None
+) -> dict[str, Any]:
+    """Build an element of `domains`."""
+    domain, info, own = (
+        inputs.workspace.domains[facts.key],
+        facts.info,
+        [*inputs.live.streams(facts.key)],
+    )
+    used = (
+        {name: _sum_usage(info, name) for name in ("streams", "consumers", "memory", "storage")}
+        if facts.reachable
+        else {}
+    )
+    limits = {
+        name: _sum_limit(info, name)
+        for name in ("max_streams", "max_consumers", "max_memory", "max_storage")
+    }
+    return {
+        "domain": facts.key,
+        "js_domain": domain.js_domain,
+        "connection": domain.connection,
+        "reachable": facts.reachable,
+        "reason": facts.short_reason or None,
+        "may_be_offline": domain.may_be_offline,
+        "last_seen": format_timestamp(seen) if seen else None,
+        "excused": None if facts.reachable else is_within_offline_limit(inputs, facts.key, seen),
+        "server": facts.server.get("name"),
+        "cluster": facts.server.get("cluster"),
+        "version": facts.version,
+        "api_level": facts.level if facts.reachable else None,
+        "messages": sum(o.state.get("messages") or 0 for o in own),
+        "bytes": sum(o.state.get("bytes") or 0 for o in own),
+        "streams": used.get("streams"),
+        "consumers": used.get("consumers"),
+        "memory": used.get("memory"),
+        "storage": used.get("storage"),
+        "limits": limits if facts.reachable else None,
+    }
+
+
+def _sum_usage(info: dict[str, Any], name: str) -> int:
+    """Return a usage of the account, added up over its tiers."""
+    tiers = info.get("tiers") or {}
+    return (
+        sum(int(tier.get(name) or 0) for tier in tiers.values())
+        if tiers
+        else int(info.get(name) or 0)
+    )
+
+
+def _sum_limit(info: dict[str, Any], name: str) -> int | None:
+    """Return a limit of the account, added up over its tiers, or None."""
+    tiers = info.get("tiers") or {}
+    found = [
+        int((part.get("limits") or {}).get(name, -1))
+        for part in (tiers.values() if tiers else [info])
+    ]
+    return (
+        sum(found)
+        if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams")
+        else None
+    )
+
+
+def build_stream_element(
+    found: LiveObject, managed: set[Address] | None, breaches: list[Breach]
+) -> dict[str, Any]:
+    """Build an element of `streams`."""
+    state = found.state
+    return {
+        "address": str(found.address),
+        "type": found.address.kind,
+        "managed": found.address in managed if managed is not None else None,
+        "fed_by": _origin_kind(found),
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "first_seq": state["first_seq"],
+        "last_seq": state["last_seq"],
+        "last_time": None
+        if str(state.get("last_ts", "0001")).startswith("0001")
+        else state["last_ts"],
+        "consumers": state.get("consumer_count") or 0,
+        "created": found.created,
+        "cluster": describe_cluster(found),
+        "thresholds": [breach.to_json() for breach in breaches],
+    }
+
+
+def _origin_kind(found: LiveObject) -> str | None:
+    """Return `mirror`, `sources`, or None."""
+    return "mirror" if found.raw.get("mirror") else "sources" if found.raw.get("sources") else None
+
+
+def build_consumer_element(
+    found: LiveObject, managed: set[Address] | None, breaches: list[Breach]
+) -> dict[str, Any]:
+    """Build an element of `consumers`."""
+    state = found.state
+    return {
+        "address": str(found.address),
+        "managed": found.address in managed if managed is not None else None,
+        "pending": state.get("num_pending") or 0,
+        "ack_pending": state.get("num_ack_pending") or 0,
+        "redelivered": state.get("num_redelivered") or 0,
+        "waiting": state.get("num_waiting") or 0,
+        "delivered": _position_element(state.get("delivered")),
+        "ack_floor": _position_element(state.get("ack_floor")),
+        "cluster": describe_cluster(found),
+        "thresholds": [breach.to_json() for breach in breaches],
+    }
+
+
+def _position_element(found: dict[str, Any] | None) -> dict[str, int]:
+    return {name: int((found or {}).get(name) or 0) for name in ("consumer_seq", "stream_seq")}

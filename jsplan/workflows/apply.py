@@ -19,6 +19,7 @@ from jsplan.applying.rollout import Wave, require_known_terms, run_in_waves, spl
 from jsplan.applying.saved_plan import (
     contents_of,
     mark_allowed,
+    require_consistent_steps,
     require_planned_contents,
     require_same_workspace,
     require_unguarded,
@@ -26,7 +27,6 @@ from jsplan.applying.saved_plan import (
     unplanned_note,
 )
 from jsplan.applying.session_records import record_deferred, record_owner, record_servers
-from jsplan.applying.step_consistency import require_consistent_steps
 from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
 from jsplan.backfill.ranges import collect_planned_ranges, require_unchanged_origins
 from jsplan.backfill.snapshot_creates import SnapshotCreates

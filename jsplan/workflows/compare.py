@@ -16,9 +16,8 @@ from jsplan.address import Address
 from jsplan.backfill.spark_extra import list_missing_packages, require_spark
 from jsplan.backup.folder import read_manifest
 from jsplan.comparing.by_header import compare_by_header, last_to_match
-from jsplan.comparing.explain import explain
 from jsplan.comparing.kept import read_kept, why_unusable, write_kept
-from jsplan.comparing.relation import Relation, relate
+from jsplan.comparing.relation import Relation, explain, relate
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, open_session, open_stateless_context
 from jsplan.disk import display_path

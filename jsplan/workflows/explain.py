@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, LINT, SERVER_CODES, CodeText
-from jsplan.documents.explanation import Explanation
+from jsplan.documents.lint import Explanation
 from jsplan.errors import UsageError
 from jsplan.lint.engine import UNUSED_IGNORE
 from jsplan.lint.rules import RULES

@@ -10,7 +10,7 @@ from pathlib import Path
 from jsplan.address import Address, is_glob, names_content
 from jsplan.codegen import GeneratedFile, ResourceToWrite
 from jsplan.config.model import LoadOptions
-from jsplan.config.schema_file import build_modeline
+from jsplan.config.workspace_schema import build_modeline
 from jsplan.context import Context, known_domains, open_context, open_pool
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from jsplan.config.schema_file import build_modeline, write_schema
+from jsplan.config.workspace_schema import build_modeline, write_schema
 from jsplan.disk import exists
 from jsplan.errors import JsplanError, UsageError
 

@@ -24,7 +24,7 @@ from jsplan.planning.forgotten_entries import select_forgotten
 from jsplan.planning.model import split_contents
 from jsplan.replication.warnings import find_replication_warnings
 from jsplan.server_reader import ServerReader
-from jsplan.workflows.state_take import find_state_to_take
+from jsplan.workflows.state import find_state_to_take
 
 if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic

@@ -5,8 +5,7 @@ from __future__ import annotations
 from jsplan.backup.manifest import Manifest
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.apply import ApplyResult
-from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
-from jsplan.documents.backfill_preview import BackfillPreview
+from jsplan.documents.backfill import BackfillPreview, BackfillResult, BackfillStatus, Verification
 from jsplan.documents.comparison import Comparison
 from jsplan.documents.drift import Drift
 from jsplan.documents.graph import Graph

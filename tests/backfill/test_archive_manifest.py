@@ -18,7 +18,7 @@ from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
 from jsplan.backup.folder import find_damage
 from jsplan.backup.manifest import StreamSnapshot as Saved
 from jsplan.documents.base import DocumentError
-from jsplan.documents.safe_paths import resolve_inside
+from jsplan.documents.types import resolve_inside
 from jsplan.errors import ApiError
 from jsplan.planning.backfill.model import SeqRange
 

@@ -21,8 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from jsplan.backfill.parquet.manifest import Archive, ArchiveFile, Chunk
-from jsplan.backfill.parquet.object_store import ObjectFolder
-from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
+from jsplan.backfill.parquet.store import ArchiveError, LocalFolder, ObjectFolder
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.tasks import archive_writer
 from jsplan.backfill.tasks.partitioning import PartitionPlan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.tasks.staging_scan import scan_promotions
+from jsplan.backfill.tasks.target_scan import scan_promotions
 from jsplan.errors import JsplanError, LeaseLostError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill

@@ -6,8 +6,8 @@ import pytest
 
 from jsplan.backfill import staging
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.staging_scan import Arrived, scan_promotions
 from jsplan.backfill.tasks.staging_streams import StagingStream
+from jsplan.backfill.tasks.target_scan import Arrived, scan_promotions
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions

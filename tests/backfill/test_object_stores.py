@@ -13,10 +13,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from jsplan.backfill.parquet import object_store as objects
+from jsplan.backfill.parquet import store as objects
 from jsplan.backfill.parquet.manifest import Archive
-from jsplan.backfill.parquet.object_store import ObjectFolder
-from jsplan.backfill.parquet.store import ArchiveError, LocalFolder
+from jsplan.backfill.parquet.store import ArchiveError, LocalFolder, ObjectFolder
 from jsplan.workflows import backfill
 from tests.backfill.backfill_pair import numbered_rows
 from tests.backfill.test_archives import (

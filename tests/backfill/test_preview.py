@@ -13,7 +13,7 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.model import OriginState
 from jsplan.planning.backfill.strategy import estimate_backfill
-from jsplan.render.backfill_preview_text import summary_line
+from jsplan.render.backfill_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.schemas import schemas
@@ -23,7 +23,7 @@ from tests.support.simulated_kill import SimulatedKill, kill_after
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.documents.backfill_preview import BackfillPreview
+    from jsplan.documents.backfill import BackfillPreview
     from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.timeout(120)

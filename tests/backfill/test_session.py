@@ -167,7 +167,7 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
 _AFTER_AN_ERROR = """
 import contextlib, sys
 from pathlib import Path
-from jsplan.backfill.spark.plain_errors import SourceError, plain_errors
+from jsplan.backfill.spark.executors import SourceError, plain_errors
 from jsplan.backfill.spark.session import start_session
 from jsplan.errors import UsageError
 

@@ -17,8 +17,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from jsplan.backfill.spark import sink
+from jsplan.backfill.spark.executors import SourceError
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import SourceError
 from jsplan.backfill.spark.sink import StreamSink
 from tests.backfill.backfill_pair import read_all
 from tests.backfill.process_kills import SparkWorkers

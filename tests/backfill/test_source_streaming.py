@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from jsplan.backfill.spark.datasource import JetStreamReader
+from jsplan.backfill.spark.executors import SourceError
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import SourceError
 from jsplan.backfill.spark.stream_source import (
     HAS_LIMITS,
     Offset,

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from jsplan.backfill.message_schema import HEADERS_TYPE
+from jsplan.backfill.spark.user_transforms import check_returned_rows
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import (
@@ -17,7 +18,6 @@ from jsplan.backfill.tasks.partitioning import (
 )
 from jsplan.backfill.tasks.subject_transform import SubjectTransform
 from jsplan.backfill.tasks.target_scan import build_existing
-from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import SeqRange
 

@@ -18,7 +18,7 @@ from jsplan.cli.output import Output
 from jsplan.cli.settings import GlobalOption, Settings
 from jsplan.codes import HAZARDS
 from jsplan.disk import display_path
-from jsplan.sandbox.fleet import describe_access
+from jsplan.sandbox.foreground import describe_access
 
 if TYPE_CHECKING:
     from pathlib import Path

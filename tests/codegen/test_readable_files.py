@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.codegen import CodegenContext, ResourceToWrite, generate_document
-from jsplan.codegen.selectors import shortest_selector
+from jsplan.codegen.references import shortest_selector
 from jsplan.config.expand import DomainSelectors
 from jsplan.config.findings import Findings
 from jsplan.config.model import Domain

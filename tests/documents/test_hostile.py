@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from jsplan.applying.step_consistency import require_consistent_steps
+from jsplan.applying.saved_plan import require_consistent_steps
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.parquet.store import LocalFolder
 from jsplan.backup.folder import find_damage, read_manifest
@@ -22,7 +22,7 @@ from jsplan.documents.base import digest, dumps, parse
 from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, StateError
-from jsplan.history.read import with_changes
+from jsplan.history.record import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
 from jsplan.planning.backfill.entries import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
-from jsplan.drift.service.advisory_listener import AdvisoryListener
+from jsplan.drift.service.advisories import AdvisoryListener
 from tests.support.workspaces import single_space
 
 if TYPE_CHECKING:

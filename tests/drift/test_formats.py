@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import FieldChange
-from jsplan.render import drift_github, drift_html, drift_junit, drift_markdown, drift_rows
+from jsplan.render import drift_ci, drift_html, drift_markdown, drift_rows
 from tests.render import samples
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_html_loads_nothing_and_escapes_texts_of_servers() -> None:
 
 def test_junit_counts_failures() -> None:
     """Failing kinds are failures, offline domains errors, other findings skipped."""
-    suite = ET.fromstring(drift_junit.render(samples.drift(), FAILING))[0]  # noqa: S314 - our own text
+    suite = ET.fromstring(drift_ci.render_junit(samples.drift(), FAILING))[0]  # noqa: S314 - our own text
     cases = suite.findall("testcase")
     outcomes = [case[0].tag if len(case) else "passed" for case in cases]
 
@@ -178,14 +178,14 @@ def test_junit_counts_failures() -> None:
 
 def test_junit_of_no_drift_passes() -> None:
     """A run without findings has tests that passed, so that no reader takes it for broken."""
-    suite = ET.fromstring(drift_junit.render(empty_drift(), FAILING))[0]  # noqa: S314 - our own text
+    suite = ET.fromstring(drift_ci.render_junit(empty_drift(), FAILING))[0]  # noqa: S314 - our own text
 
     assert [len(case) for case in suite.findall("testcase")] == [0, 0, 0, 0, 0, 0]
 
 
 def test_junit_stays_xml_with_hostile_names() -> None:
     """No name or reason from a server breaks the file."""
-    assert ET.fromstring(drift_junit.render(hostile_drift(), FAILING)).tag == "testsuites"  # noqa: S314 - our own text
+    assert ET.fromstring(drift_ci.render_junit(hostile_drift(), FAILING)).tag == "testsuites"  # noqa: S314 - our own text
 
 
 def test_github_annotates_the_line_of_the_resource() -> None:
@@ -201,7 +201,7 @@ def test_github_annotates_the_line_of_the_resource() -> None:
             range=SourceRange("jsplan.yaml", 9, 5),
         )
     ]
-    lines = drift_github.render(drift, FAILING).splitlines()
+    lines = drift_ci.render_github(drift, FAILING).splitlines()
 
     annotation = next(line for line in lines if "changed%3A hub/stream/ORDERS" in line)
     assert annotation.startswith(
@@ -218,7 +218,7 @@ def test_github_annotates_the_line_of_the_resource() -> None:
 
 def test_github_runs_no_command_from_a_name() -> None:
     """No text of a server begins a command of GitHub."""
-    lines = drift_github.render(hostile_drift(), FAILING).splitlines()
+    lines = drift_ci.render_github(hostile_drift(), FAILING).splitlines()
 
     assert all(line.startswith(("::error ", "::notice ", "::warning ")) for line in lines[:-1])
     assert len(lines) == 8

@@ -10,9 +10,8 @@ import pytest
 
 from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.drift.service import outputs as job_outputs
-from jsplan.drift.service.options import WatchOptions
+from jsplan.drift.service.options import Interval, WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
-from jsplan.drift.service.schedule import Interval
 from jsplan.drift.service.sinks import file as files
 from jsplan.drift.service.sinks import webhook as webhooks
 from jsplan.drift.service.sinks.delivery import Sink, SinkError

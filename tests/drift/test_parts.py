@@ -26,7 +26,7 @@ from jsplan.drift.service.alerts import (
 )
 from jsplan.drift.service.checker import find_doubtful
 from jsplan.drift.service.endpoint import parse_listen_address
-from jsplan.drift.service.schedule import Cron, Interval
+from jsplan.drift.service.options import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND

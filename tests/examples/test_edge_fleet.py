@@ -11,8 +11,8 @@ import pytest
 
 from jsplan.config.model import LoadOptions
 from jsplan.options import DriftOptions, PlanOptions
-from jsplan.sandbox.fleet import leaf_names
-from jsplan.sandbox.fleet import run_fleet as running
+from jsplan.sandbox.foreground import leaf_names
+from jsplan.sandbox.foreground import run_fleet as running
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan

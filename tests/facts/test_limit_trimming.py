@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsplan.documents.deletions import Limits
-from jsplan.facts.limit_trimming import BackwardTrim, ForwardTrim
-from jsplan.facts.stored_message import StoredMessage
+from jsplan.facts.limit_trimming import BackwardTrim, ForwardTrim, StoredMessage
 
 
 @dataclass

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.config.model import Connection, Domain
+from jsplan.facts.limit_trimming import StoredMessage, stored_size
 from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded
-from jsplan.facts.stored_message import StoredMessage, stored_size
 from jsplan.jetstream import Pool
 from jsplan.units import parse_instant
 from tests.facts.conftest import MESSAGES, OLD

@@ -25,7 +25,7 @@ from tests.support.raw import Raw
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jsplan.config.problem import Body
+    from jsplan.config.findings import Body
     from jsplan.sandbox import Server
 
 SECOND = 1_000_000_000

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsplan.documents.graph import DomainGroup, Graph, Link, Node
-from jsplan.render.graph_cards import MAX_WIDTH, build_card, text_width, truncate_middle
 from jsplan.render.graph_fold import fold_graph
-from jsplan.render.graph_layout import Box, arrange, assign_columns
+from jsplan.render.graph_layout import (
+    MAX_WIDTH,
+    Box,
+    arrange,
+    assign_columns,
+    build_card,
+    text_width,
+    truncate_middle,
+)
 from tests.graph.support import STORES, build_graph
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from jsplan.cli.main import main
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError
 from jsplan.jetstream.connection import NatsConnection
-from jsplan.jetstream.context_files import CONTEXT_KEYS, Use
+from jsplan.jetstream.context_files import CONTEXT_KEYS, SCHEMES, Use
 from jsplan.jetstream.contexts import resolve_accounts, resolve_settings
-from jsplan.jetstream.secret_references import SCHEMES
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import FieldChange, Hazard, Plan
+from jsplan.documents.types import Deferred
 from tests.render import samples
 
 EVIL = 'hub/stream/"><script>alert("x")</script><img src=x onerror=alert(1)>\x1b[31m\u202e-->`|@all</code>'

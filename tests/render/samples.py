@@ -7,7 +7,6 @@ from typing import Any
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.drift import Drift, Unmanaged
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import (
     Change,
     FieldChange,
@@ -19,6 +18,7 @@ from jsplan.documents.plan import (
     Step,
 )
 from jsplan.documents.plan_types import Action, Severity
+from jsplan.documents.types import Deferred
 from jsplan.units import SECOND
 
 DAY = 86400 * SECOND

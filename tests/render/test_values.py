@@ -6,11 +6,10 @@ from jsplan import group_domains
 from jsplan.address import KINDS, compress_names
 from jsplan.documents.plan import FieldChange
 from jsplan.render.escape import safe, safe_lines
-from jsplan.render.field_paths import row_of, top_level
 from jsplan.render.json import dumps
 from jsplan.render.lines import Lines
 from jsplan.render.resource_text import add_field_change
-from jsplan.render.values import non_default_leaves, size
+from jsplan.render.values import non_default_leaves, row_of, size, top_level
 from tests.render import samples
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import Sandbox
-from jsplan.sandbox.servers import HOST, Ports
+from jsplan.sandbox.servers import Ports
+from jsplan.sandbox.shapes import HOST
 
 
 def test_a_listener_has_one_port_for_good() -> None:

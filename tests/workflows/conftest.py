@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.sandbox.fleet import leaf_names
-from jsplan.sandbox.fleet import run_fleet as running
+from jsplan.sandbox.foreground import leaf_names
+from jsplan.sandbox.foreground import run_fleet as running
 from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet
 

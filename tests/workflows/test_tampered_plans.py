@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from jsplan.applying.step_consistency import require_consistent_steps
+from jsplan.applying.saved_plan import require_consistent_steps
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan

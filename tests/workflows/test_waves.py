@@ -11,8 +11,8 @@ from jsplan.address import Address
 from jsplan.applying.rollout import Wave, split_into_waves
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepFinished
-from jsplan.documents.parts import Deferred
 from jsplan.documents.plan import Plan, Step
+from jsplan.documents.types import Deferred
 from jsplan.errors import UsageError
 from jsplan.options import PlanOptions
 from jsplan.topology import Edge

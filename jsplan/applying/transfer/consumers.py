@@ -7,6 +7,7 @@ nothing, and is created again; one that may have delivered something is in state
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -27,8 +28,9 @@ from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of
-from jsplan.facts.consumer_start import find_first_delivered
 from jsplan.facts.live import LiveObject, get_retention
+from jsplan.facts.messages import MessageReader, ReadBudget
+from jsplan.jetstream import DomainApi
 from jsplan.planning.pauses import PAUSE, PAUSED_UNTIL, is_held
 from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
@@ -39,6 +41,7 @@ from jsplan.resources import CONSUMER
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.error_codes import RESET_REFUSED
 from jsplan.resources.fields import Config
+from jsplan.subjects import is_subset
 
 
 class Placement(Struct):
@@ -245,3 +248,36 @@ async def _purge_finished(
         for subject in filters_of(old["config"]) or ("",) if position > 1 else ():
             payload = {"seq": position} | ({"filter": subject} if subject else {})
             await context.send(step, f"STREAM.PURGE.{stream.address.stream}", payload)
+
+
+async def find_first_delivered(
+    api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int
+) -> int:
+    """Find the `count`th message back from `upto` that passes the filters, or the first one.
+
+    Reads the messages between the two, and none where the stream has no more than `count`. Raises
+    ApiError.
+    """
+    name = stream.address.stream
+    answer = await api.request(f"STREAM.INFO.{name}", {"deleted_details": True})
+    state, gaps = answer["state"], sorted(answer["state"].get("deleted") or ())
+    if count >= state["messages"]:
+        return int(state["first_seq"])
+    last = min(upto, state["last_seq"])
+    reader = MessageReader(
+        api,
+        name,
+        stream.raw["storage"],
+        state["first_seq"],
+        last,
+        batches=False,
+        budget=ReadBudget(sys.maxsize),
+        gaps=gaps,
+    )
+    first = upto + 1
+    async for message in reader.read_backward():
+        if not filters or any(is_subset(message.subject, subject) for subject in filters):
+            first, count = message.seq, count - 1
+        if count <= 0:
+            break
+    return first

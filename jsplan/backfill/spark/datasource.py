@@ -18,16 +18,18 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from jsplan.backfill.spark.executors import plain_errors
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors
-from jsplan.backfill.spark.pushdown import HAS_FILTERS, PushedBounds, push_filters
 from jsplan.backfill.spark.sink import JetStreamWriter, make_stream_writer
 from jsplan.backfill.spark.source_streams import (
     DEFAULT_PARTITIONS,
+    HAS_FILTERS,
     SCHEMA,
+    PushedBounds,
     RangePartition,
     Source,
     find_range,
+    push_filters,
     read_partition,
     split_range,
     to_rows,

@@ -1,12 +1,15 @@
 """Run tasks on the executors of Spark, and say what an error of Spark means.
 
-Each task reads and writes in one process: only its results enter the JVM, no message does.
+Each task reads and writes in one process: only its results enter the JVM, no message does. Spark
+sends an exception of a Python worker to the driver as its formatted traceback, unless
+`SPARK_HIDE_TRACEBACK` is set in that process, which ends with the exception.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jsplan.backfill.tasks.partitioning import TransformSpec
+
 
 #: Task that yields results, which can be pickled. May raise JsplanError.
 Task = Callable[[], Iterator[Any]]
@@ -241,3 +245,21 @@ def first_error_line(error: BaseException) -> str:
     text = str(error) if java is None else str(java.getMessage())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
+
+
+class SourceError(JsplanError):
+    """An error of the format `jetstream`, with what to do about it in its text."""
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise a JsplanError of the block, or of the decorated method, as a SourceError.
+
+    Spark then shows no traceback. A method that yields needs the block: a decorator ends with the
+    call, before the first row.
+    """
+    try:
+        yield
+    except JsplanError as error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "true"
+        raise SourceError(error.full_text) from None

@@ -29,7 +29,12 @@ from jsplan.backfill.spark.executors import (
     refuse_retry,
     run_tasks,
 )
-from jsplan.backfill.spark.user_transforms import apply_function, filter_rows, find_failing_message
+from jsplan.backfill.spark.user_transforms import (
+    apply_function,
+    check_returned_rows,
+    filter_rows,
+    find_failing_message,
+)
 from jsplan.backfill.tasks.archive_writer import ChunkWriter
 from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_partitions
 from jsplan.backfill.tasks.partitioning import (
@@ -38,7 +43,6 @@ from jsplan.backfill.tasks.partitioning import (
     add_partition_numbers,
     read_chunk,
 )
-from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:

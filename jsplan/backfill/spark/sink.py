@@ -30,8 +30,8 @@ from jsplan.backfill.protocol.publisher import Destination
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.row_check import find_invalid_row
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
+from jsplan.backfill.spark.executors import plain_errors
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors
 from jsplan.backfill.tasks.hashes import encode_canonical
 from jsplan.errors import RefusedError, UsageError
 

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.protocol.stream_info import StreamInfo, fetch_time
+from jsplan.backfill.spark.executors import plain_errors
 from jsplan.backfill.spark.options import Options
-from jsplan.backfill.spark.plain_errors import plain_errors
-from jsplan.backfill.spark.pushdown import PushedBounds
 from jsplan.backfill.spark.source_streams import (
     DEFAULT_PARTITIONS,
+    PushedBounds,
     RangePartition,
     Source,
     SourceStream,

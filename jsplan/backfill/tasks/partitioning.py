@@ -126,7 +126,7 @@ class PartitionPlan(Struct, frozen=True):
         """Return True if the only partition has the only origin, unchanged.
 
         The tail of its staging stream can then be compared with that origin, so only the last
-        message of each chunk is fenced (`staging_scan`).
+        message of each chunk is fenced (`target_scan`).
         """
         return (
             len(self.partitions) == len(self.origin_tasks) == 1

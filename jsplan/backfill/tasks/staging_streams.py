@@ -5,7 +5,7 @@ queued before. Only sealing fixes the content of an attempt whose process may st
 subjects were removed, the server still stored 30,000 queued messages.
 
 After the promotion the last sequence and `lag: 0` prove nothing: the server silently drops a
-message whose id is in the duplicate window of the target. `staging_scan` verifies that all arrived.
+message whose id is in the duplicate window of the target. `target_scan` verifies that all arrived.
 """
 
 from __future__ import annotations

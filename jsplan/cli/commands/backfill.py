@@ -149,9 +149,9 @@ def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
     options = BackfillOptions(name, origin, target)
     found = Workspace(settings.load_options(), output.progress).preview_backfill(options)
     output.progress.stop()
-    from jsplan.render import backfill_preview_text
+    from jsplan.render import backfill_text
 
-    output.result(found.to_json, partial(backfill_preview_text.render, found))
+    output.result(found.to_json, partial(backfill_text.render, found))
     return 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.cli.output import Output
     from jsplan.documents.alert import AlertEvent
     from jsplan.documents.plan import ResourceChange
-    from jsplan.drift.service.schedule import Schedule
+    from jsplan.drift.service.options import Schedule
 
 #: The causes that the scheduled job can report besides: domains and failed checks.
 KINDS = (*CAUSES, "offline", "check")
@@ -172,7 +172,7 @@ def watch(
 
 
 def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
-    from jsplan.drift.service.schedule import Cron, Interval
+    from jsplan.drift.service.options import Cron, Interval
     from jsplan.units import SECOND
 
     if every is not None and cron is not None:

@@ -27,7 +27,7 @@ def command(ctx: click.Context, /, code: str | None) -> int:
         found = explain.explain(code)
         output.result(found.to_json, lambda console: explanation_text.render(found, console))
         return ExitCode.OK
-    from jsplan.documents.explanation import list_explanations
+    from jsplan.documents.lint import list_explanations
 
     known = explain.list_explanations()
     output.result(

@@ -14,12 +14,12 @@ from jsplan.cli.run import start
 def command(ctx: click.Context, number: int | None) -> int:
     """List what was applied, newest first. With ID, show what that apply changed."""
     settings, output = start(ctx)
-    from jsplan.render import history_text
+    from jsplan.render import state_text
     from jsplan.workflows.history import history as workflow
 
     document = workflow(settings.load_options(), number)
     output.result(
         lambda: document,
-        lambda console: history_text.render(document, console, one=number is not None),
+        lambda console: state_text.render_history(document, console, one=number is not None),
     )
     return 0

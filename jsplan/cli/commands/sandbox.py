@@ -99,7 +99,7 @@ def up(
 def fleet(ctx: click.Context, /, count: int) -> int:
     """Start a hub with N leaves (by default 20): store-001 and so on. Stop them at Ctrl-C."""
     _, output = start(ctx)
-    from jsplan.sandbox import fleet as servers
+    from jsplan.sandbox import foreground as servers
     from jsplan.sandbox.foreground import describe
 
     def ready(sandbox: Sandbox) -> None:

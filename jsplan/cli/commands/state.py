@@ -192,7 +192,7 @@ def take(ctx: click.Context, /, lock_timeout: int, **named: Any) -> int:
     backend. The other state is empty afterwards.
     """
     settings, output = start(ctx)
-    from jsplan.workflows.state_take import take as take_workflow
+    from jsplan.workflows.state import take as take_workflow
 
     environment = str(named["from"])
     load, before = settings.load_options(), None if environment == "none" else environment

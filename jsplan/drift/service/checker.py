@@ -19,7 +19,7 @@ from jsplan.address import Address
 from jsplan.context import Context, Session, open_pool
 from jsplan.documents.drift import Drift
 from jsplan.drift.check import check_addresses, check_drift, check_replication
-from jsplan.drift.service.advisory_listener import AdvisoryListener
+from jsplan.drift.service.advisories import AdvisoryListener
 from jsplan.drift.service.alerts import (
     WORKSPACE,
     AlertRegister,
@@ -29,9 +29,8 @@ from jsplan.drift.service.alerts import (
     check_failed_alert,
     group_unmanaged,
 )
-from jsplan.drift.service.options import WatchOptions
+from jsplan.drift.service.options import Schedule, WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
-from jsplan.drift.service.schedule import Schedule
 from jsplan.drift.service.worker import Worker, cancel_and_wait
 from jsplan.drift.watermarks import WatermarkFile
 from jsplan.errors import JsplanError

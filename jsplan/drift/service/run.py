@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jsplan.config import load as load_workspace
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context
-from jsplan.drift.service.advisory_listener import AdvisoryListener
+from jsplan.drift.service.advisories import AdvisoryListener
 from jsplan.drift.service.alerts import DescribeChange
 from jsplan.drift.service.checker import DriftChecker
 from jsplan.drift.service.options import WatchOptions

@@ -24,11 +24,11 @@ from jsplan.errors import (
     NotPermittedError,
     ServerRefusedError,
 )
+from jsplan.facts.limit_trimming import stored_size
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import read_object
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import ReplicationSample, build_sample
-from jsplan.facts.stored_message import stored_size
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import message_headers
 from jsplan.resources.source_header import measure_headers, parse_source_header, source_name

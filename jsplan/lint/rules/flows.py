@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from jsplan.address import Address
 from jsplan.flows.feeds import Feed
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.subject_reachability import DisjointSets
-from jsplan.lint.view import LintItem, View
+from jsplan.lint.view import DisjointSets, LintItem, View
 from jsplan.subjects import SubjectTree, overlaps
 from jsplan.topology import Edge
 from jsplan.topology.replication_graph import republish_mapping

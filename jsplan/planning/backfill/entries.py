@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from jsplan.address import Address, is_selected
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.parts import Deferred
 from jsplan.documents.reading import convert
+from jsplan.documents.types import Deferred
 from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import Struct, field
 
 from jsplan.config.model import Backfill
-from jsplan.documents.parts import Estimate
+from jsplan.documents.types import Estimate
 from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_bytes, format_duration, instant_of, parse_instant

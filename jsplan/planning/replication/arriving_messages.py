@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard, Step
 from jsplan.documents.plan_types import RESTORED
-from jsplan.facts.flow_requests import FlowCount, FlowRequest
 from jsplan.facts.live import get_retention
+from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.documents.plan import FieldChange
 from jsplan.documents.plan_types import RESTORED
-from jsplan.facts.flow_requests import MAX_SEARCHED
 from jsplan.facts.live import get_retention
+from jsplan.facts.measurement import MAX_SEARCHED
 from jsplan.flows.graph import FlowKind, list_origins
 from jsplan.planning.model import Overrides
 from jsplan.planning.revision import Revision

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.documents.plan import Hazard
-from jsplan.facts.flow_requests import FlowRequest
+from jsplan.facts.measurement import FlowRequest
 from jsplan.planning.model import Hazards, Overrides
 from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream, may_lack_newest
 from jsplan.planning.replication.removed_sources import uncopied_measurement

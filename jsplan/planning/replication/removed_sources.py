@@ -14,7 +14,7 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.deletions import UncopiedFlow
 from jsplan.documents.plan import Step
-from jsplan.facts.flow_requests import FlowCount, FlowRequest
+from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.closed_streams import list_refused

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.documents.plan_types import TransferMethod
+from jsplan.facts.limit_trimming import size_growth
 from jsplan.facts.live import LiveObject, get_retention, tier_name
-from jsplan.facts.stored_message import size_growth
 from jsplan.planning.account_limits import MAX_STREAM_BYTES
 from jsplan.planning.transfer.configs import staging_config
 from jsplan.planning.transfer.methods import second_method

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
-from jsplan.facts.consumer_position import position_of
+from jsplan.facts.consumer_position import RESET_CAUSE, ResetCount, ResetKind, position_of
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement, MeasurementRequest
-from jsplan.facts.reset_count import RESET_CAUSE, ResetCount, ResetKind
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.transfer.consumer_position import (

@@ -15,8 +15,12 @@ from jsplan.event_loop import run_until_complete as run_workflow
 
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
-    from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
-    from jsplan.documents.backfill_preview import BackfillPreview
+    from jsplan.documents.backfill import (
+        BackfillPreview,
+        BackfillResult,
+        BackfillStatus,
+        Verification,
+    )
     from jsplan.options import Observer
 
 __all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify"]
