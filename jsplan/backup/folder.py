@@ -149,9 +149,14 @@ class BackupFolder:
         self._write_seconds = self._last_written - started
 
     def _remove_unnamed(self) -> None:
-        """Remove archives that are replaced, or that were never recorded."""
+        """Remove archives that are replaced, or that were never recorded.
+
+        Threads finish archives meanwhile, each of which has its name in `unrecorded` before it has
+        its file. So the files are listed first.
+        """
+        files = list(self.path.glob(f"*{SNAPSHOT_SUFFIX}"))
         named = {saved.archive.file for saved in self.manifest.streams.values()} | self.unrecorded
-        for path in self.path.glob(f"*{SNAPSHOT_SUFFIX}"):
+        for path in files:
             if path.name not in named:
                 path.unlink()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
+from jsplan.address import Address
 from jsplan.backup.folder import MANIFEST, BackupError, open_for_writing
 from jsplan.backup.run import BackupOptions, BackupResult
 from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
@@ -318,6 +319,29 @@ def test_a_damaged_snapshot_is_refused_before_any_request(
         restore_backup(space)
     server.start()
     assert restore_backup(space, targets=("main/stream/A",))[1].exit_code == 0
+
+
+def test_a_stream_that_is_saved_while_the_manifest_is_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams end in threads: one that ends while replaced archives are removed keeps its own."""
+    with open_for_writing(tmp_path / "bk", "w", None) as folder:
+        draft = folder.create_draft(Address.of_stream("main", "S"))
+        look: Any = Path.glob
+        saved: list[Any] = []
+
+        def finish_meanwhile(path: Path, pattern: str) -> Any:
+            if not saved:
+                draft.write(b"snapshot")
+                saved.append(draft.finish("s2"))
+            return look(path, pattern)
+
+        monkeypatch.setattr(Path, "glob", finish_meanwhile)
+        with draft:
+            folder.write()
+        folder.write()
+
+    assert (tmp_path / "bk" / saved[0].file).read_bytes() == b"snapshot"
 
 
 def test_folders_that_cannot_hold_the_backup(tmp_path: Path, server: Server) -> None:
